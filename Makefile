@@ -1,0 +1,100 @@
+# The doors of this repository. `make` alone lists them.
+#
+# Settings by environment or on the command line, such as `make up PORT=9000`:
+#   BORG_HOME (.borg)  PORT (8000)  DNS_PORT (5353)  LINK_PORT (8443)  MACHINES=simulated:N | simulated:FILE.csv
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BENCH ?=
+FILE ?=
+PYTEST_WORKERS ?= 2
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+# What only the tests need: command, then the Debian package that has it.
+TEST_COMMANDS := chromium:chromium dig:bind9-dnsutils
+
+.PHONY: help up test lint bench lock install backup restore clean system-packages
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^## *//p' Makefile
+
+## make up                      install what is missing, start everything, run until Ctrl-C
+up: install
+	@$(BIN)/python -m portal.up
+
+## make test                    install what is missing, run every test
+test: install system-packages
+	@status=0; \
+	$(BIN)/pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/properties || status=$$?; \
+	$(BIN)/pytest -p tests.engines --ds=portal.settings.test -q \
+		tests/integration tests/contracts tests/browser tests/acceptance || status=$$?; \
+	exit $$status
+
+## make lint                    ruff, mypy, import-linter
+lint: install
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+## make bench [BENCH=name]      measure; one JSON object a line
+bench: install
+	@$(BIN)/python -m tests.bench $(BENCH)
+
+## make backup [FILE=x.tar]     save BORG_HOME into one file, also while it runs
+backup: install
+	@$(BIN)/python -m portal.up.backup save $(FILE)
+
+## make restore FILE=x.tar      put a backup into an empty BORG_HOME that is not running
+restore: install
+	@test -n "$(FILE)" || { echo "make restore needs FILE=…, the backup to restore" >&2; exit 2; }
+	@$(BIN)/python -m portal.up.backup restore $(FILE)
+
+## make install                 virtual environment, packages, compiled kernels
+install: $(VENV)/.kernels
+
+## make lock                    resolve requirements.lock anew from pyproject.toml
+lock:
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	@CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade --generate-hashes \
+		--allow-unsafe --strip-extras --all-extras --no-emit-index-url --no-emit-trusted-host \
+		--no-emit-options --output-file requirements.lock pyproject.toml
+
+## make clean                   remove what was built; never BORG_HOME
+clean:
+	@rm -rf build dist *.egg-info $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.packages: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
+	@test -x $(BIN)/python -a -x $(BIN)/pip || { echo "Installing into $(VENV) …"; \
+		$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --root-user-action=ignore \
+		--require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --root-user-action=ignore \
+		--no-deps --no-build-isolation -e .
+	@touch $@
+
+# Kernels are compiled here, so that no start waits for a compiler.
+$(VENV)/.kernels: $(VENV)/.packages $(wildcard scheduling/core/kernels*.py scheduling/core/kernels/*.py)
+	@$(BIN)/python -m scheduling.core.kernels
+	@touch $@
+
+system-packages:
+	@missing=(); packages=(); \
+	for pair in $(TEST_COMMANDS); do \
+		command -v "$${pair%%:*}" >/dev/null || { missing+=("$${pair%%:*}"); packages+=("$${pair##*:}"); }; \
+	done; \
+	if (( $${#missing[@]} )); then \
+		if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null; then \
+			apt-get update -qq; \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${packages[@]}" >/dev/null; \
+		else \
+			echo "The tests need: $${missing[*]}. Install them (Debian packages: $${packages[*]})." >&2; exit 1; \
+		fi; \
+	fi
