@@ -1,0 +1,80 @@
+"""The port between the Borglet's agent and whatever runs tasks on the machine.
+
+    agent ── start, stop, resize, remove ──► runtime ──► one supervisor a task ──► the task's processes
+    agent ◄─ next_end, presences, sample ─── runtime
+
+A runtime holds no policy: no restarts, no health, no desired state. What it starts must outlive it: after a
+SIGKILL of the Borglet, `presences` of a new instance on the same directory lists everything that still
+runs *and* everything that ended meanwhile, with its exit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
+
+
+class StartFailed(Exception):
+    """The task could not be started; the text says why and reaches the person who owns the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One incarnation on this machine: running while `exit` is None, else ended that way.
+
+    `task` is what was asked for, kept on disk, so that a new Borglet knows what it adopts.
+    `run` counts the starts of this incarnation here, from 1: a local restart is a new run.
+    """
+
+    task: RunTask
+    run: int
+    started_at: float
+    exit: Exit | None
+
+    @property
+    def key(self) -> TaskKey:
+        return self.task.key
+
+
+class Runtime(Protocol):
+    """All methods may be called from one asyncio loop only; none blocks it."""
+
+    name: str
+
+    def attributes(self) -> dict[str, str]:
+        """What this runtime gives on this machine: `runtime`, `isolation.memory`, `isolation.cpu`, … each
+        with how it is enforced (`cgroup-v2`, `cgroup-v1`, `polled`, `none`)."""
+
+    def capacity(self) -> dict[str, int]:
+        """What the machine has, by resource name, units of `quota.resources.AXIS`."""
+
+    async def start(self, task: RunTask, *, run: int) -> None:
+        """Start the task's processes. Raises `StartFailed`. Starting what runs already changes nothing."""
+
+    async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
+        """SIGTERM now, SIGKILL to all that is left after `notice_s`. Returns at once; the end arrives through
+        `next_end` with `cause`. A second call may shorten the notice, never lengthen it."""
+
+    async def resize(self, task: RunTask) -> None:
+        """Apply a changed limit or priority to running processes, in place."""
+
+    async def remove(self, key: TaskKey) -> None:
+        """Forget an ended incarnation and its working directory; logs stay until their own time is up."""
+
+    async def presences(self) -> list[Presence]:
+        """Every incarnation here, running or ended and not yet removed, whoever started it."""
+
+    async def next_end(self) -> Presence:
+        """Wait for the next incarnation that ends. Each end is delivered once, also those met at adoption
+        by `presences`, which are not delivered here again."""
+
+    async def sample(self) -> dict[TaskKey, Usage]:
+        """Usage of what runs, over the time since the last call. Also enforces what no kernel does."""
+
+    async def read_log(self, request: LogRequest) -> LogChunk:
+        """Part of a log; `LogChunk.error` says why not."""
+
+    async def close(self) -> None:
+        """Let go of everything without stopping a task."""

@@ -1,0 +1,57 @@
+"""Who calls the API: a bearer token, or a signed-in browser session. Both become a `Principal`."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AbstractBaseUser
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework import authentication, exceptions
+from rest_framework.request import Request
+
+from quota.permissions import Principal
+from quota.services.access import InvalidToken, principal_of_token, principal_of_user
+
+
+class TokenAuthentication(authentication.BaseAuthentication):
+    """`Authorization: Bearer borg_…`. `request.auth` is the `Principal`."""
+
+    def authenticate(self, request: Request) -> tuple[AbstractBaseUser, Principal] | None:
+        header = request.headers.get("Authorization", "")
+        if not header:
+            return None
+        scheme, _, secret = header.partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise exceptions.AuthenticationFailed("Authorization: give 'Bearer' and a token")
+        try:
+            return principal_of_token(secret.strip(), request_id=request._request.borg_request_id)
+        except InvalidToken as error:
+            raise exceptions.AuthenticationFailed(str(error)) from error
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="borg"'
+
+
+class SessionAuthentication(authentication.SessionAuthentication):
+    """The portal's own pages call the API with their session and CSRF token."""
+
+    def authenticate(self, request: Request) -> tuple[AbstractBaseUser, Principal] | None:
+        answer = super().authenticate(request)
+        if answer is None:
+            return None
+        user = answer[0]
+        return user, principal_of_user(user, request_id=request._request.borg_request_id)
+
+
+class _TokenScheme(OpenApiAuthenticationExtension):
+    target_class = TokenAuthentication
+    name = "token"
+
+    def get_security_definition(self, auto_schema: object) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "A token from the portal's Tokens page."}
+
+
+class _SessionScheme(OpenApiAuthenticationExtension):
+    target_class = SessionAuthentication
+    name = "session"
+
+    def get_security_definition(self, auto_schema: object) -> dict[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": "sessionid"}

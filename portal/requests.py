@@ -1,0 +1,44 @@
+"""Every request gets an id, which ties its log lines, its events and its answer together."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+
+import structlog
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest, HttpResponse
+
+_SAFE_ID = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
+
+
+class RequestMiddleware:
+    """Takes the caller's `X-Request-ID` when it is safe to log, else makes one; answers with it."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest):
+        if iscoroutinefunction(self):
+            return self._handle(request)
+        self._begin(request)
+        return self._end(request, self.get_response(request))
+
+    async def _handle(self, request: HttpRequest) -> HttpResponse:
+        self._begin(request)
+        return self._end(request, await self.get_response(request))
+
+    def _begin(self, request: HttpRequest) -> None:
+        given = request.headers.get("X-Request-ID", "")
+        request.borg_request_id = given if _SAFE_ID.match(given) else uuid.uuid4().hex
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request.borg_request_id)
+
+    def _end(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        response["X-Request-ID"] = request.borg_request_id
+        return response

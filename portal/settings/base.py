@@ -1,0 +1,182 @@
+"""Django's settings. What differs between hosts comes from the environment (`portal.settings.environment`)."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from django.utils.translation import gettext_lazy as _
+
+from portal.settings import environment as env
+from portal.settings.logs import LOGGING as LOGGING
+
+
+def database(url: str) -> dict[str, object]:
+    """A libpq URI as Django's DATABASES entry: `postgresql://user@host:port/name?host=/socket/folder`."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")) or "borg",
+        "USER": query.pop("user", None) or unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": query.pop("host", None) or parts.hostname or "",
+        "PORT": str(query.pop("port", None) or parts.port or ""),
+        "CONN_MAX_AGE": 600,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"application_name": "borg-portal", **query},
+    }
+
+
+BORG_HOME = env.home()
+DEBUG = env.flag("BORG_DEBUG")
+SECRET_KEY = env.text("BORG_SECRET_KEY")
+ALLOWED_HOSTS = env.names("BORG_ALLOWED_HOSTS")
+PORTAL_URL = env.text("BORG_PORTAL_URL")
+CSRF_TRUSTED_ORIGINS = [PORTAL_URL]
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PORTAL_URL.startswith("https:")
+SESSION_COOKIE_HTTPONLY = True
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+
+BORG_ZONE = env.text("BORG_ZONE")
+BORG_REDIS_URL = env.text("BORG_REDIS_URL")
+BORG_DNS_HOST, BORG_DNS_PORT = env.text("BORG_DNS_HOST"), env.number("BORG_DNS_PORT")
+BORG_LINK_HOST, BORG_LINK_PORT = env.text("BORG_LINK_HOST"), env.number("BORG_LINK_PORT")
+BORG_LINK_URL = env.text("BORG_LINK_URL")
+BORG_AUTHORITY = env.text("BORG_AUTHORITY") or str(BORG_HOME / "authority")
+BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")
+BORG_MAX_BULK_JOBS = env.number("BORG_MAX_BULK_JOBS")
+BORG_CELLS = env.names("BORG_CELLS")
+DATA_UPLOAD_MAX_MEMORY_SIZE = env.number("BORG_MAX_BODY_BYTES")
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "django.contrib.postgres",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "rest_framework",
+    "drf_spectacular",
+    "channels",
+    "django_celery_beat",
+    "quota",
+    "scheduling",
+    "naming",
+    "portal",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "portal.requests.RequestMiddleware",
+]
+ROOT_URLCONF = "portal.urls"
+ASGI_APPLICATION = "portal.asgi.application"
+WSGI_APPLICATION = None
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+DATABASES = {"default": database(env.text("BORG_DATABASE_URL"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+ACCOUNT_ADAPTER = "portal.accounts.ClosedSignupAdapter"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
+ACCOUNT_RATE_LIMITS = {"login_failed": "10/m/ip,5/300s/key"}
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English"))]
+TIME_ZONE = "UTC"
+USE_I18N = USE_TZ = True
+STATIC_URL = "/static/"
+STATIC_ROOT = BORG_HOME / "static"
+WHITENOISE_USE_FINDERS = True
+
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": BORG_REDIS_URL},
+}
+# Sessions stay in PostgreSQL: signing in must not depend on Redis.
+SESSION_ENGINE = "django.contrib.sessions.backends.db"
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "portal.api.auth.TokenAuthentication",
+        "portal.api.auth.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "portal.api.errors.problem",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Borg Portal",
+    "DESCRIPTION": "Cells, machines, jobs, tasks, names and quota of a Borg installation.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+}
+
+_BROKER = BORG_REDIS_URL.replace("unix://", "redis+socket://", 1)
+CELERY_BROKER_URL = _BROKER
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_keepalive": True}
+CELERY_TASK_DEFAULT_QUEUE = "borg"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_MAX_LOOP_INTERVAL = 5
+CELERY_TIMEZONE = "UTC"
+DJANGO_CELERY_BEAT_TZ_AWARE = True
+
+UNFOLD = {
+    "SITE_TITLE": _("Borg Portal"),
+    "SITE_HEADER": _("Borg Portal"),
+    "SITE_SUBHEADER": _("SRE console"),
+    "SITE_SYMBOL": "hub",
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+}

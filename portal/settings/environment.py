@@ -1,0 +1,69 @@
+"""Every setting that the environment may give, read in one place.
+
+`deploy/borg.env` explains each for operators; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`name` in the environment, the value without it, and what it is for. `secret` never shows in logs."""
+
+    name: str
+    default: str
+    about: str
+    secret: bool = False
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("BORG_HOME", ".borg", "Folder that holds all data of this host."),
+    Setting("BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as libpq URI.", secret=True),
+    Setting("BORG_REDIS_URL", "redis://127.0.0.1:6379/0", "Redis; unix:///path/to/socket too.", secret=True),
+    Setting("BORG_SECRET_KEY", "", "Signs sessions and cookies; at least 50 random characters.", secret=True),
+    Setting("BORG_DEBUG", "0", "1 shows error pages to everybody: development only."),
+    Setting("BORG_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]", "Host names the portal answers to, by comma."),
+    Setting("BORG_PORTAL_URL", "http://127.0.0.1:8000", "Where people and clients reach the portal."),
+    Setting("BORG_ZONE", "borg.internal", "DNS zone above all cells: <cell>.<zone> is a cell's."),
+    Setting("BORG_DNS_HOST", "127.0.0.1", "Address the resolver listens on."),
+    Setting("BORG_DNS_PORT", "5353", "Port the resolver listens on, UDP and TCP."),
+    Setting("BORG_LINK_HOST", "127.0.0.1", "Address a link shard listens on."),
+    Setting("BORG_LINK_PORT", "8443", "Port a link shard listens on."),
+    Setting("BORG_LINK_URL", "https://127.0.0.1:8443", "Where Borglets reach the link shards, all as one."),
+    Setting("BORG_AUTHORITY", "", "Folder of the TLS authority; empty: authority/ in BORG_HOME."),
+    Setting("BORG_MAX_BODY_BYTES", "33554432", "Largest request body that is read."),
+    Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job."),
+    Setting("BORG_MAX_BULK_JOBS", "10000", "Largest number of jobs in one bulk submission."),
+    Setting("BORG_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR."),
+    Setting("BORG_CELLS", "", "Cells that this process serves, by comma; empty: all of the database."),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def text(name: str) -> str:
+    return os.environ.get(name) or _BY_NAME[name].default
+
+
+def number(name: str) -> int:
+    """Raises `ValueError` that names the setting."""
+    value = text(name)
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r}: a whole number is needed ({_BY_NAME[name].about})") from None
+
+
+def flag(name: str) -> bool:
+    return text(name).lower() in ("1", "true", "yes", "on")
+
+
+def names(name: str) -> list[str]:
+    return [part.strip() for part in text(name).split(",") if part.strip()]
+
+
+def home() -> Path:
+    return Path(text("BORG_HOME")).resolve()

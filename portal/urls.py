@@ -1,0 +1,16 @@
+"""Every door of the web process."""
+
+from __future__ import annotations
+
+from django.urls import include, path
+
+from portal.admin_site import site
+
+urlpatterns = [
+    path("admin/", site.urls),
+    path("accounts/", include("allauth.urls")),
+    path("api/v1/", include("portal.api.urls")),
+    path("bns/", include("naming.urls")),
+    path("", include("portal.health")),
+    path("", include("portal.sigma.urls")),
+]

@@ -1,0 +1,49 @@
+"""Priority bands (§2.5, ranges of Google's 2019 trace). Pure: the rows of `PriorityBand` are read into these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Band(NamedTuple):
+    """A non-overlapping range of priorities, bounds included.
+
+    `prod`: tasks are placed by limits, never in reclaimed resources (§5.5).
+    `preempts_within`: a task may preempt a strictly lower priority of its own band; never in production
+    (§2.5), nor in monitoring.
+    """
+
+    name: str
+    low: int
+    high: int
+    prod: bool
+    preempts_within: bool
+
+
+MONITORING = Band("monitoring", 360, 450, prod=True, preempts_within=False)
+PRODUCTION = Band("production", 120, 359, prod=True, preempts_within=False)
+BATCH = Band("batch", 100, 119, prod=False, preempts_within=True)
+BEST_EFFORT = Band("best-effort", 0, 99, prod=False, preempts_within=True)
+DEFAULT_BANDS: tuple[Band, ...] = (MONITORING, PRODUCTION, BATCH, BEST_EFFORT)
+
+# Infinite free quota is for this priority alone (§2.5).
+FREE_PRIORITY = 0
+MAX_PRIORITY = MONITORING.high
+
+
+def band_of(priority: int, bands: Sequence[Band] = DEFAULT_BANDS) -> Band:
+    """The band that holds `priority`. Raises `LookupError` when none does."""
+    for band in bands:
+        if band.low <= priority <= band.high:
+            return band
+    ranges = ", ".join(f"{band.name} {band.low}-{band.high}" for band in bands)
+    raise LookupError(f"priority {priority} is in no band; the bands are {ranges}")
+
+
+def may_preempt(preemptor: int, victim: int, bands: Sequence[Band] = DEFAULT_BANDS) -> bool:
+    """Whether a task of priority `preemptor` may take the place of one of priority `victim` (§2.5)."""
+    if preemptor <= victim:
+        return False
+    band = band_of(preemptor, bands)
+    return band.preempts_within or not band.low <= victim <= band.high

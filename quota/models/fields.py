@@ -1,0 +1,48 @@
+"""Column types and constraints that several models share."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import RegexValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+DNS_LABEL = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
+
+dns_label = RegexValidator(
+    DNS_LABEL,
+    _("Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters."),
+)
+
+
+class DnsLabelField(models.CharField):
+    """A name that becomes one label of a DNS name (§2.6)."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        kwargs.setdefault("max_length", 63)
+        kwargs.setdefault("validators", [dns_label])
+        super().__init__(*args, **kwargs)
+
+
+class VectorField(ArrayField):
+    """Quantities over `quota.resources.AXIS`, then the cell's own named resources; bigint[R]."""
+
+    def __init__(self, verbose_name: object = None, **kwargs: object) -> None:
+        kwargs.pop("base_field", None)  # given when the field is copied
+        super().__init__(models.BigIntegerField(), verbose_name=verbose_name, **kwargs)
+
+    def deconstruct(self):
+        name, path, args, kwargs = super().deconstruct()
+        kwargs.pop("base_field", None)
+        return name, path, args, kwargs
+
+
+class AllAtLeastZero(models.Func):
+    """`0 <= ALL(vector)`, for CHECK constraints."""
+
+    template = "0 <= ALL(%(expressions)s)"
+    output_field = models.BooleanField()
+
+
+def never_negative(field: str, name: str) -> models.CheckConstraint:
+    return models.CheckConstraint(condition=AllAtLeastZero(models.F(field)), name=name)

@@ -1,0 +1,80 @@
+"""Quota: how much a tenant may ask for, at a band, in a cell, for a period (§2.5).
+
+`quota` lies below `scheduling`: a cell is known here by its name; its capacity is reported to `CellCapacity`.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.bands import PriorityBand
+from quota.models.fields import DnsLabelField, VectorField, never_negative
+from quota.models.tenants import Tenant
+
+
+class Quota(models.Model):
+    """One grant. The sum of the grants in force is what the tenant's live jobs may ask for together."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")
+    cell = DnsLabelField(_("cell"))
+    band = models.ForeignKey(PriorityBand, models.PROTECT, related_name="quotas")
+    amounts = VectorField(_("amounts"))
+    starts_at = models.DateTimeField(_("from"))
+    ends_at = models.DateTimeField(_("until"), null=True, blank=True)
+    reason = models.CharField(_("reason"), max_length=200, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["tenant", "cell", "-starts_at"]
+        indexes = [models.Index(fields=["tenant", "cell", "band"], name="quota_by_tenant")]
+        constraints = [
+            never_negative("amounts", "quota_never_negative"),
+            models.CheckConstraint(
+                condition=Q(ends_at__isnull=True) | Q(ends_at__gt=F("starts_at")), name="quota_period_forward"
+            ),
+        ]
+        verbose_name = _("quota")
+        verbose_name_plural = _("quota")
+
+    def __str__(self) -> str:
+        return f"{self.tenant} at {self.band.name} in {self.cell}"
+
+
+class QuotaUse(models.Model):
+    """What the live jobs of a tenant ask for, kept by the transactions that admit and end them.
+
+    The row is the lock of admission: submissions of one tenant at one band in one cell queue here.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="uses")
+    cell = DnsLabelField(_("cell"))
+    band = models.ForeignKey(PriorityBand, models.PROTECT, related_name="uses")
+    used = VectorField(_("in use"))
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "cell", "band"], name="one_use_per_tenant_cell_band"),
+            never_negative("used", "use_never_negative"),
+        ]
+        verbose_name = _("quota in use")
+        verbose_name_plural = _("quota in use")
+
+    def __str__(self) -> str:
+        return f"{self.tenant} at {self.band.name} in {self.cell}"
+
+
+class CellCapacity(models.Model):
+    """What a cell has, as reported by scheduling inside its own transactions."""
+
+    cell = DnsLabelField(_("cell"), unique=True)
+    capacity = VectorField(_("capacity"))
+    revision = models.BigIntegerField(_("as of revision"))
+
+    class Meta:
+        verbose_name = _("capacity of a cell")
+        verbose_name_plural = _("capacity of cells")
+
+    def __str__(self) -> str:
+        return self.cell

@@ -1,0 +1,37 @@
+"""The stream of what belongs to no cell: tenants, members, tokens, bands, quota. Shaped like a cell's journal."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Stream(models.Model):
+    """One row, the lock of the stream and its newest revision."""
+
+    name = models.CharField(max_length=32, unique=True)
+    revision = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.revision}"
+
+
+class Record(models.Model):
+    """One piece of news, append-only. Order of revision is order of commit."""
+
+    revision = models.BigIntegerField(unique=True)
+    time = models.DateTimeField(_("time"))
+    kind = models.CharField(_("kind"), max_length=64)
+    version = models.PositiveSmallIntegerField(default=1)
+    tenant = models.CharField(_("tenant"), max_length=63, blank=True)
+    actor = models.CharField(_("actor"), max_length=200)
+    request_id = models.CharField(_("request"), max_length=64, blank=True)
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["revision"]
+        verbose_name = _("record")
+        verbose_name_plural = _("records")
+
+    def __str__(self) -> str:
+        return f"{self.revision} {self.kind}"

@@ -1,0 +1,67 @@
+"""The stream of news that belongs to no cell, of the same shape as a cell's journal.
+
+with records.write(principal) as entry:
+    ... change rows ...
+    entry.append("tenant.created", tenant="demo", title="…")
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection, transaction
+
+from quota.models import Record
+from quota.permissions import Principal
+
+_STREAM = "platform"
+
+
+class Entry:
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+        self._news: list[tuple[str, str, dict[str, Any]]] = []
+
+    def append(self, kind: str, *, tenant: str = "", **data: Any) -> None:
+        """Add one piece of news; `data` must be JSON-ready."""
+        self._news.append((kind, tenant, data))
+
+    def _flush(self) -> None:
+        if not self._news:
+            return
+        last, time = _take(len(self._news))
+        first = last - len(self._news) + 1
+        Record.objects.bulk_create(
+            Record(
+                revision=first + offset, time=time, kind=kind, tenant=tenant, actor=self._principal.name,
+                request_id=self._principal.request_id, data=data,
+            )
+            for offset, (kind, tenant, data) in enumerate(self._news)
+        )  # fmt: skip
+
+
+@contextmanager
+def write(principal: Principal) -> Iterator[Entry]:
+    """One atomic change. Locks: the stream's row, last and briefly, when there is something to say."""
+    with transaction.atomic():
+        entry = Entry(principal)
+        yield entry
+        entry._flush()
+
+
+def tail(*, after: int, limit: int = 10_000) -> list[Record]:
+    return list(Record.objects.filter(revision__gt=after).order_by("revision")[:limit])
+
+
+def _take(count: int) -> tuple[int, dt.datetime]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO quota_stream (name, revision) VALUES (%s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET revision = quota_stream.revision + excluded.revision"
+            " RETURNING revision, clock_timestamp()",
+            [_STREAM, count],
+        )
+        return cursor.fetchone()

@@ -1,0 +1,134 @@
+"""The resource axis: the one place that fixes which quantities exist, in which order and unit (§5.4).
+
+A *vector* is a tuple of non-negative integers in this order. A cell may append named resources of its
+own after the fixed ones; their quantities are plain counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import NamedTuple
+
+Vector = tuple[int, ...]
+
+
+class Resource(NamedTuple):
+    """One position of the axis: its name in job files, its unit, and whether it can be throttled (§6.2)."""
+
+    name: str
+    unit: str
+    compressible: bool
+
+
+AXIS: tuple[Resource, ...] = (
+    Resource("cpu", "milli-cores", compressible=True),
+    Resource("ram", "bytes", compressible=False),
+    Resource("disk", "bytes", compressible=False),
+    Resource("disk_bandwidth", "bytes/s", compressible=True),
+    Resource("accelerators", "milli-units", compressible=False),
+    Resource("ports", "count", compressible=False),
+)
+NAMES: tuple[str, ...] = tuple(resource.name for resource in AXIS)
+CPU, RAM, DISK, DISK_BANDWIDTH, ACCELERATORS, PORTS = range(len(AXIS))
+SIZE = len(AXIS)
+ZERO: Vector = (0,) * SIZE
+
+# One task may never ask for more than this of anything: it keeps sums over a cell inside 64 bits.
+MAX_QUANTITY = 2**53
+
+_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)$")
+_BYTE_SUFFIXES = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
+}  # fmt: skip
+_MILLI_SUFFIXES = {"": 1000, "m": 1}
+
+
+class QuantityError(ValueError):
+    """A quantity that can't be read; its message says what was given and what is accepted."""
+
+
+def parse_quantity(name: str, given: int | float | str) -> int:
+    """Read one quantity of resource `name`, rounded up to the axis' integer unit.
+
+    CPU and accelerators: cores, or `m` for thousandths (`0.5`, `"500m"`). RAM, disk and disk bandwidth:
+    bytes with an optional suffix (`"64Mi"`, `"1.5G"`). Everything else: a whole count.
+    Raises `QuantityError`.
+    """
+    text = str(given).strip()
+    match = _QUANTITY.match(text)
+    if isinstance(given, bool) or match is None:
+        raise QuantityError(f"{given!r} is no quantity of {name}; give a number such as {_example(name)}")
+    suffixes = _suffixes(name)
+    number, suffix = match.groups()
+    if suffix not in suffixes:
+        accepted = ", ".join(repr(s) for s in suffixes if s) or "none"
+        raise QuantityError(f"{given!r}: {name} takes no suffix {suffix!r} (accepted: {accepted})")
+    try:
+        scaled = Decimal(number) * suffixes[suffix]
+    except InvalidOperation as error:
+        raise QuantityError(f"{given!r} is no quantity of {name}") from error
+    value = int(scaled.to_integral_value(rounding="ROUND_CEILING"))
+    if value > MAX_QUANTITY:
+        raise QuantityError(f"{given!r} of {name} is absurd: no task may ask for more than {MAX_QUANTITY}")
+    return value
+
+
+def parse_vector(given: Mapping[str, int | float | str], *, extra: Sequence[str] = ()) -> Vector:
+    """Read a mapping `{resource name: quantity}` as a vector over `AXIS + extra`. Raises `QuantityError`."""
+    names = (*NAMES, *extra)
+    for name in given:
+        if name not in names:
+            raise QuantityError(f"unknown resource {name!r}; this cell has {', '.join(names)}")
+    return tuple(parse_quantity(name, given[name]) if name in given else 0 for name in names)
+
+
+def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
+    """One quantity for people: `describe(RAM, 2**26)` is `"64 MiB"`."""
+    name = (*NAMES, *extra)[index]
+    if name in ("cpu", "accelerators"):
+        return f"{value / 1000:g} {'cores' if name == 'cpu' else 'accelerators'}"
+    if name in ("ram", "disk", "disk_bandwidth"):
+        tail = "/s" if name == "disk_bandwidth" else ""
+        for suffix, size in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+            if abs(value) >= size:
+                return f"{value / size:.4g} {suffix}{tail}"
+        return f"{value} B{tail}"
+    return f"{value} {name}"
+
+
+def as_mapping(vector: Sequence[int], *, extra: Sequence[str] = ()) -> dict[str, int]:
+    """A vector as `{resource name: quantity}`, for JSON."""
+    return {name: int(value) for name, value in zip((*NAMES, *extra), vector, strict=False)}
+
+
+def add(left: Sequence[int], right: Sequence[int]) -> Vector:
+    return tuple(a + b for a, b in zip(left, right, strict=True))
+
+
+def scale(vector: Sequence[int], count: int) -> Vector:
+    return tuple(count * value for value in vector)
+
+
+def total(vectors: Iterable[Sequence[int]]) -> Vector:
+    """Sum of vectors of one length; `ZERO` for none."""
+    result: Vector | None = None
+    for vector in vectors:
+        result = tuple(vector) if result is None else add(result, vector)
+    return ZERO if result is None else result
+
+
+def _suffixes(name: str) -> dict[str, int]:
+    if name in ("cpu", "accelerators"):
+        return _MILLI_SUFFIXES
+    if name in ("ram", "disk", "disk_bandwidth"):
+        return _BYTE_SUFFIXES
+    return {"": 1}
+
+
+def _example(name: str) -> str:
+    return {"cpu": "0.5 or '500m'", "accelerators": "1 or '250m'"}.get(
+        name, "'64Mi'" if _suffixes(name) is _BYTE_SUFFIXES else "2"
+    )

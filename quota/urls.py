@@ -1,0 +1,5 @@
+"""Routes of this app below /api/v1/."""
+
+from __future__ import annotations
+
+urlpatterns: list = []

@@ -1,0 +1,252 @@
+"""The journal's vocabulary: every kind of news a cell has, as one closed union of structs.
+
+A row of the journal holds one of these in `data`, its tag in `kind`. The writers (`scheduling.services`,
+`scheduling.commit`, the link) build them; every reader (warm state, names, live pages, archive, Fauxmaster)
+applies them. A struct may gain fields with defaults; any other change raises `VERSION` and keeps reading
+the older one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from scheduling.core.requirement import Group, Requirement
+
+VERSION = 1
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+    pass
+
+
+class CellSet(_Event, tag="cell.set"):
+    """The cell's settings changed."""
+
+    settings: dict[str, Any]
+
+
+class LeaseTaken(_Event, tag="cell.lease"):
+    """A master took over (§3.1). `epoch` fences what older masters still say."""
+
+    scheduler: str
+    holder: str
+    epoch: int
+
+
+class MachineSet(_Event, tag="machine.set"):
+    """A machine joined, or its facts changed. Carries all of them."""
+
+    machine_id: int
+    hostname: str
+    address: str
+    capacity: tuple[int, ...]
+    attributes: dict[str, str] = {}
+    platform: str = ""
+    rack: str = ""
+    power_domain: str = ""
+    port_low: int = 20000
+    port_high: int = 29999
+    state: str = "up"
+
+
+class MachineState(_Event, tag="machine.state"):
+    """up, draining, down. Tasks that leave because of it have events of their own, caused by this one."""
+
+    machine_id: int
+    state: str
+    reason: str = ""
+
+
+class MachineRemoved(_Event, tag="machine.removed"):
+    machine_id: int
+    reason: str = ""
+
+
+class JobSubmitted(_Event, tag="job.submitted"):
+    """A job was admitted; all tasks of its groups are pending."""
+
+    job_id: int
+    uid: str
+    tenant_id: int
+    tenant: str
+    name: str
+    job_kind: str
+    priority: int
+    latency_sensitive: bool
+    spec_version: int
+    groups: tuple[Group, ...]
+    labels: dict[str, str] = {}
+    port_names: tuple[str, ...] = ()
+    alloc_set: int = 0  # the job id of the alloc set its tasks live in (§2.4)
+
+
+class JobRejected(_Event, tag="job.rejected"):
+    """A submission refused by admission control (§2.5). No job row exists."""
+
+    tenant: str
+    name: str
+    code: str
+    detail: str
+    figures: dict[str, Any] = {}
+
+
+class JobChanged(_Event, tag="job.changed"):
+    """Facts of the job itself, in force at once: its priority (§2.3: never a restart), labels, target spec."""
+
+    job_id: int
+    priority: int
+    latency_sensitive: bool
+    spec_version: int
+    labels: dict[str, str] = {}
+    port_names: tuple[str, ...] = ()
+
+
+class JobEnded(_Event, tag="job.ended"):
+    """Every task is dead; the name is free again."""
+
+    job_id: int
+    how: str  # finished | failed | killed
+
+
+class TasksAdded(_Event, tag="tasks.added"):
+    """The job grew; the new tasks are pending."""
+
+    job_id: int
+    groups: tuple[Group, ...]
+    spec_version: int
+
+
+class TaskPlaced(_Event, tag="task.placed"):
+    """pending -> running on a machine. `ports`: numbers in the order of the job's port names."""
+
+    job_id: int
+    index: int
+    machine_id: int
+    incarnation: int
+    ports: tuple[int, ...] = ()
+    spec_version: int = 1
+    score: dict[str, float] = {}
+    victims: tuple[tuple[int, int], ...] = ()  # (job id, index) of whom it preempted
+
+
+class TaskEvicted(_Event, tag="task.evicted"):
+    """running -> pending. The incarnation still occupies its ports there until `task.gone`, unless `gone`.
+
+    `cause`: preemption, machine-failure, machine-shutdown, out-of-resources, other (Figure 3), or update,
+    failure (the task's restarts on the machine are spent), lost.
+    """
+
+    job_id: int
+    index: int
+    machine_id: int
+    incarnation: int
+    cause: str
+    detail: str = ""
+    gone: bool = False
+    avoid: bool = False  # this pairing of task and machine crashed (§4)
+    preemptor: tuple[int, int] | None = None
+    exit: dict[str, Any] | None = None
+
+
+class TaskEnded(_Event, tag="task.ended"):
+    """-> dead. `machine_id` 0 when it was pending."""
+
+    job_id: int
+    index: int
+    machine_id: int
+    incarnation: int
+    how: str  # finished | failed | killed
+    detail: str = ""
+    gone: bool = False
+    exit: dict[str, Any] | None = None
+
+
+class TaskGone(_Event, tag="task.gone"):
+    """The processes of a departed incarnation have ended on the machine: its ports are free."""
+
+    job_id: int
+    index: int
+    machine_id: int
+    incarnation: int
+    exit: dict[str, Any] | None = None
+
+
+class TaskRevived(_Event, tag="task.revived"):
+    """dead -> pending: the task was resubmitted or an update asks for it again."""
+
+    job_id: int
+    index: int
+    spec_version: int
+
+
+class TaskUpdated(_Event, tag="task.updated"):
+    """The task follows another version of the spec. A running one keeps its machine: the change is in place."""
+
+    job_id: int
+    index: int
+    spec_version: int
+    requirement: Requirement
+
+
+class TaskReported(_Event, tag="task.reported"):
+    """What its Borglet says of a running task, when it differs from before."""
+
+    job_id: int
+    index: int
+    machine_id: int
+    incarnation: int
+    phase: str
+    health: str
+    restarts: int = 0
+    exit: dict[str, Any] | None = None
+
+
+class ReservationsSet(_Event, tag="reservations.set"):
+    """New estimates of what tasks will use (§5.5), those that changed enough to matter."""
+
+    tasks: tuple[tuple[int, int], ...]  # (job id, index)
+    reservations: tuple[tuple[int, ...], ...]
+
+
+class UpdateStarted(_Event, tag="update.started"):
+    job_id: int
+    update_id: int
+    from_version: int
+    to_version: int
+    max_down: int
+    undo: bool = False
+
+
+class UpdateEnded(_Event, tag="update.ended"):
+    """`how`: done, superseded, or stopped with its reason (too many disruptions, tasks that don't come up)."""
+
+    job_id: int
+    update_id: int
+    how: str
+    detail: str = ""
+
+
+Event = (
+    CellSet | LeaseTaken | MachineSet | MachineState | MachineRemoved
+    | JobSubmitted | JobRejected | JobChanged | JobEnded
+    | TasksAdded | TaskPlaced | TaskEvicted | TaskEnded | TaskGone | TaskRevived | TaskUpdated | TaskReported
+    | ReservationsSet | UpdateStarted | UpdateEnded
+)  # fmt: skip
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Event)
+
+
+def kind_of(event: Event) -> str:
+    return str(event.__struct_config__.tag)
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def decode(data: bytes | str) -> Event:
+    """Raises `msgspec.ValidationError` for anything that is no event."""
+    return _decoder.decode(data)

@@ -1,0 +1,45 @@
+"""What a pass decides: a value, nothing is done yet. `scheduling.commit` re-checks and applies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduling.core.reasons import Why
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One pending task gets a machine. Ids are those of the rows; `score` is the breakdown by scorer.
+
+    `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
+    preempted there in the same commit, lowest priority first (§3.2).
+    """
+
+    job_id: int
+    index: int
+    machine_id: int
+    ports: tuple[int, ...] = ()
+    victims: tuple[tuple[int, int], ...] = ()
+    score: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PassStats:
+    """Figures of one pass. Durations are added by the caller: a pass reads no clock."""
+
+    pending: int = 0
+    classes: int = 0
+    placed: int = 0
+    preempted: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`assignments` in the order they were decided. `unplaced`: one `Why` for each class left pending."""
+
+    revision: int  # of the state it was made from
+    assignments: tuple[Assignment, ...] = ()
+    unplaced: tuple[Why, ...] = ()
+    stats: PassStats = PassStats()

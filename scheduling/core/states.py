@@ -1,0 +1,86 @@
+"""The lifecycle of a task as one table (Figure 2 of the paper)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DEAD = "dead"
+
+
+class JobState(StrEnum):
+    PENDING = "pending"  # no task has been placed yet
+    RUNNING = "running"
+    DEAD = "dead"
+
+
+class MachineStatus(StrEnum):
+    UP = "up"
+    DRAINING = "draining"
+    DOWN = "down"
+
+
+class Transition(StrEnum):
+    """What happens to a task. `EVICT` and `LOST` free its machine; `UPDATE_*` follow another spec."""
+
+    SUBMIT = "submit"
+    SCHEDULE = "schedule"
+    EVICT = "evict"
+    LOST = "lost"
+    FINISH = "finish"
+    FAIL = "fail"
+    KILL = "kill"
+    UPDATE = "update"
+    UPDATE_RESTART = "update-restart"
+    RESUBMIT = "resubmit"
+
+
+class EvictionCause(StrEnum):
+    """Figure 3, and the reasons of our own that send a running task back to the queue."""
+
+    PREEMPTION = "preemption"
+    MACHINE_FAILURE = "machine-failure"
+    MACHINE_SHUTDOWN = "machine-shutdown"
+    OUT_OF_RESOURCES = "out-of-resources"
+    OTHER = "other"
+    UPDATE = "update"
+    FAILURE = "failure"
+    LOST = "lost"
+
+
+TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {
+    (None, Transition.SUBMIT): TaskState.PENDING,
+    (TaskState.PENDING, Transition.SCHEDULE): TaskState.RUNNING,
+    (TaskState.PENDING, Transition.KILL): TaskState.DEAD,
+    (TaskState.PENDING, Transition.FAIL): TaskState.DEAD,
+    (TaskState.PENDING, Transition.UPDATE): TaskState.PENDING,
+    (TaskState.RUNNING, Transition.EVICT): TaskState.PENDING,
+    (TaskState.RUNNING, Transition.LOST): TaskState.PENDING,
+    (TaskState.RUNNING, Transition.FINISH): TaskState.DEAD,
+    (TaskState.RUNNING, Transition.FAIL): TaskState.DEAD,
+    (TaskState.RUNNING, Transition.KILL): TaskState.DEAD,
+    (TaskState.RUNNING, Transition.UPDATE): TaskState.RUNNING,
+    (TaskState.RUNNING, Transition.UPDATE_RESTART): TaskState.PENDING,
+    (TaskState.DEAD, Transition.RESUBMIT): TaskState.PENDING,
+    (TaskState.DEAD, Transition.UPDATE): TaskState.PENDING,
+}
+
+
+class IllegalTransition(Exception):
+    """A lifecycle step the table does not know: entity, state and event are in the message."""
+
+    def __init__(self, entity: str, state: str | None, event: str, history: str = "") -> None:
+        tail = f"; before: {history}" if history else ""
+        super().__init__(f"{entity} is {state or 'not there'}: {event} is not possible{tail}")
+        self.entity, self.state, self.event = entity, state, event
+
+
+def next_state(entity: str, state: TaskState | None, event: Transition, *, history: str = "") -> TaskState:
+    """Raises `IllegalTransition` for a pair that is not in the table."""
+    try:
+        return TASK_TRANSITIONS[(state, event)]
+    except KeyError:
+        raise IllegalTransition(entity, state, event, history) from None

@@ -1,0 +1,22 @@
+"""Facts of what runs where. Rules live in `scheduling.services`; every change goes through the journal."""
+
+from scheduling.models.cells import Cell, JoinToken, Lease
+from scheduling.models.events import Event
+from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
+from scheduling.models.machines import Machine
+from scheduling.models.tasks import CrashedPair, Departure, Task
+
+__all__ = [
+    "Cell",
+    "CrashedPair",
+    "Departure",
+    "Event",
+    "Job",
+    "JobSpec",
+    "JoinToken",
+    "Lease",
+    "Machine",
+    "PendingVerdict",
+    "Task",
+    "Update",
+]

@@ -1,0 +1,79 @@
+"""Cells and what belongs to a cell as a whole."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.fields import DnsLabelField
+
+
+class Cell(models.Model):
+    """A set of machines managed as a unit (§2.2). The row is the cell's lock and holds its newest revision.
+
+    `history_id` changes, and `history_ordinal` rises, when the database was restored from a backup: what
+    Borglets run and this database doesn't know is then quarantined, never killed.
+    """
+
+    name = DnsLabelField(_("name"), unique=True)
+    cluster = models.CharField(_("cluster"), max_length=63, blank=True)
+    site = models.CharField(_("site"), max_length=63, blank=True)
+    revision = models.BigIntegerField(_("revision"), default=0)
+    history_id = models.UUIDField(_("history"), default=uuid.uuid4)
+    history_ordinal = models.PositiveIntegerField(default=1)
+    extra_resources = ArrayField(
+        models.CharField(max_length=63), default=list, blank=True, verbose_name=_("further named resources")
+    )
+    settings = models.JSONField(_("settings"), default=dict, blank=True)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = _("cell")
+        verbose_name_plural = _("cells")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Lease(models.Model):
+    """Who runs a scheduler of the cell now (§3.1). Time is the database's clock.
+
+    Losing it costs work, never safety: every commit is re-checked under the cell's lock.
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="leases")
+    scheduler = models.CharField(_("scheduler"), max_length=32, default="default")
+    holder = models.CharField(_("holder"), max_length=200, blank=True)
+    epoch = models.BigIntegerField(_("epoch"), default=0)
+    expires_at = models.DateTimeField(_("expires"))
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cell", "scheduler"], name="one_lease_per_scheduler")]
+        verbose_name = _("lease")
+        verbose_name_plural = _("leases")
+
+    def __str__(self) -> str:
+        return f"{self.cell}/{self.scheduler} by {self.holder or 'nobody'}"
+
+
+class JoinToken(models.Model):
+    """Lets machines join a cell, `uses_left` of them. Only a hash of the secret is kept."""
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="join_tokens")
+    key = models.CharField(max_length=16, unique=True)
+    digest = models.CharField(max_length=64)
+    uses_left = models.PositiveIntegerField(_("uses left"), default=1)
+    created_by = models.CharField(_("created by"), max_length=200)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(_("expires"))
+
+    class Meta:
+        verbose_name = _("join token")
+        verbose_name_plural = _("join tokens")
+
+    def __str__(self) -> str:
+        return f"{self.key} for {self.cell}"

@@ -1,0 +1,37 @@
+"""The journal's rows. Append-only and partitioned by ranges of revision; see `scheduling.journal`."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Event(models.Model):
+    """One piece of news of a cell. Unique by (cell, revision, seq), which the table's primary key holds.
+
+    Ids are plain numbers, not foreign keys: events outlive what they are about.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    cell_id = models.BigIntegerField()
+    revision = models.BigIntegerField(_("revision"))
+    seq = models.IntegerField(_("sequence"))
+    time = models.DateTimeField(_("time"))
+    kind = models.CharField(_("kind"), max_length=64)
+    version = models.SmallIntegerField(default=1)
+    job_id = models.BigIntegerField(null=True)
+    task_index = models.IntegerField(_("task"), null=True)
+    machine_id = models.BigIntegerField(null=True)
+    actor = models.CharField(_("actor"), max_length=200)
+    request_id = models.CharField(_("request"), max_length=64, blank=True)
+    caused_by_revision = models.BigIntegerField(null=True)
+    caused_by_seq = models.IntegerField(null=True)
+    data = models.JSONField()
+
+    class Meta:
+        ordering = ["cell_id", "revision", "seq"]
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
+
+    def __str__(self) -> str:
+        return f"{self.revision}.{self.seq} {self.kind}"

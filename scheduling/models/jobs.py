@@ -1,0 +1,149 @@
+"""Jobs and alloc sets, every version of their specs, and updates under way (§2.3, §2.4)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models import Tenant
+from quota.models.fields import DnsLabelField, VectorField
+from scheduling.core.states import JobState
+from scheduling.models.cells import Cell
+
+KINDS = [("job", _("job")), ("alloc-set", _("alloc set"))]
+
+
+class Job(models.Model):
+    """A job or an alloc set. Names may be used again; the UID never: histories and bills don't merge.
+
+    Counters are kept by the transactions that change the tasks. `tasks_up`: phase `up`, and healthy where a
+    check is declared; this is what people mean by "running".
+    """
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="jobs")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="jobs")
+    name = DnsLabelField(_("name"))
+    kind = models.CharField(_("kind"), max_length=16, choices=KINDS, default="job")
+    alloc_set = models.ForeignKey(
+        "self",
+        models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="inner_jobs",
+        verbose_name=_("in alloc set"),
+    )
+    labels = models.JSONField(_("labels"), default=dict, blank=True)
+    priority = models.PositiveIntegerField(_("priority"))
+    band = models.CharField(_("band"), max_length=63)
+    latency_sensitive = models.BooleanField(_("latency-sensitive"), default=False)
+    port_names = ArrayField(models.CharField(max_length=63), default=list, blank=True)
+    state = models.CharField(
+        _("state"),
+        max_length=16,
+        default=JobState.PENDING.value,
+        choices=[(state.value, state.value) for state in JobState],
+    )
+    outcome = models.CharField(_("outcome"), max_length=16, blank=True)
+    spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
+    requested = VectorField(_("asked for by all tasks together"))
+    tasks_total = models.PositiveIntegerField(_("tasks"), default=0)
+    tasks_pending = models.PositiveIntegerField(_("pending"), default=0)
+    tasks_running = models.PositiveIntegerField(_("placed"), default=0)
+    tasks_up = models.PositiveIntegerField(_("running"), default=0)
+    tasks_dead = models.PositiveIntegerField(_("dead"), default=0)
+    submitted_by = models.CharField(_("submitted by"), max_length=200)
+    created_at = models.DateTimeField(_("submitted"), auto_now_add=True)
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["cell", "tenant", "name"]
+        indexes = [models.Index(fields=["cell", "state"], name="job_by_state")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cell", "tenant", "name"],
+                condition=~Q(state=JobState.DEAD.value),
+                name="one_live_job_per_name",
+            ),
+        ]
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class JobSpec(models.Model):
+    """One version of a job's spec, as normalised JSON (`scheduling.spec`), kept for ever."""
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="specs")
+    version = models.PositiveIntegerField(_("version"))
+    spec = models.JSONField(_("spec"))
+    digest = models.CharField(max_length=64)
+    actor = models.CharField(_("by"), max_length=200)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    class Meta:
+        ordering = ["job", "version"]
+        constraints = [models.UniqueConstraint(fields=["job", "version"], name="one_spec_per_version")]
+        verbose_name = _("spec")
+        verbose_name_plural = _("specs")
+
+    def __str__(self) -> str:
+        return f"{self.job} v{self.version}"
+
+
+class Update(models.Model):
+    """A rolling change of a job's tasks from one spec to another (§2.3): a lightweight, undoable transaction.
+
+    `max_down`: tasks of the job not running at once. `max_disruptions`: restarts and moves in all, 0 for no
+    bound; tasks whose change would exceed it are skipped.
+    """
+
+    OPEN, DONE, SUPERSEDED, STOPPED = "open", "done", "superseded", "stopped"
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="updates")
+    from_version = models.PositiveIntegerField()
+    to_version = models.PositiveIntegerField()
+    max_down = models.PositiveIntegerField(_("tasks down at most"), default=1)
+    max_disruptions = models.PositiveIntegerField(_("disruptions at most"), default=0)
+    disruptions = models.PositiveIntegerField(_("disruptions so far"), default=0)
+    undo = models.BooleanField(default=False)
+    state = models.CharField(
+        _("state"), max_length=16, default=OPEN, choices=[(s, s) for s in (OPEN, DONE, SUPERSEDED, STOPPED)]
+    )
+    detail = models.CharField(_("detail"), max_length=300, blank=True)
+    actor = models.CharField(_("by"), max_length=200)
+    created_at = models.DateTimeField(_("started"), auto_now_add=True)
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["job"], condition=Q(state="open"), name="one_open_update_per_job")
+        ]
+        verbose_name = _("update")
+        verbose_name_plural = _("updates")
+
+    def __str__(self) -> str:
+        return f"{self.job} v{self.from_version} to v{self.to_version}"
+
+
+class PendingVerdict(models.Model):
+    """Why tasks of a job are pending: the last pass' `Why` values (§2.6). Derived, so not in the journal."""
+
+    job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="verdict")
+    revision = models.BigIntegerField()
+    at = models.DateTimeField()
+    whys = models.JSONField()
+
+    class Meta:
+        verbose_name = _("verdict on pending tasks")
+        verbose_name_plural = _("verdicts on pending tasks")
+
+    def __str__(self) -> str:
+        return f"{self.job} at revision {self.revision}"

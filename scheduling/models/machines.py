@@ -1,0 +1,61 @@
+"""Machines (§2.2)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.fields import DnsLabelField, VectorField, never_negative
+from scheduling.core.states import MachineStatus
+from scheduling.models.cells import Cell
+
+REMOVED = "removed"
+
+
+class Machine(models.Model):
+    """One machine and its Borglet. When it was last heard of is no column: that lives in Redis.
+
+    `session`: of the Borglet's newest connection; what an older one says is ignored.
+    `quarantined`: incarnations that its Borglet runs and this cell's history doesn't know.
+    """
+
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines")
+    hostname = DnsLabelField(_("hostname"))
+    address = models.GenericIPAddressField(_("address"))
+    capacity = VectorField(_("capacity"))
+    attributes = models.JSONField(_("attributes"), default=dict, blank=True)
+    platform = models.CharField(_("platform"), max_length=63, blank=True)
+    rack = models.CharField(_("rack"), max_length=63, blank=True)
+    power_domain = models.CharField(_("power domain"), max_length=63, blank=True)
+    port_low = models.PositiveIntegerField(default=20000)
+    port_high = models.PositiveIntegerField(default=29999)
+    state = models.CharField(
+        _("state"),
+        max_length=16,
+        default=MachineStatus.UP.value,
+        choices=[(state.value, state.value) for state in MachineStatus] + [(REMOVED, REMOVED)],
+    )
+    reason = models.CharField(_("reason"), max_length=300, blank=True)
+    secret_digest = models.CharField(max_length=64, blank=True)
+    session = models.BigIntegerField(default=0)
+    boot_id = models.CharField(max_length=64, blank=True)
+    software = models.CharField(_("Borglet version"), max_length=64, blank=True)
+    quarantined = models.JSONField(_("in quarantine"), default=list, blank=True)
+    joined_at = models.DateTimeField(_("joined"), auto_now_add=True)
+
+    class Meta:
+        ordering = ["cell", "hostname"]
+        constraints = [
+            models.UniqueConstraint(fields=["cell", "hostname"], name="one_machine_per_hostname"),
+            never_negative("capacity", "capacity_never_negative"),
+            models.CheckConstraint(
+                condition=Q(port_low__gte=1, port_high__lte=65535, port_low__lte=F("port_high")),
+                name="ports_in_range",
+            ),
+        ]
+        verbose_name = _("machine")
+        verbose_name_plural = _("machines")
+
+    def __str__(self) -> str:
+        return self.hostname

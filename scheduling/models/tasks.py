@@ -1,0 +1,116 @@
+"""Tasks, and what is left of them on machines they have departed from."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from borglet.messages import Health, Phase
+from quota.models.fields import VectorField, never_negative
+from scheduling.core.states import TaskState
+from scheduling.models.cells import Cell
+from scheduling.models.jobs import Job
+from scheduling.models.machines import Machine
+
+
+class Task(models.Model):
+    """One task (or alloc). `id` is `scheduling.core.requirement.task_id(job, index)`.
+
+    `incarnation` counts placements, from 1; 0 before the first. `phase` and `health` are what the Borglet
+    last said of the incarnation; `up` is what people call running (`Job.tasks_up` counts it).
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="tasks")
+    job = models.ForeignKey(Job, models.CASCADE, related_name="tasks")
+    index = models.PositiveIntegerField(_("index"))
+    state = models.CharField(
+        _("state"),
+        max_length=16,
+        default=TaskState.PENDING.value,
+        choices=[(state.value, state.value) for state in TaskState],
+    )
+    machine = models.ForeignKey(Machine, models.PROTECT, null=True, blank=True, related_name="tasks")
+    incarnation = models.PositiveIntegerField(_("incarnation"), default=0)
+    spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
+    limit = VectorField(_("limit"))
+    reservation = VectorField(_("reservation"))
+    ports = ArrayField(models.PositiveIntegerField(), default=list, blank=True)
+    phase = models.CharField(
+        _("phase"), max_length=16, blank=True, choices=[(phase.value, phase.value) for phase in Phase]
+    )
+    health = models.CharField(
+        _("health"), max_length=16, blank=True, choices=[(health.value, health.value) for health in Health]
+    )
+    up = models.BooleanField(_("running"), default=False)
+    restarts = models.PositiveIntegerField(_("restarts"), default=0)
+    evictions = models.PositiveIntegerField(_("evictions"), default=0)
+    outcome = models.CharField(_("outcome"), max_length=16, blank=True)
+    exit = models.JSONField(_("last exit"), null=True, blank=True)
+    detail = models.CharField(_("detail"), max_length=500, blank=True)
+    since = models.DateTimeField(_("in this state since"))
+
+    class Meta:
+        ordering = ["job", "index"]
+        indexes = [
+            models.Index(fields=["machine"], name="task_by_machine", condition=Q(machine__isnull=False)),
+            models.Index(fields=["cell"], name="task_pending", condition=Q(state=TaskState.PENDING.value)),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "index"], name="one_task_per_index"),
+            models.CheckConstraint(
+                condition=Q(state=TaskState.RUNNING.value, machine__isnull=False)
+                | (~Q(state=TaskState.RUNNING.value) & Q(machine__isnull=True, up=False)),
+                name="running_has_machine",
+            ),
+            never_negative("limit", "limit_never_negative"),
+            never_negative("reservation", "reservation_never_negative"),
+        ]
+        verbose_name = _("task")
+        verbose_name_plural = _("tasks")
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.index}"
+
+
+class Departure(models.Model):
+    """An incarnation that should stop on a machine, until its Borglet says that its processes are gone.
+
+    It holds its ports there. `preemptor`: the task whose start on that machine waits for it.
+    """
+
+    task = models.ForeignKey(Task, models.CASCADE, related_name="departures")
+    incarnation = models.PositiveIntegerField()
+    machine = models.ForeignKey(Machine, models.CASCADE, related_name="departures")
+    cause = models.CharField(_("cause"), max_length=32)
+    notice_s = models.FloatField(_("notice, s"), null=True, blank=True)
+    ports = ArrayField(models.PositiveIntegerField(), default=list, blank=True)
+    preemptor = models.BigIntegerField(null=True, blank=True)
+    since = models.DateTimeField(_("since"))
+
+    class Meta:
+        indexes = [models.Index(fields=["machine"], name="departure_by_machine")]
+        constraints = [models.UniqueConstraint(fields=["task", "incarnation"], name="one_departure")]
+        verbose_name = _("departure")
+        verbose_name_plural = _("departures")
+
+    def __str__(self) -> str:
+        return f"{self.task} incarnation {self.incarnation}"
+
+
+class CrashedPair(models.Model):
+    """A task crashed on a machine: for a while it is placed elsewhere (§4)."""
+
+    task = models.ForeignKey(Task, models.CASCADE, related_name="crashed_pairs")
+    machine = models.ForeignKey(Machine, models.CASCADE, related_name="crashed_pairs")
+    at = models.DateTimeField(_("at"))
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["task", "machine"], name="one_crashed_pair")]
+        verbose_name = _("crashed pair")
+        verbose_name_plural = _("crashed pairs")
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.machine}"

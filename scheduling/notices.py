@@ -1,0 +1,100 @@
+"""Wake-ups: "cell N reached revision R", sent after commit through Redis, and never relied upon.
+
+A lost notice costs at most one poll (`POLL_S`): every reader asks the journal, which alone is the truth. So
+Redis may be away; writers note that once in the log and go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import redis
+import structlog
+from django.conf import settings
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 1.0
+_CHANNEL = "borg:cell:%d"
+_RETRY_S = 2.0
+
+_client: redis.Redis | None = None
+_silent_until = 0.0
+
+
+def client() -> redis.Redis:
+    """This process' connection pool to Redis."""
+    global _client
+    if _client is None:
+        _client = redis.Redis.from_url(
+            settings.BORG_REDIS_URL, socket_timeout=2.0, socket_connect_timeout=0.5, retry=None
+        )
+    return _client
+
+
+def publish(cell_id: int, revision: int) -> None:
+    """Tell the readers of a cell that there is news. Call after commit."""
+    global _silent_until
+    if time.monotonic() < _silent_until:
+        return
+    try:
+        client().publish(_CHANNEL % cell_id, revision)
+    except redis.RedisError as error:
+        _silent_until = time.monotonic() + _RETRY_S
+        log.warning("notice not sent", cell_id=cell_id, revision=revision, error=str(error))
+
+
+def channel(cell_id: int) -> str:
+    return _CHANNEL % cell_id
+
+
+class Waiter:
+    """Waits for news of some cells. While Redis is away it sleeps for the poll interval instead."""
+
+    def __init__(self, cell_ids: Iterable[int]) -> None:
+        self._channels = [channel(cell_id) for cell_id in cell_ids]
+        self._pubsub: redis.client.PubSub | None = None
+        self._retry_at = 0.0
+
+    def wait(self, timeout_s: float = POLL_S) -> bool:
+        """True when a notice came; all that are waiting are taken together. At most `timeout_s` seconds."""
+        if not self._connected():
+            time.sleep(min(timeout_s, POLL_S))
+            return False
+        assert self._pubsub is not None
+        try:
+            message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=timeout_s)
+            woken = message is not None
+            while message is not None:
+                message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=0)
+            return woken
+        except redis.RedisError as error:
+            log.warning("notices lost, polling", error=str(error))
+            self.close()
+            return False
+
+    def close(self) -> None:
+        if self._pubsub is not None:
+            try:
+                self._pubsub.close()
+            except redis.RedisError as error:
+                log.info("closing notices", error=str(error))
+            self._pubsub = None
+
+    def _connected(self) -> bool:
+        if self._pubsub is not None:
+            return True
+        if time.monotonic() < self._retry_at:
+            return False
+        try:
+            pubsub = client().pubsub()
+            pubsub.subscribe(*self._channels)
+            # The answers to SUBSCRIBE must not look like news.
+            for _ in self._channels:
+                pubsub.get_message(ignore_subscribe_messages=True, timeout=1.0)
+        except redis.RedisError:
+            self._retry_at = time.monotonic() + _RETRY_S
+            return False
+        self._pubsub = pubsub
+        return True
