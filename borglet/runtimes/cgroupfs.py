@@ -1,0 +1,134 @@
+"""The control groups of one task, by their files. Imports `os` alone, for the supervisor's sake.
+
+A task's groups are a dict of controller name to directory; version 2 has one entry, `unified`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+Groups = dict[str, str]
+
+
+def read_text(directory: str, name: str) -> str:
+    with open(os.path.join(directory, name)) as file:
+        return file.read()
+
+
+def write_text(directory: str, name: str, value: str) -> None:
+    with open(os.path.join(directory, name), "w") as file:
+        file.write(value)
+
+
+def read_number(directory: str, name: str) -> int:
+    """One number; 0 where the file is absent or says `max`."""
+    try:
+        text = read_text(directory, name).strip()
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def read_fields(directory: str, name: str) -> dict[str, int]:
+    """Lines of `key number`; empty where the file is absent."""
+    try:
+        lines = read_text(directory, name).splitlines()
+    except FileNotFoundError:
+        return {}
+    return {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
+
+
+def join(groups: Groups) -> None:
+    """Move the calling single-threaded process in. Raises OSError."""
+    for controller, directory in groups.items():
+        # A thread that moves itself through `tasks` takes no machine-wide lock, as `cgroup.procs` does.
+        write_text(directory, "cgroup.procs" if controller == "unified" else "tasks", "0")
+
+
+def members(groups: Groups) -> set[int]:
+    found: set[int] = set()
+    for directory in groups.values():
+        try:
+            found.update(int(line) for line in read_text(directory, "cgroup.procs").split())
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def kill(groups: Groups) -> set[int]:
+    """SIGKILL to all members; forbids forks first, so that one pass is enough. Returns whom it met."""
+    for directory in groups.values():
+        for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):
+            if os.path.exists(os.path.join(directory, name)):
+                write_text(directory, name, value)
+    found = members(groups)
+    for pid in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def memory_directory(groups: Groups) -> str:
+    return groups.get("memory") or groups.get("unified", "")
+
+
+def oom_kills(groups: Groups) -> int:
+    """How many processes the kernel killed for this group's own memory limit."""
+    directory = memory_directory(groups)
+    if not directory:
+        return 0
+    name = "memory.oom_control" if "memory" in groups else "memory.events"
+    return read_fields(directory, name).get("oom_kill", 0)
+
+
+def peak_memory(groups: Groups) -> int:
+    directory = memory_directory(groups)
+    if not directory:
+        return 0
+    return read_number(directory, "memory.max_usage_in_bytes" if "memory" in groups else "memory.peak")
+
+
+def memory_limit(groups: Groups) -> int:
+    directory = memory_directory(groups)
+    if not directory:
+        return 0
+    return read_number(directory, "memory.limit_in_bytes" if "memory" in groups else "memory.max")
+
+
+def refused_forks(groups: Groups) -> int:
+    directory = groups.get("pids") or groups.get("unified", "")
+    return read_fields(directory, "pids.events").get("max", 0) if directory else 0
+
+
+def watch_oom(groups: Groups) -> int:
+    """A descriptor that gets readable when memory runs out; -1 where none is needed (version 2 kills the
+    whole group by itself, `memory.oom.group`) or none is to be had."""
+    directory = groups.get("memory", "")
+    if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):
+        return -1
+    event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    control = os.open(os.path.join(directory, "memory.oom_control"), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        write_text(directory, "cgroup.event_control", f"{event} {control}")
+    except OSError:  # a kernel without these events: the sample then sees the kill, later
+        os.close(event)
+        return -1
+    finally:
+        os.close(control)
+    return event
+
+
+def remove(groups: Groups) -> bool:
+    """Remove the groups; False when one is still in use."""
+    gone = True
+    for directory in groups.values():
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            gone = False
+    return gone

@@ -1,0 +1,117 @@
+"""What running tasks use: from their control groups where they account it, from /proc where not."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from borglet.messages import TaskKey, Usage
+from borglet.runtimes import proctable
+from borglet.runtimes.cgroups import CgroupTree, Measured
+from borglet.runtimes.proctable import Process
+
+# A walk over more entries than this is given up: the figure is then a lower bound.
+MAX_WALKED = 200_000
+
+
+@dataclass(slots=True)
+class Metered:
+    """One running task as the meter knows it."""
+
+    supervisor_pid: int
+    groups: dict[str, str]
+    directories: tuple[Path, ...]  # what counts as the task's disk
+    cpu_ns: int | None = None  # at the last measurement; None: adopted, its past use is no news
+    at: float = field(default_factory=time.monotonic)
+    disk_bytes: int = 0
+    disk_at: float | None = None
+
+
+class Meter:
+    """CPU is the mean since the last call. One reading of the process table serves all tasks."""
+
+    def __init__(self, tree: CgroupTree | None) -> None:
+        self._tree = tree
+
+    def measure(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, Usage]:
+        processes: dict[int, Process] | None = None
+        children: dict[int, list[int]] = {}
+        found = {}
+        for key, task in tasks.items():
+            measured = self._from_groups(task)
+            if measured.cpu_ns is None or measured.ram_bytes is None or measured.processes is None:
+                if processes is None:
+                    processes = proctable.table()
+                    children = proctable.children_of(processes)
+                measured = _fill(measured, processes, children, task.supervisor_pid)
+            now = time.monotonic()
+            cpu_ns = measured.cpu_ns or 0
+            spent = cpu_ns - task.cpu_ns if task.cpu_ns is not None else 0
+            elapsed_ns = max(1e6, (now - task.at) * 1e9)
+            task.cpu_ns, task.at = cpu_ns, now
+            found[key] = Usage(
+                cpu_milli=max(0, round(1000 * spent / elapsed_ns)),
+                ram_bytes=measured.ram_bytes or 0,
+                disk_bytes=task.disk_bytes,
+                processes=measured.processes or 0,
+            )
+        return found
+
+    def _from_groups(self, task: Metered) -> Measured:
+        if self._tree is None or not task.groups:
+            return Measured(None, None, None)
+        try:
+            return self._tree.measure(task.groups)
+        except OSError:  # it is ending at this moment
+            return Measured(0, 0, 0)
+
+    def proportional_ram(self, supervisor_pid: int) -> int:
+        """The exact memory of a task, pages shared inside it counted once: too costly for every sample."""
+        children = proctable.children_of(proctable.table())
+        return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
+
+
+def _fill(
+    measured: Measured, processes: dict[int, Process], children: dict[int, list[int]], supervisor: int
+) -> Measured:
+    """Add from the process table what no group accounts for."""
+    below = [processes[pid] for pid in proctable.descendants(children, supervisor)]
+    ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
+    if supervisor in processes:  # inherits what orphans of the task have used
+        ticks += processes[supervisor].reaped_ticks
+    return Measured(
+        cpu_ns=ticks * 10**9 // proctable.TICKS_PER_S if measured.cpu_ns is None else measured.cpu_ns,
+        ram_bytes=sum(p.rss_bytes for p in below) if measured.ram_bytes is None else measured.ram_bytes,
+        processes=sum(p.threads for p in below if p.state != b"Z")
+        if measured.processes is None
+        else measured.processes,
+    )
+
+
+def disk_bytes(directories: tuple[Path, ...]) -> int:
+    """Allocated bytes below the directories: links are not followed, a file of many names counts once."""
+    total = walked = 0
+    seen: set[int] = set()
+    pending = [str(directory) for directory in directories]
+    while pending and walked < MAX_WALKED:
+        try:
+            entries = os.scandir(pending.pop())
+        except OSError:
+            continue  # removed while we walk, or closed to us by the task
+        with entries:
+            for entry in entries:
+                walked += 1
+                try:
+                    about = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if about.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
+                    if about.st_ino in seen:
+                        continue
+                    seen.add(about.st_ino)
+                total += about.st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+    return total

@@ -1,0 +1,99 @@
+"""What /proc says about processes: identity, ancestry and use. Imports `os` alone, for the supervisor's sake."""
+
+from __future__ import annotations
+
+import os
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Process:
+    """One line of the process table. `started` (ticks since boot) with `pid` names a process for ever."""
+
+    __slots__ = ("cpu_ticks", "pid", "ppid", "reaped_ticks", "rss_bytes", "started", "state", "threads")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The second field, the program's name in brackets, may hold blanks and brackets itself.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.state = fields[0]
+        self.ppid = int(fields[1])
+        self.cpu_ticks = int(fields[11]) + int(fields[12])
+        self.reaped_ticks = int(fields[13]) + int(fields[14])
+        self.threads = int(fields[17])
+        self.started = int(fields[19])
+        self.rss_bytes = int(fields[21]) * PAGE_BYTES
+
+
+def read(pid: int) -> Process | None:
+    """The process, or None when there is none of that number."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            return Process(pid, stat.read(1024))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def table() -> dict[int, Process]:
+    """All processes of the machine that this one may see."""
+    found: dict[int, Process] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (process := read(int(name))) is not None:
+            found[process.pid] = process
+    return found
+
+
+def children_of(processes: dict[int, Process]) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.ppid, []).append(process.pid)
+    return children
+
+
+def descendants(children: dict[int, list[int]], root: int) -> list[int]:
+    """Everything below `root`, itself not included, parents before children."""
+    found = list(children.get(root, ()))
+    for pid in found:  # grows while it is walked
+        found.extend(children.get(pid, ()))
+    return found
+
+
+def is_same(pid: int, started: int) -> bool:
+    """Whether `pid` is still the process that began at `started`; a reused number is not."""
+    process = read(pid)
+    return process is not None and process.started == started
+
+
+def with_environment(entry: str) -> list[int]:
+    """Processes started with `NAME=value` in their environment, as far as this user may read it."""
+    wanted = entry.encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb", buffering=0) as environ:
+                entries = environ.read(1 << 20).split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # gone, or of another user and thus no task of this one
+        if wanted in entries:
+            found.append(int(name))
+    return found
+
+
+def pss_bytes(pid: int) -> int | None:
+    """Memory with shared pages divided among their users; None when gone or not ours to see."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+            for line in rollup:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return None
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()

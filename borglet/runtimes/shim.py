@@ -1,0 +1,356 @@
+"""The supervisor of one task: a small process that outlives the Borglet and everything above it.
+
+    Borglet ── launch (stdin), "stop" lines (fifo) ──► supervisor ── fork, exec, signals ──► the task
+    Borglet ◄─ "started" | "failed …" (stdout), exit.json ─ supervisor ◄─ stdout, stderr, SIGCHLD ─ the task
+
+It starts the task inside its groups and limits, copies its output into rotated files, and when the task's
+first process has ended kills what is left, however far that ran (the supervisor is a child subreaper),
+and writes exit.json once, last of all. If the supervisor itself is killed, the kernel kills the task's
+first process, and the Borglet the rest. Run as `python -I -S -E`; every import here costs each task
+memory and start-up time, hence no json (8 ms), no typing, no dataclasses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import resource
+import select
+import signal
+import sys
+import time
+
+from borglet.runtimes import cgroupfs, proctable
+from borglet.runtimes.logwriter import LogWriter
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+READ_BYTES = 65536
+# After the end nobody of the task is left to write, but a stranger may hold the pipe: read this much more.
+DRAIN_BYTES = 4 * 2**20
+KILL_POLL_S = 0.01
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
+
+
+class Launch:
+    """What the Borglet asks for, sent through stdin with `marshal` (both ends are one interpreter)."""
+
+    directory: str  # the task's own: exit.json, the control fifo
+    log_directory: str
+    working_directory: str
+    argv: list[str]
+    environment: dict[str, str]
+    groups: cgroupfs.Groups
+    user: tuple[int, int, list[int]] | None  # uid, gid, supplementary groups
+    open_files: int
+    nice: int
+    oom_score_adj: int
+    notice_s: float
+    ram_limit: int  # bytes, 0 for none
+    log_file_bytes: int
+    log_files: int
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+
+def prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+class Supervisor:
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.pid = 0
+        self.wait_status: int | None = None
+        self.stop_cause = ""
+        self.stop_detail = ""
+        self.stop_notice_s = 0.0
+        self.stop_deadline: float | None = None  # monotonic seconds
+        self.killed_after_notice = False
+        self.oom_seen = False
+        self.poll = select.poll()
+        self.control = os.open(os.path.join(launch.directory, "control"), os.O_RDWR | os.O_NONBLOCK)
+        self.unread = b""
+        self.oom_event = -1
+        self.streams: dict[int, LogWriter] = {}
+        self.wakeup, self.wakeup_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    # -- starting
+
+    def start(self) -> str:
+        """Fork and exec the task. Returns why it could not be started, empty when it was."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
+        for caught in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(caught, lambda *_: None)
+        for ignored in IGNORED:
+            signal.signal(ignored, signal.SIG_IGN)
+        outputs = (os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC))
+        failure, failure_writer = os.pipe2(os.O_CLOEXEC)
+        supervisor = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._become_task(supervisor, outputs[0][1], outputs[1][1])
+            except Exception as error:  # noqa: BLE001 - it is told to the parent, whatever it is
+                os.write(failure_writer, (str(error) or repr(error)).encode(errors="replace")[:2000])
+            finally:
+                os._exit(127)
+        os.close(failure_writer)
+        for _, writer in outputs:
+            os.close(writer)
+        # Behind the fork: the child needs no log files, and they must not delay its exec.
+        directory = os.open(self.launch.log_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        for stream, (reader, _) in zip(("stdout", "stderr"), outputs, strict=True):
+            os.set_blocking(reader, False)
+            self.streams[reader] = LogWriter(
+                directory, stream, file_bytes=self.launch.log_file_bytes, keep=self.launch.log_files
+            )
+            self.poll.register(reader, select.POLLIN)
+        self.poll.register(self.wakeup, select.POLLIN)
+        self.poll.register(self.control, select.POLLIN)
+        self.oom_event = cgroupfs.watch_oom(self.launch.groups)
+        if self.oom_event >= 0:
+            self.poll.register(self.oom_event, select.POLLIN)
+        reason = b""
+        while chunk := os.read(failure, 4096):  # ends with the exec, which closes the other side
+            reason += chunk
+        os.close(failure)
+        return reason.decode(errors="replace")
+
+    def _become_task(self, supervisor: int, stdout: int, stderr: int) -> None:
+        launch = self.launch
+        os.setsid()
+        try:
+            cgroupfs.join(launch.groups)
+        except OSError as error:
+            raise OSError(f"can't enter its control groups: {error}") from error
+        if launch.nice:
+            os.nice(launch.nice)
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(launch.oom_score_adj))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        files = launch.open_files if hard == resource.RLIM_INFINITY else min(hard, launch.open_files)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if launch.user is not None:
+            uid, gid, groups = launch.user
+            os.setgroups(groups)
+            os.setgid(gid)
+            os.setuid(uid)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # behind setuid, which clears it
+        if os.getppid() != supervisor:
+            os._exit(127)
+        signal.set_wakeup_fd(-1)
+        for restored in (*IGNORED, signal.SIGXFSZ):
+            signal.signal(restored, signal.SIG_DFL)
+        try:
+            os.chdir(launch.working_directory)
+        except OSError as error:
+            raise OSError(
+                f"can't enter working directory {launch.working_directory}: {error.strerror}"
+            ) from error
+        os.umask(0o022)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        try:
+            os.execvpe(launch.argv[0], launch.argv, launch.environment)  # noqa: S606 - what we are for
+        except FileNotFoundError as error:
+            where = "" if "/" in launch.argv[0] else f" in PATH {launch.environment.get('PATH', '')}"
+            raise OSError(f"command {launch.argv[0]!r} not found{where}") from error
+        except OSError as error:
+            raise OSError(f"command {launch.argv[0]!r} can't be run: {error.strerror}") from error
+
+    # -- supervising
+
+    def run(self) -> None:
+        """Until the task's first process has ended."""
+        while self.wait_status is None:
+            timeout = None
+            if self.stop_deadline is not None:
+                timeout = max(0.0, self.stop_deadline - time.monotonic()) * 1000
+            ready = {descriptor for descriptor, _ in self.poll.poll(timeout)}
+            if self.wakeup in ready:
+                self._take_signals()
+            if self.control in ready:
+                self._take_commands()
+            if self.oom_event in ready:
+                os.read(self.oom_event, 8)
+                self.oom_seen = True
+                self._kill_everything()
+            for reader in [reader for reader in self.streams if reader in ready]:
+                self._copy(reader)
+            if self.stop_deadline is not None and time.monotonic() >= self.stop_deadline:
+                self.killed_after_notice = True
+                self._kill_everything()
+                self.stop_deadline = time.monotonic() + KILL_POLL_S
+
+    def _take_signals(self) -> None:
+        numbers = os.read(self.wakeup, 512)
+        if signal.SIGTERM in numbers:
+            self.stop(self.launch.notice_s, "stopped", "the supervisor was asked to end by SIGTERM")
+        self._reap()
+
+    def _take_commands(self) -> None:
+        """Lines of `stop <notice in ms> <cause> <detail>`."""
+        *lines, self.unread = (self.unread + os.read(self.control, READ_BYTES)).split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode(errors="replace").partition(" ")
+            milliseconds, _, rest = rest.partition(" ")
+            cause, _, detail = rest.partition(" ")
+            if word == "stop" and milliseconds.isdigit() and cause:
+                self.stop(int(milliseconds) / 1000, cause, detail)
+            else:  # without privilege the task itself may write here; it reaches supervisor.log
+                print(f"not understood: {line[:200]!r}", file=sys.stderr, flush=True)
+
+    def stop(self, notice_s: float, cause: str, detail: str) -> None:
+        """The first cause stands; a later call may only shorten the notice."""
+        deadline = time.monotonic() + max(0.0, notice_s)
+        if self.stop_deadline is None:
+            self.stop_cause, self.stop_detail = cause, detail
+            self.stop_deadline, self.stop_notice_s = deadline, notice_s
+            self._signal_everything(signal.SIGTERM)
+        elif deadline < self.stop_deadline:
+            self.stop_deadline, self.stop_notice_s = deadline, notice_s
+
+    def _copy(self, reader: int) -> int:
+        try:
+            data = os.read(reader, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self.streams[reader].write(data)
+        else:
+            self.poll.unregister(reader)
+            self.streams.pop(reader).close()
+            os.close(reader)
+        return len(data)
+
+    def _reap(self) -> bool:
+        """Collect who ended; False when no child is left at all."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid:
+                self.wait_status = status
+
+    def _everyone(self) -> set[int]:
+        found = set(proctable.descendants(proctable.children_of(proctable.table()), os.getpid()))
+        return found | cgroupfs.members(self.launch.groups)
+
+    def _signal_everything(self, number: int) -> None:
+        for pid in self._everyone():
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                continue  # ended meanwhile, or took another user's identity: the group's kill meets it
+
+    def _kill_everything(self) -> None:
+        if self.launch.groups:
+            cgroupfs.kill(self.launch.groups)
+        else:
+            self._signal_everything(signal.SIGSTOP)  # who stands still can't fork away from the kill
+        self._signal_everything(signal.SIGKILL)
+
+    # -- ending
+
+    def finish(self) -> None:
+        """Kill what the first process left behind, keep the last output."""
+        while self._reap() or cgroupfs.members(self.launch.groups):
+            self._kill_everything()
+            for reader in list(self.streams):
+                self._copy(reader)
+            time.sleep(KILL_POLL_S)
+        for reader in list(self.streams):
+            left = DRAIN_BYTES
+            while left > 0 and (count := self._copy(reader)):
+                left -= count
+        for writer in self.streams.values():
+            writer.close()
+
+    def verdict(self) -> dict[str, object]:
+        """The fields of messages.Exit, by what ended the task."""
+        assert self.wait_status is not None
+        code = os.waitstatus_to_exitcode(self.wait_status)
+        fields: dict[str, object] = {"cause": "exited" if code >= 0 else "signaled", "at": time.time()}
+        fields["status" if code >= 0 else "signal"] = abs(code)
+        groups = self.launch.groups
+        if self.stop_cause:
+            notes = [self.stop_detail] if self.stop_detail else []
+            if self.killed_after_notice and self.stop_notice_s > 0:
+                notes.append(f"killed after a notice of {self.stop_notice_s:g} s")
+            fields |= {"cause": self.stop_cause, "detail": "; ".join(notes)}
+        elif self.oom_seen or cgroupfs.oom_kills(groups):
+            limit = cgroupfs.memory_limit(groups) or self.launch.ram_limit
+            used = cgroupfs.peak_memory(groups)
+            detail = (
+                f"limit {mebibytes(limit)}, used {mebibytes(used)}" if used else f"limit {mebibytes(limit)}"
+            )
+            fields |= {"cause": "out-of-memory", "detail": detail}
+        elif code != 0 and (refused := cgroupfs.refused_forks(groups)):
+            fields["detail"] = f"{refused} forks were refused at the limit of processes"
+        return fields
+
+    def write_exit(self, fields: dict[str, object]) -> None:
+        directory = os.open(self.launch.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open("exit.json.new", flags, 0o600, dir_fd=directory)
+        os.write(file, to_json(fields).encode())
+        os.fsync(file)
+        os.rename("exit.json.new", "exit.json", src_dir_fd=directory, dst_dir_fd=directory)
+        os.fsync(directory)
+
+
+def mebibytes(count: int) -> str:
+    return f"{count / 2**20:.4g} MiB"
+
+
+def to_json(fields: dict[str, object]) -> str:
+    """A flat object of numbers and texts."""
+    return "{" + ", ".join(f'"{name}": {_json_value(value)}' for name, value in fields.items()) + "}"
+
+
+def _json_value(value: object) -> str:
+    if not isinstance(value, str):
+        return repr(value)
+    plain = "".join(
+        c if " " <= c <= "~" and c not in '"\\' else f"\\u{ord(c):04x}" for c in value if ord(c) < 65536
+    )
+    return f'"{plain}"'
+
+
+def main() -> None:
+    data = b""
+    while chunk := os.read(0, 1 << 20):
+        data += chunk
+    if not data:
+        return  # the Borglet died before it had told what to start
+    supervisor = Supervisor(Launch(marshal.loads(data)))  # noqa: S302 - from the Borglet, through a pipe of ours
+    reason = supervisor.start()
+    answer = f"failed {reason}\n" if reason else "started\n"
+    try:  # noqa: SIM105 - contextlib would cost each task 3 ms
+        os.write(1, answer.encode(errors="replace"))
+    except BrokenPipeError:
+        pass  # the Borglet died meanwhile; its successor reads the files
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    supervisor.run()
+    supervisor.finish()
+    fields = supervisor.verdict()
+    if reason:
+        fields = {"cause": "start-failed", "at": time.time(), "detail": reason}
+    groups = supervisor.launch.groups
+    supervisor.write_exit(fields)
+    cgroupfs.remove(groups)
+    sys.stderr.flush()

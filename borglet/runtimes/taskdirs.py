@@ -1,0 +1,142 @@
+"""What is kept on disk of each incarnation, so that a new Borglet finds what an old one started.
+
+tasks/<job>.<index>.<incarnation>/
+    task.json        what was asked for, which run it is, since when
+    supervisor.json  who supervises it: pid, start time, boot, control groups
+    control          fifo to the supervisor
+    exit.json        how it ended; written once, by the supervisor, or for it once it is gone
+    supervisor.log   normally empty
+    work/  tmp/      the task's own: working directory (HOME) and TMPDIR
+logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from borglet.messages import Exit, RunTask, TaskKey
+
+log = logging.getLogger(__name__)
+
+Content = TypeVar("Content")
+
+_NAME = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,9})\.([0-9]{1,9})\Z")
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """task.json"""
+
+    task: RunTask
+    run: int
+    started_at: float
+
+
+class SupervisorId(msgspec.Struct, frozen=True):
+    """supervisor.json: `started` (ticks since boot) and `boot_id` guard against a reused pid."""
+
+    pid: int
+    started: int
+    boot_id: str
+    groups: dict[str, str] = {}
+
+
+def directory_name(key: TaskKey) -> str:
+    """Raises ValueError for a key that is no safe file name."""
+    name = f"{key.job}.{key.index}.{key.incarnation}"
+    if not _NAME.match(name):
+        raise ValueError(f"key: {str(key)!r} is no task key; wanted <job uid>/<index>/<incarnation>")
+    return name
+
+
+class TaskDirectory:
+    """One incarnation's files. Writes replace whole files; only an exit is forced to the disk."""
+
+    def __init__(self, home: Path, key: TaskKey) -> None:
+        name = directory_name(key)
+        self.name = name
+        self.path = home / "tasks" / name
+        self.logs = home / "logs" / name
+
+    @property
+    def work(self) -> Path:
+        return self.path / "work"
+
+    @property
+    def tmp(self) -> Path:
+        return self.path / "tmp"
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control"
+
+    @property
+    def marker(self) -> str:
+        """In the environment of every process of the task, and of no other on this machine."""
+        return f"BORG_TASK_DIR={self.path}"
+
+    def prepare(self, kept: Kept, *, owner: tuple[int, int] | None) -> None:
+        """Make everything for a new run, in an order in which a crash never shows an old run's end."""
+        self.path.mkdir(mode=0o711, exist_ok=True)
+        self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
+        for stale in ("supervisor.json", "exit.json", "exit.json.new"):
+            (self.path / stale).unlink(missing_ok=True)
+        for own in (self.work, self.tmp):
+            own.mkdir(mode=0o700, exist_ok=True)
+            if owner is not None:
+                os.chown(own, *owner)
+        if not self.control.is_fifo():
+            os.mkfifo(self.control, 0o600)
+        self.write_kept(kept)
+
+    def write_kept(self, kept: Kept) -> None:
+        self._replace("task.json", msgspec.json.encode(kept), durable=False)
+
+    def write_supervisor(self, supervisor: SupervisorId) -> None:
+        self._replace("supervisor.json", msgspec.json.encode(supervisor), durable=False)
+
+    def write_exit(self, exit_: Exit) -> None:
+        """Only for a supervisor that is gone, or one that never was."""
+        self._replace("exit.json", msgspec.json.encode(exit_), durable=True)
+
+    def kept(self) -> Kept | None:
+        return self._read("task.json", Kept)
+
+    def supervisor(self) -> SupervisorId | None:
+        return self._read("supervisor.json", SupervisorId)
+
+    def exit(self) -> Exit | None:
+        return self._read("exit.json", Exit)
+
+    def complaint(self) -> str:
+        """The last line the supervisor wrote about itself."""
+        try:
+            lines = (self.path / "supervisor.log").read_text(errors="replace")[-2000:].strip().splitlines()
+        except FileNotFoundError:
+            return ""
+        return lines[-1] if lines else ""
+
+    def _read(self, name: str, kind: type[Content]) -> Content | None:
+        """None when absent or cut short by a crash of the machine."""
+        try:
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            log.warning("%s of task %s can't be read: %s", name, self.name, error)
+            return None
+
+    def _replace(self, name: str, content: bytes, *, durable: bool) -> None:
+        new = self.path / f"{name}.new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(new, self.path / name)
