@@ -1,0 +1,100 @@
+"""Rows for tests that need a cell in PostgreSQL: sentences instead of fixtures."""
+
+from __future__ import annotations
+
+from quota.bands import DEFAULT_BANDS, band_of
+from quota.models import PriorityBand, Quota, Tenant
+from quota.permissions import system
+from quota.resources import Vector, scale
+from scheduling import journal
+from scheduling.core import events
+from scheduling.core.requirement import Group, Requirement
+from scheduling.models import Cell, Job, Machine
+from scheduling.services import transitions
+
+ME = system("test")
+SMALL: Vector = (100, 2**26, 2**26, 0, 0, 1)
+LARGE: Vector = (64_000, 2**38, 2**42, 0, 0, 10_000)
+
+
+def a_cell(name: str = "cc") -> Cell:
+    for band in DEFAULT_BANDS:
+        PriorityBand.objects.get_or_create(
+            name=band.name,
+            defaults={"low": band.low, "high": band.high, "prod": band.prod, "preempts_within": band.preempts_within},
+        )
+    return Cell.objects.create(name=name)
+
+
+def a_tenant(name: str = "ubar") -> Tenant:
+    return Tenant.objects.get_or_create(name=name)[0]
+
+
+def grant(tenant: Tenant, cell: Cell, band: str, amounts: Vector = LARGE) -> Quota:
+    return Quota.objects.create(
+        tenant=tenant,
+        cell=cell.name,
+        band=PriorityBand.objects.get(name=band),
+        amounts=list(amounts),
+        starts_at="2020-01-01T00:00:00Z",
+    )
+
+
+def a_machine(cell: Cell, hostname: str = "m1", *, capacity: Vector = LARGE, rack: str = "r1") -> Machine:
+    with journal.write(cell.id, ME) as entry:
+        machine = Machine.objects.create(
+            cell=cell, hostname=hostname, address="127.0.0.1", capacity=list(capacity), rack=rack, power_domain="p1"
+        )
+        entry.append(
+            events.MachineSet(
+                machine_id=machine.id,
+                hostname=hostname,
+                address=machine.address,
+                capacity=capacity,
+                rack=rack,
+                power_domain="p1",
+            )
+        )
+    return machine
+
+
+def a_job(
+    cell: Cell,
+    tenant: Tenant,
+    name: str = "jfoo",
+    *,
+    tasks: int = 3,
+    priority: int = 200,
+    limit: Vector = SMALL,
+    latency_sensitive: bool = True,
+) -> Job:
+    groups = (Group(Requirement(limit), ((0, tasks - 1),)),)
+    with journal.write(cell.id, ME) as entry:
+        job = Job.objects.create(
+            cell=cell,
+            tenant=tenant,
+            name=name,
+            priority=priority,
+            band=band_of(priority).name,
+            latency_sensitive=latency_sensitive,
+            port_names=["http"],
+            requested=list(scale(limit, tasks)),
+            submitted_by="test",
+        )
+        entry.append(
+            events.JobSubmitted(
+                job_id=job.id,
+                uid=job.uid.hex,
+                tenant_id=tenant.id,
+                tenant=tenant.name,
+                name=name,
+                job_kind="job",
+                priority=priority,
+                latency_sensitive=latency_sensitive,
+                spec_version=1,
+                groups=groups,
+                port_names=("http",),
+            )
+        )
+        transitions.tasks_create(entry, [transitions.NewTasks(job.id, groups, 1)])
+    return job
