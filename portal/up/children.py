@@ -13,34 +13,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from portal.up.account import Account
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """An unprivileged user that a process runs as; `capabilities` are those it keeps nevertheless."""
-
-    uid: int
-    gid: int
-    capabilities: tuple[str, ...] = ()
-
-    def command(self, argv: Sequence[str], *, death_signal: signal.Signals | None = None) -> list[str]:
-        """`argv` below `setpriv`, which becomes it: the pid stays the same.
-
-        Changing the user clears the parent-death signal, so `setpriv` sets it again after the change.
-        """
-        wrapped = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.gid), "--clear-groups"]
-        if self.capabilities:
-            kept = ",".join(f"+{name}" for name in self.capabilities)
-            wrapped += ["--inh-caps", kept, "--ambient-caps", kept]
-        if death_signal is not None:
-            wrapped += ["--pdeathsig", death_signal.name.removeprefix("SIG")]
-        return [*wrapped, "--", *argv]
 
 
 def spawn(

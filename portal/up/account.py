@@ -1,0 +1,85 @@
+"""The user that the engines run as: the caller, or under root an unprivileged one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PATH_CAPABILITIES = ("dac_override", "dac_read_search")
+# A system account for PostgreSQL is the better choice: `nobody` may run other things too.
+_NAMES = ("postgres", "nobody")
+
+
+class AccountError(RuntimeError):
+    """No user was found to run the engines as; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An unprivileged user that a process runs as; `capabilities` are those it keeps nevertheless."""
+
+    uid: int
+    gid: int
+    capabilities: tuple[str, ...] = ()
+
+    def command(self, argv: Sequence[str], *, death_signal: signal.Signals | None = None) -> list[str]:
+        """`argv` below `setpriv`, which becomes it: the pid stays the same.
+
+        Changing the user clears the parent-death signal, so `setpriv` sets it again after the change.
+        """
+        wrapped = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.gid), "--clear-groups"]
+        if self.capabilities:
+            kept = ",".join(f"+{name}" for name in self.capabilities)
+            wrapped += ["--inh-caps", kept, "--ambient-caps", kept]
+        if death_signal is not None:
+            wrapped += ["--pdeathsig", death_signal.name.removeprefix("SIG")]
+        return [*wrapped, "--", *argv]
+
+
+def engine_account(*paths: Path) -> Account | None:
+    """Whom the engines run as; None stands for the caller's own user.
+
+    Under root it is the user named by BORG_ENGINE_USER, `postgres` or `nobody`. It keeps the capability to pass
+    closed folders only if it can't reach one of `paths` without.
+    """
+    if os.geteuid() != 0:
+        return None
+    if shutil.which("setpriv") is None:
+        raise AccountError("PostgreSQL refuses to run as root and setpriv is missing; install util-linux")
+    wanted = os.environ.get("BORG_ENGINE_USER")
+    for name in (wanted,) if wanted else _NAMES:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if entry.pw_uid != 0:
+            closed = any(not passable(path, entry.pw_uid, entry.pw_gid) for path in paths)
+            return Account(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
+    tried = f"BORG_ENGINE_USER={wanted}" if wanted else f"`{'` or `'.join(_NAMES)}`"
+    raise AccountError(
+        f"PostgreSQL refuses to run as root, and {tried} is no unprivileged user of this host; "
+        "create one and name it in BORG_ENGINE_USER"
+    )
+
+
+def passable(path: Path, uid: int, gid: int) -> bool:
+    """Whether a user can reach `path`: execute permission on it, if it is a folder, and on all above."""
+    for folder in (path, *path.parents):
+        if not folder.is_dir():
+            continue
+        found = folder.stat()
+        if found.st_uid == uid:
+            needed = stat.S_IXUSR
+        elif found.st_gid == gid:
+            needed = stat.S_IXGRP
+        else:
+            needed = stat.S_IXOTH
+        if not found.st_mode & needed:
+            return False
+    return True

@@ -1,0 +1,233 @@
+"""The life of one process under the supervisor:
+
+    waiting ─ needs are up ─► starting ─ ready ─► up ─ ended, or unwell too often ─► resting ─ delay ─► waiting
+                                 └────── ended, or never ready ──────────────────────────┘
+
+An end is noticed through a pidfd, at once and without polling. A process is judged by its probe only while all
+that it needs is up: that PostgreSQL is away is no fault of the web server's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from portal.up import children
+from portal.up.account import Account
+from portal.up.logfiles import LogFile
+from portal.up.probes import Probe
+from portal.up.restarts import Restarts
+
+log = logging.getLogger("portal.up")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A process to keep. `ready` asks once after a start, `alive` every `alive_every_s`; None asks nothing."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    ready: Probe | None = None
+    alive: Probe | None = None
+    start_s: float = 60.0
+    alive_every_s: float = 5.0
+    unwell_limit: int = 3
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_s: float = 10.0
+    account: Account | None = None
+    cwd: Path | None = None
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    STARTING = "starting"
+    UP = "up"
+    RESTING = "resting"
+    STOPPED = "stopped"
+
+
+class Keeper:
+    """Keeps one process running until `stop`. All methods belong to the event loop's thread, the main one."""
+
+    def __init__(self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[Keeper] = ()) -> None:
+        self.spec = spec
+        self.record = record
+        self.logfile = logfile
+        self.needs = tuple(needs)
+        self.state = State.WAITING
+        self.why = "not started yet"
+        self.up = asyncio.Event()
+        self.restarts = Restarts()
+        self.pid: int | None = None
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
+
+    async def stop(self) -> None:
+        """Stop the process: its stop signal, SIGKILL after `stop_s`, or at once after `hurry`."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    def hurry(self) -> None:
+        """Stop patience is over."""
+        self._hurry.set()
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        return self._task
+
+    async def _keep(self) -> None:
+        while not self._stopping.is_set():
+            self.state = State.WAITING
+            for need in self.needs:
+                if not await self._unless_stopping(need.up.wait()):
+                    break
+            if self._stopping.is_set():
+                break
+            began_s = time.monotonic()
+            story = await self._run_once()
+            if self._stopping.is_set():
+                break
+            delay_s = self.restarts.ended(time.monotonic() - began_s)
+            self.state, self.why = State.RESTING, story
+            log.warning("%s %s; starting it again in %.1f s", self.spec.name, story, delay_s)
+            await self._unless_stopping(asyncio.sleep(delay_s))
+        self.state = State.STOPPED
+
+    async def _run_once(self) -> str:
+        """One run of the process, from its start to its end; how it ended, as the rest of a sentence."""
+        output = self.logfile.open()
+        try:
+            process = children.spawn(
+                self.spec.argv,
+                env=self.spec.env,
+                cwd=self.spec.cwd,
+                output=output,
+                account=self.spec.account,
+                death_signal=self.spec.stop_signal,
+            )
+        except OSError as error:
+            return f"can't be started: {error}"
+        finally:
+            os.close(output)
+        self.state, self.pid = State.STARTING, process.pid
+        children.record_write(self.record, process.pid)
+        ended = end_of(process)
+        try:
+            story = await self._watch(ended)
+            if process.poll() is None:
+                await self._end(process, ended)
+        finally:
+            self.up.clear()
+            self.pid = None
+            ended.cancel()
+            self.record.unlink(missing_ok=True)
+        return story or _ending(process.returncode)
+
+    async def _watch(self, ended: asyncio.Future[None]) -> str | None:
+        """Wait until the process ended or has to (then why), or until the supervisor stops."""
+        deadline_s = time.monotonic() + self.spec.start_s
+        pause_s = 0.05
+        while (complaint := await self._ask(self.spec.ready)) is not None:
+            self.why = complaint
+            if not self._needs_up():
+                deadline_s = time.monotonic() + self.spec.start_s
+            if time.monotonic() > deadline_s:
+                return f"was not ready after {self.spec.start_s:.0f} s ({complaint})"
+            if await self._pause(ended, pause_s):
+                return None
+            pause_s = min(0.5, pause_s * 1.5)
+        if ended.done():
+            return None
+        self.state, self.why = State.UP, "ready"
+        self.up.set()
+        log.info("%s is up (pid %s)", self.spec.name, self.pid)
+        unwell = 0
+        while not await self._pause(ended, self.spec.alive_every_s):
+            complaint = await self._ask(self.spec.alive)
+            unwell = unwell + 1 if complaint is not None and self._needs_up() else 0
+            if unwell >= self.spec.unwell_limit:
+                return f"is unwell ({complaint})"
+        return None
+
+    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
+        process.send_signal(self.spec.stop_signal)
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        either: set[asyncio.Future[Any]] = {ended, hurry}
+        await asyncio.wait(either, timeout=self.spec.stop_s, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not ended.done():
+            log.warning("%s ignores %s; killing it", self.spec.name, self.spec.stop_signal.name)
+            process.kill()
+            await asyncio.wait({ended}, timeout=10.0)
+        process.poll()
+
+    async def _pause(self, ended: asyncio.Future[None], seconds: float) -> bool:
+        """Whether the process ended, or the supervisor stops, within `seconds`."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        either: set[asyncio.Future[Any]] = {ended, stopping}
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        return ended.done() or self._stopping.is_set()
+
+    async def _ask(self, probe: Probe | None) -> str | None:
+        """Probes block for seconds at worst, so they run beside the loop."""
+        return None if probe is None else await asyncio.to_thread(probe)
+
+    async def _unless_stopping(self, waiting: Coroutine[Any, Any, Any]) -> bool:
+        """Await something; False if the supervisor stops first."""
+        wanted = asyncio.ensure_future(waiting)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({wanted, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not wanted.done():
+            wanted.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await wanted
+        return not self._stopping.is_set()
+
+    def _needs_up(self) -> bool:
+        return all(need.up.is_set() for need in self.needs)
+
+
+def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:
+    """Done when the process has ended and was reaped."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    descriptor = os.pidfd_open(process.pid)
+
+    def reap() -> None:
+        if process.poll() is not None and not ended.done():
+            ended.set_result(None)
+
+    def close(_: asyncio.Future[None]) -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+    loop.add_reader(descriptor, reap)
+    ended.add_done_callback(close)
+    return ended
+
+
+def _ending(returncode: int | None) -> str:
+    if returncode is None:
+        return "can't be reaped"
+    if returncode < 0:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    return f"ended with status {returncode}"

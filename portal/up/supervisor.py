@@ -1,0 +1,153 @@
+"""All processes of one host: started as soon as what they need is up, stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from portal.up import children
+from portal.up.keeper import Keeper, Spec, end_of
+from portal.up.logfiles import LogFile
+
+log = logging.getLogger("portal.up")
+
+_ROTATE_EVERY_S = 10.0
+
+
+class SupervisorError(RuntimeError):
+    """The whole can't run; the message names the process, its log and what it said last."""
+
+
+class Supervisor:
+    """Keeps a set of processes. Belongs to the main thread: children die with the thread that made them."""
+
+    def __init__(self, *, run_folder: Path, log_folder: Path) -> None:
+        self.run_folder = run_folder
+        self.log_folder = log_folder
+        self.keepers: dict[str, Keeper] = {}
+        self._rotation: asyncio.Task[None] | None = None
+
+    def start(self, specs: Iterable[Spec]) -> None:
+        """Add processes and start them; `needs` may name those of this call and of earlier ones.
+
+        Raises `SupervisorError` for a need that nobody meets, or a circle of needs.
+        """
+        for spec in in_order(specs, known=self.keepers):
+            needs = [self.keepers[name] for name in spec.needs]
+            keeper = Keeper(spec, record=self.record(spec.name), logfile=self.logfile(spec.name), needs=needs)
+            self.keepers[spec.name] = keeper
+            keeper.start()
+        if self._rotation is None:
+            self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
+
+    async def wait_up(self, timeout_s: float) -> None:
+        """Wait until every process is up.
+
+        Raises `SupervisorError` that tells, of the first that is not, why, and the end of its log.
+        """
+        waits = [asyncio.ensure_future(keeper.up.wait()) for keeper in self.keepers.values()]
+        _, late = await asyncio.wait(waits, timeout=timeout_s)
+        for wait in late:
+            wait.cancel()
+        if late:
+            raise SupervisorError(self._complaint(timeout_s))
+
+    async def stop(self, names: Sequence[str] | None = None) -> None:
+        """Stop these processes (default: all), those that need others before those they need."""
+        left = {name: keeper for name, keeper in self.keepers.items() if names is None or name in names}
+        while left:
+            needed = {need for keeper in left.values() for need in keeper.spec.needs}
+            free = [keeper for name, keeper in left.items() if name not in needed]
+            await asyncio.gather(*(keeper.stop() for keeper in free))
+            for keeper in free:
+                del left[keeper.spec.name]
+        if names is None and self._rotation is not None:
+            self._rotation.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._rotation
+
+    def hurry(self) -> None:
+        for keeper in self.keepers.values():
+            keeper.hurry()
+
+    def logfile(self, name: str) -> LogFile:
+        return LogFile(self.log_folder / f"{name}.log")
+
+    def record(self, name: str) -> Path:
+        return self.run_folder / f"{name}.pid"
+
+    async def run_once(self, spec: Spec) -> None:
+        """Run a process to its end. Raises `SupervisorError` when it fails or takes longer than `start_s`."""
+        logfile = self.logfile(spec.name)
+        with logfile.path.open("ab") as output:
+            process = children.spawn(spec.argv, env=spec.env, cwd=spec.cwd, output=output.fileno())
+        children.record_write(self.record(spec.name), process.pid)
+        try:
+            ended = end_of(process)
+            await asyncio.wait({ended}, timeout=spec.start_s)
+            in_time = ended.done()
+            ended.cancel()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait(10.0)
+            self.record(spec.name).unlink(missing_ok=True)
+        if not in_time or process.returncode != 0:
+            story = (
+                f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
+            )
+            raise SupervisorError(f"{spec.name} {story}; the end of {logfile.path}:\n{logfile.tail(15)}")
+
+    async def _rotate(self) -> None:
+        while True:
+            await asyncio.sleep(_ROTATE_EVERY_S)
+            for keeper in self.keepers.values():
+                try:
+                    keeper.logfile.rotate()
+                except OSError as error:
+                    log.warning("The log of %s can't be rotated: %s", keeper.spec.name, error)
+
+    def _complaint(self, timeout_s: float) -> str:
+        late = [keeper for keeper in self.keepers.values() if not keeper.up.is_set()]
+        culprit = next((keeper for keeper in late if all(n.up.is_set() for n in keeper.needs)), late[0])
+        others = ", ".join(keeper.spec.name for keeper in late if keeper is not culprit)
+        return (
+            f"{culprit.spec.name} is not up after {timeout_s:.0f} s: {culprit.why}"
+            + (f" (nor are: {others})" if others else "")
+            + f"; the end of {culprit.logfile.path}:\n{culprit.logfile.tail(15)}"
+        )
+
+
+def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
+    """The specs, each behind what it needs. Raises `SupervisorError` when there is no such order."""
+    left, met, ordered = list(specs), set(known), []
+    while left:
+        free = [spec for spec in left if met.issuperset(spec.needs)]
+        if not free:
+            story = "; ".join(f"{spec.name} needs {', '.join(spec.needs)}" for spec in left)
+            raise SupervisorError(f"Nothing can start first: {story}")
+        ordered += free
+        met.update(spec.name for spec in free)
+        left = [spec for spec in left if spec not in free]
+    return ordered
+
+
+def stop_leftovers(run_folder: Path, *, timeout_s: float = 20.0) -> list[str]:
+    """Stop what an earlier supervisor left behind; the names of what was found.
+
+    Everything dies with its supervisor, so a leftover is on its way out or stuck. PostgreSQL is asked by
+    SIGINT, its fast way; it goes last, since the others are its clients.
+    """
+    found = []
+    for record in sorted(run_folder.glob("*.pid"), key=lambda path: path.stem in ("postgres", "redis")):
+        pid = children.record_find(record)
+        if pid is not None:
+            first = signal.SIGINT if record.stem == "postgres" else signal.SIGTERM
+            children.end_process(pid, first, timeout_s)
+            found.append(record.stem)
+        record.unlink(missing_ok=True)
+    return found

@@ -1,0 +1,193 @@
+"""The supervisor on small dummy processes."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portal.up import children, probes
+from portal.up.keeper import Spec, State
+from portal.up.supervisor import Supervisor, SupervisorError, in_order, stop_leftovers
+from tests.unit.up.dummies import listener, script, writes
+
+Scenario = Callable[[Supervisor], Coroutine[Any, Any, None]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def supervisor(folder: Path) -> AsyncIterator[Supervisor]:
+    (folder / "run").mkdir()
+    (folder / "log").mkdir()
+    made = Supervisor(run_folder=folder / "run", log_folder=folder / "log")
+    try:
+        yield made
+    finally:
+        made.hurry()
+        await made.stop()
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([listener("web", free_port())])
+            await kept.wait_up(10.0)
+            web = kept.keepers["web"]
+            first = web.pid
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: web.pid not in (None, first) and web.up.is_set())
+            assert children.record_find(tmp_path / "run" / "web.pid") == web.pid
+            assert web.restarts.total == 1
+
+    run(scenario())
+
+
+def test_a_process_that_answers_no_more_is_restarted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            deaf_later = listener("web", free_port(), then="s.accept(); s.close(); time.sleep(600)")
+            kept.start([deaf_later])
+            await until(lambda: kept.keepers["web"].restarts.total >= 1)
+            assert "unwell" in kept.keepers["web"].why or "not ready" in kept.keepers["web"].why
+
+    run(scenario())
+
+
+def test_who_needs_another_waits_for_it_and_is_stopped_before_it(tmp_path: Path) -> None:
+    story = tmp_path / "story"
+    bye = (
+        "import signal,sys,time\n"
+        "def bye(*_):\n    {}    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, bye)\n{}time.sleep(600)"
+    )
+
+    def telling(name: str, needs: tuple[str, ...] = ()) -> Spec:
+        code = bye.format(writes(story, f"{name} stops"), writes(story, f"{name} starts"))
+        return script(name, code, needs=needs, ready=_has(story, f"{name} starts"))
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([telling("web", needs=("base",)), telling("base")])
+            await kept.wait_up(10.0)
+            await kept.stop()
+
+    run(scenario())
+    assert story.read_text().splitlines() == ["base starts", "web starts", "web stops", "base stops"]
+
+
+def test_what_a_process_needs_being_away_is_no_fault_of_its_own(tmp_path: Path) -> None:
+    sick = tmp_path / "sick"
+    asked: list[float] = []
+
+    def web_probe() -> str | None:
+        if sick.exists():
+            asked.append(time.monotonic())
+            return "my database is away"
+        return None
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            base = listener("base", free_port())
+            web = script(
+                "web", "import time; time.sleep(600)", needs=("base",), alive=web_probe, alive_every_s=0.02
+            )
+            kept.start([base, web])
+            await kept.wait_up(10.0)
+            pid = kept.keepers["web"].pid
+            kept.keepers["base"].up.clear()  # as while it restarts
+            sick.touch()
+            await until(lambda: len(asked) > 10)
+            assert kept.keepers["web"].pid == pid
+            kept.keepers["base"].up.set()
+            await until(lambda: kept.keepers["web"].restarts.total == 1)
+
+    run(scenario())
+
+
+def test_a_process_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = (
+        "import signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        + writes(ready, "x")
+        + "time.sleep(600)"
+    )
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([script("web", code, stop_s=0.2, ready=_has(ready, "x"))])
+            await kept.wait_up(10.0)
+            pid = kept.keepers["web"].pid
+            assert pid is not None
+            await kept.stop()
+            assert children.start_time_ticks(pid) is None
+            assert kept.keepers["web"].state is State.STOPPED
+
+    run(scenario())
+
+
+def test_a_start_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            broken = script("web", "raise SystemExit('no such table: cells')", ready=lambda: "not yet")
+            kept.start([broken, listener("link", free_port(), needs=("web",))])
+            with pytest.raises(
+                SupervisorError, match=r"web is not up after 1 s.*nor are: link(?s:.*)no such table"
+            ):
+                await kept.wait_up(1.0)
+
+    run(scenario())
+
+
+def test_a_step_that_fails_stops_the_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            await kept.run_once(script("schema", "print('fine')"))
+            with pytest.raises(SupervisorError, match=r"schema failed with status 1(?s:.*)column is missing"):
+                await kept.run_once(script("schema", "raise SystemExit('column is missing')"))
+            with pytest.raises(SupervisorError, match="schema took over 0 s"):
+                await kept.run_once(script("schema", "import time; time.sleep(600)", start_s=0.2))
+
+    run(scenario())
+
+
+def test_leftovers_of_a_killed_supervisor_are_stopped(tmp_path: Path) -> None:
+    sleeper = children.spawn(script("web", "import time; time.sleep(600)").argv)
+    children.record_write(tmp_path / "web.pid", sleeper.pid)
+    (tmp_path / "link.pid").write_text('{"pid": 1, "start_time_ticks": 0, "boot_id": "long ago"}')
+    assert stop_leftovers(tmp_path) == ["web"]
+    assert sleeper.wait() == -signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_circle_of_needs_is_refused() -> None:
+    with pytest.raises(SupervisorError, match="a needs b; b needs a"):
+        in_order([Spec("a", ("true",), needs=("b",)), Spec("b", ("true",), needs=("a",))])
+
+
+def _has(path: Path, text: str) -> probes.Probe:
+    def probe() -> str | None:
+        return None if path.exists() and text in path.read_text() else f"{path} lacks {text}"
+
+    return probe
