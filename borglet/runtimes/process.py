@@ -192,6 +192,7 @@ class ProcessRuntime:
         """Wait for a supervisor that is ending by itself."""
         pidfd = supervisors.open_pidfd(supervisor)
         if pidfd < 0:
+            _reap(supervisor.pid)
             return
         loop = asyncio.get_running_loop()
         gone = asyncio.Event()

@@ -59,10 +59,11 @@ def descendants(children: dict[int, list[int]], root: int) -> list[int]:
     return found
 
 
-def is_same(pid: int, started: int) -> bool:
-    """Whether `pid` is still the process that began at `started`; a reused number is not."""
+def still_runs(pid: int, started: int) -> bool:
+    """Whether `pid` is still the process that began at `started`: neither a later owner of its number, nor
+    a dead one that nobody has collected yet."""
     process = read(pid)
-    return process is not None and process.started == started
+    return process is not None and process.started == started and process.state != b"Z"
 
 
 def with_environment(entry: str) -> list[int]:

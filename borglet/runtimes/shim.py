@@ -62,6 +62,27 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
+def execute(argv: list[str], environment: dict[str, str]) -> None:
+    """Become the program, looked up in the PATH it will see. Raises OSError in words for the job's owner.
+
+    Not os.execvpe: that imports a module on the way, which the task's user may not be able to read.
+    """
+    name = argv[0]
+    path = environment.get("PATH", "")
+    candidates = [name] if "/" in name else [os.path.join(part, name) for part in path.split(":")]
+    reason = ""
+    for candidate in candidates:
+        try:
+            os.execve(candidate, argv, environment)  # noqa: S606 - what this process is for
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            reason = reason or str(error.strerror)
+    if reason:
+        raise OSError(f"command {name!r} can't be run: {reason}")
+    raise OSError(f"command {name!r} not found" + ("" if "/" in name else f" in PATH {path}"))
+
+
 class Supervisor:
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -159,13 +180,7 @@ class Supervisor:
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
-        try:
-            os.execvpe(launch.argv[0], launch.argv, launch.environment)  # noqa: S606 - what we are for
-        except FileNotFoundError as error:
-            where = "" if "/" in launch.argv[0] else f" in PATH {launch.environment.get('PATH', '')}"
-            raise OSError(f"command {launch.argv[0]!r} not found{where}") from error
-        except OSError as error:
-            raise OSError(f"command {launch.argv[0]!r} can't be run: {error.strerror}") from error
+        execute(launch.argv, launch.environment)
 
     # -- supervising
 
@@ -330,6 +345,7 @@ def _json_value(value: object) -> str:
 
 
 def main() -> None:
+    os.closerange(3, 2**31 - 1)  # whatever the Borglet itself was given by careless parents
     data = b""
     while chunk := os.read(0, 1 << 20):
         data += chunk

@@ -122,7 +122,7 @@ def open_pidfd(supervisor: SupervisorId) -> int:
         pidfd = os.pidfd_open(supervisor.pid)
     except ProcessLookupError:
         return -1
-    if proctable.is_same(supervisor.pid, supervisor.started):
+    if proctable.still_runs(supervisor.pid, supervisor.started):
         return pidfd
     os.close(pidfd)
     return -1

@@ -1,0 +1,45 @@
+"""Real processes in a home of their own; whatever a test leaves running is killed after it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from borglet.messages import EndCause
+from borglet.runtimes.process import ProcessRuntime, ProcessSettings
+from tests.unit.borglet_runtime.machine import BOUND_S, Machine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests, each in a loop of its own and for a bounded time."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), BOUND_S))
+    return True
+
+
+@pytest.fixture(params=["auto", "polled"])
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
+    """One home in each mode. `auto` has control groups as root; elsewhere both modes are polled, and say so."""
+    home = tmp_path / "home"
+    machine = Machine(home, ProcessSettings(isolation=request.param, disk_interval_s=0.0))
+    yield machine
+    asyncio.run(_clean_up(machine))
+
+
+async def _clean_up(machine: Machine) -> None:
+    runtime = ProcessRuntime(machine.home, machine.settings)
+    running = [presence for presence in await runtime.presences() if presence.exit is None]
+    for presence in running:
+        await runtime.stop(presence.key, notice_s=0, cause=EndCause.STOPPED)
+    for _ in running:
+        await asyncio.wait_for(runtime.next_end(), BOUND_S)
+    for presence in await runtime.presences():
+        await runtime.remove(presence.key)
+    await runtime.close()

@@ -1,0 +1,126 @@
+"""Builders and waits for tests of the process runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from borglet.messages import LogRequest, RunTask, TaskKey
+from borglet.runtimes import proctable
+from borglet.runtimes.base import Presence
+from borglet.runtimes.process import ProcessRuntime, ProcessSettings
+
+BOUND_S = 30.0
+MIB = 2**20
+
+
+def key(index: int = 0, incarnation: int = 1) -> TaskKey:
+    return TaskKey("ab" * 16, index, incarnation)
+
+
+def a_task(*command: str, **changes: Any) -> RunTask:
+    fields: dict[str, Any] = {
+        "key": key(),
+        "name": "aa/ada/web/0",
+        "command": list(command),
+        "env": {},
+        "limit": {"cpu": 500, "ram": 256 * MIB, "disk": 100 * MIB},
+        "ports": {"http": 20001},
+        "priority": 200,
+        "latency_sensitive": True,
+        "prod": True,
+        "spec_version": 1,
+        "notice_s": 10.0,
+    }
+    return RunTask(**(fields | changes))
+
+
+def python(program: str, **changes: Any) -> RunTask:
+    """A task that runs a Python program."""
+    return a_task(sys.executable, "-I", "-S", "-c", program, **changes)
+
+
+@dataclass
+class Machine:
+    home: Path
+    settings: ProcessSettings
+
+    def with_settings(self, **changes: Any) -> Machine:
+        self.settings = replace(self.settings, **changes)
+        return self
+
+    @asynccontextmanager
+    async def runtime(self) -> AsyncIterator[ProcessRuntime]:
+        runtime = ProcessRuntime(self.home, self.settings)
+        try:
+            yield runtime
+        finally:
+            await runtime.close()
+
+
+async def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """The first true answer of `condition`, or a failure that says what was waited for."""
+    deadline = time.monotonic() + BOUND_S / 2
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        await asyncio.sleep(0.01)
+    return answer
+
+
+async def end_of(runtime: ProcessRuntime) -> Presence:
+    return await asyncio.wait_for(runtime.next_end(), BOUND_S / 2)
+
+
+async def end_while_sampling(runtime: ProcessRuntime) -> Presence:
+    """As an agent does: measure and enforce over and over, until something ends."""
+    end = asyncio.ensure_future(runtime.next_end())
+    deadline = time.monotonic() + BOUND_S / 2
+    while not end.done():
+        assert time.monotonic() < deadline, "no end came"
+        await runtime.sample()
+        await asyncio.wait([end], timeout=0.02)
+    return end.result()
+
+
+async def text_of(runtime: ProcessRuntime, stream: str = "stdout", task: TaskKey | None = None) -> str:
+    chunk = await runtime.read_log(LogRequest("r", task or key(), stream, offset=0, limit_bytes=MIB))
+    assert chunk.error == ""
+    return chunk.text
+
+
+async def line_of(runtime: ProcessRuntime, task: TaskKey | None = None) -> str:
+    """The first whole line of the task's output."""
+    deadline = time.monotonic() + BOUND_S / 2
+    while "\n" not in (text := await text_of(runtime, task=task)):
+        assert time.monotonic() < deadline, "the task wrote nothing"
+        await asyncio.sleep(0.01)
+    return text.splitlines()[0]
+
+
+def supervisor_pid(machine: Machine, task: TaskKey | None = None) -> int:
+    from borglet.runtimes.taskdirs import TaskDirectory
+
+    supervisor = TaskDirectory(machine.home, task or key()).supervisor()
+    assert supervisor is not None
+    return supervisor.pid
+
+
+def is_alive(pid: int) -> bool:
+    process = proctable.read(pid)
+    return process is not None and process.state != b"Z"
+
+
+def descendants(pid: int) -> list[int]:
+    return proctable.descendants(proctable.children_of(proctable.table()), pid)
+
+
+def may_limit() -> bool:
+    """Whether this user may make control groups; then `auto` must use them."""
+    return os.geteuid() == 0
