@@ -33,7 +33,10 @@ log = logging.getLogger("portal.up")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A process to keep. `ready` asks once after a start, `alive` every `alive_every_s`; None asks nothing."""
+    """A process to keep. `ready` asks after a start until all is well, `alive` every `alive_every_s`.
+
+    `pulse` is a file that the process touches; one of an earlier run is removed before a start.
+    """
 
     name: str
     argv: Sequence[str]
@@ -48,6 +51,7 @@ class Spec:
     stop_s: float = 10.0
     account: Account | None = None
     cwd: Path | None = None
+    pulse: Path | None = None
 
 
 class State(StrEnum):
@@ -112,6 +116,8 @@ class Keeper:
 
     async def _run_once(self) -> str:
         """One run of the process, from its start to its end; how it ended, as the rest of a sentence."""
+        if self.spec.pulse is not None:
+            self.spec.pulse.unlink(missing_ok=True)
         output = self.logfile.open()
         try:
             process = children.spawn(

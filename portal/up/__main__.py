@@ -1,0 +1,189 @@
+"""`python -m portal.up`, which `make up` calls: start everything on this host, run until Ctrl-C.
+
+Exit status: 0 after Ctrl-C or SIGTERM, 1 when the start failed, 2 for a setting that can't be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+from portal.up import engines, ports, processes
+from portal.up.account import AccountError
+from portal.up.environment import environment, machine_environment
+from portal.up.home import Home, HomeError, client_toml, write_private
+from portal.up.options import CELL, TENANT, OptionError, Options
+from portal.up.supervisor import Supervisor, SupervisorError, stop_leftovers
+
+log = logging.getLogger("portal.up")
+
+_ENGINES_S = 90.0  # PostgreSQL may have to replay its log after a crash
+_PROCESSES_S = 120.0
+
+
+class Up:
+    """One run of everything on one home."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.home = Home(options.home)
+        self.supervisor = Supervisor(run_folder=self.home.run, log_folder=self.home.log)
+        self.machine_env = machine_environment(options, os.environ)
+        self.generated: dict[str, Any] = {}
+
+    async def start(self) -> None:
+        """Return when everything is up. Raises `SupervisorError`, `EngineError`, `PortTaken`, `HomeError`."""
+        left = await asyncio.to_thread(stop_leftovers, self.home.run)
+        if left:
+            log.warning("stopped what an earlier start left behind: %s", ", ".join(left))
+        ports.check_free(
+            self.options.host,
+            [
+                ports.Wanted("PORT", self.options.port),
+                ports.Wanted("DNS_PORT", self.options.dns_port, udp=True),
+                ports.Wanted("LINK_PORT", self.options.link_port),
+            ],
+        )
+        postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
+        redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
+        self.supervisor.start([processes.engine(postgres), processes.engine(redis)])
+        await self.supervisor.wait_up(_ENGINES_S)
+        env = environment(
+            self.options,
+            os.environ,
+            database_url=postgres.url,
+            redis_url=redis.url,
+            secret_key=self.home.secrets_read()["secret_key"],
+        )
+        joins = await self._prepare_database(env)
+        self.supervisor.start(
+            [
+                *processes.servers(self.options, self.home, env),
+                *processes.machines(self.options, self.home, self.machine_env, joins),
+            ]
+        )
+        await self.supervisor.wait_up(_PROCESSES_S)
+
+    async def stop(self) -> None:
+        """Machines first, then their tasks, then what is above, the engines last."""
+        await self.supervisor.stop(processes.MACHINES)
+        if "borglet" in self.supervisor.keepers:
+            try:
+                await self.supervisor.run_once(processes.stop_tasks(self.home, self.machine_env))
+            except SupervisorError as error:
+                log.error("Tasks may still run: %s", error)
+        await self.supervisor.stop()
+
+    def banner(self, took_s: float) -> str:
+        options, users = self.options, self.generated.get("users", {})
+        lines = [
+            f"Borg Portal is up: {options.portal_url}",
+            f"  SRE console   {options.portal_url}/admin/",
+            f"  DNS           {options.host}:{options.dns_port}, zone {CELL}.{options.zone}",
+            f"  Borglet link  {options.link_url}",
+            *(
+                f"  Sign in as    {name} / {user['password']}"
+                for name, user in users.items()
+                if user.get("password")
+            ),
+            f"  Data and logs {self.home.path}",
+            f"Ready after {took_s:.1f} s. Ctrl-C stops everything, tasks included.",
+        ]
+        return "\n".join(lines)
+
+    async def _prepare_database(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Migrate and bootstrap; keep what was generated. One-time join tokens by process name."""
+        result = self.home.run / "bootstrap.json"
+        await self.supervisor.run_once(processes.schema(env, result))
+        news = json.loads(result.read_text())
+        result.unlink()
+        joins: dict[str, str] = news.pop("join_tokens", None) or {}
+        self.generated = self.home.secrets_add(news)
+        users = self.generated["users"]
+        text = client_toml(
+            url=self.options.portal_url,
+            cell=CELL,
+            zone=self.options.zone,
+            dns=f"{self.options.host}:{self.options.dns_port}",
+            admin_token=users["admin"]["token"],
+            tenant=TENANT,
+            tenant_token=users["demo"]["token"],
+        )
+        write_private(self.home.client, text)
+        return joins
+
+
+async def run(up: Up) -> None:
+    """Start, serve until a signal comes, stop. A second signal makes the stop quick."""
+    began_s = time.monotonic()
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            up.supervisor.hurry()
+        else:
+            print("Stopping everything …", flush=True)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    starting = asyncio.ensure_future(up.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        either: set[asyncio.Future[Any]] = {starting, stopping}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            print(up.banner(time.monotonic() - began_s), flush=True)
+            await stop.wait()
+    finally:
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await starting
+        await up.stop()
+        stopping.cancel()
+
+
+def main() -> int:
+    try:
+        options = Options.read(os.environ)
+    except OptionError as error:
+        print(error, file=sys.stderr)
+        return 2
+    up = Up(options)
+    try:
+        up.home.prepare()
+        with up.home.lock():
+            _log_to(up.home)
+            asyncio.run(run(up))
+    except (HomeError, AccountError, engines.EngineError, ports.PortTaken, SupervisorError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("Stopped.", flush=True)
+    return 0
+
+
+def _log_to(home: Home) -> None:
+    """Everything to `up.log`, what a person should see also to the terminal."""
+    file = RotatingFileHandler(home.log / "up.log", maxBytes=4 * 2**20, backupCount=2)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    terminal = logging.StreamHandler()
+    terminal.setLevel(logging.WARNING)
+    terminal.setFormatter(logging.Formatter("%(message)s"))
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.handlers = [file, terminal]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

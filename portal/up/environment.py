@@ -1,0 +1,62 @@
+"""The environment of each process: the variables that `deploy/borg.env` explains, filled in for one host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from portal.up.options import CELL, Options
+
+# What a process inherits from whoever typed `make up`; nothing else, so that a start does not depend on a shell.
+_INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
+# Settings of the operator's that pass through to the server's processes.
+_TUNABLE = (
+    "BORG_DEBUG",
+    "BORG_ALLOWED_HOSTS",
+    "BORG_PORTAL_URL",
+    "BORG_MAX_BODY_BYTES",
+    "BORG_MAX_TASKS_PER_JOB",
+    "BORG_MAX_BULK_JOBS",
+    "BORG_LOG_LEVEL",
+)
+
+
+def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:
+    """For a Borglet: no address of PostgreSQL or Redis, no key. Tasks run below it."""
+    kept = {name: inherited[name] for name in _INHERITED if name in inherited}
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        **kept,
+        "PYTHONUNBUFFERED": "1",
+        "BORG_HOME": str(options.home),
+        "BORG_LOG_LEVEL": inherited.get("BORG_LOG_LEVEL") or "INFO",
+    }
+
+
+def environment(
+    options: Options,
+    inherited: Mapping[str, str],
+    *,
+    database_url: str,
+    redis_url: str,
+    secret_key: str,
+) -> dict[str, str]:
+    """For every process of the server's."""
+    tuned = {name: inherited[name] for name in _TUNABLE if inherited.get(name)}
+    return {
+        **machine_environment(options, inherited),
+        "BORG_PORTAL_URL": options.portal_url,
+        **tuned,
+        "DJANGO_SETTINGS_MODULE": "portal.settings.production",
+        "BORG_DATABASE_URL": database_url,
+        "BORG_REDIS_URL": redis_url,
+        "BORG_SECRET_KEY": secret_key,
+        "BORG_ZONE": options.zone,
+        "BORG_DNS_HOST": options.host,
+        "BORG_DNS_PORT": str(options.dns_port),
+        "BORG_LINK_HOST": options.host,
+        "BORG_LINK_PORT": str(options.link_port),
+        "BORG_LINK_URL": options.link_url,
+        "BORG_AUTHORITY": str(options.home / "authority"),
+        "BORG_CELLS": CELL,
+    }

@@ -1,0 +1,176 @@
+"""BORG_HOME: all data of one host, and who may use it now.
+
+postgres/  redis/     the engines' data
+authority/            the cell's TLS authority
+borglet/  fleet/      the machine, and simulated ones
+log/                  NAME.log, rotated
+run/                  lock, and a record of each process
+secrets.json          what was generated: secret key, passwords, tokens (0600)
+client.toml           what borgctl needs (0600)
+layout                the number of this layout
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LAYOUT = 1
+
+
+class HomeError(RuntimeError):
+    """The home can't be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    path: Path
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def secrets(self) -> Path:
+        return self.path / "secrets.json"
+
+    @property
+    def client(self) -> Path:
+        return self.path / "client.toml"
+
+    @property
+    def borglet(self) -> Path:
+        return self.path / "borglet"
+
+    @property
+    def fleet(self) -> Path:
+        return self.path / "fleet"
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "layout").exists()
+
+    def prepare(self) -> None:
+        """Make the folders, or check those of an earlier start.
+
+        Raises `HomeError` for a home that a newer version made, and a folder that is full of something else.
+        """
+        layout = self.path / "layout"
+        if self.path.exists() and not layout.exists():
+            strangers = sorted({entry.name for entry in self.path.iterdir()} - {"run", "log"})
+            if strangers:
+                raise HomeError(
+                    f"{self.path} is no BORG_HOME and not empty (it holds {strangers[0]}); name another in BORG_HOME"
+                )
+        # Others may pass but not list: under root the engines, and the tasks, run as somebody else.
+        self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        for folder in (self.log, self.run):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if layout.exists():
+            found = layout.read_text().strip()
+            if not found.isdigit() or int(found) > LAYOUT:
+                raise HomeError(
+                    f"{self.path} has layout {found}, this version knows up to {LAYOUT}: use the version that made it"
+                )
+        layout.write_text(f"{LAYOUT}\n")
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the home alone. Raises `HomeError` naming the pid of who holds it."""
+        self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(descriptor, 20).decode().strip() or "unknown"
+                raise HomeError(
+                    f"{self.path} is in use by process {holder}. Stop that one (kill -INT {holder}), "
+                    "or start on another BORG_HOME."
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def secrets_read(self) -> dict[str, Any]:
+        """What was generated so far, with a secret key in any case.
+
+        Raises `HomeError` when the file is damaged.
+        """
+        try:
+            known = json.loads(self.secrets.read_text())
+        except FileNotFoundError:
+            known = {}
+        except ValueError as error:
+            raise HomeError(f"{self.secrets} is damaged ({error}); restore it from a backup") from None
+        if "secret_key" not in known:
+            known["secret_key"] = secrets.token_urlsafe(64)
+            write_private(self.secrets, json.dumps(known, indent=2) + "\n")
+        return dict(known)
+
+    def secrets_add(self, news: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge what was generated now, and keep it: it is shown nowhere else again."""
+        merged = _merged(self.secrets_read(), news)
+        write_private(self.secrets, json.dumps(merged, indent=2) + "\n")
+        return merged
+
+
+def client_toml(
+    *, url: str, cell: str, zone: str, dns: str, admin_token: str, tenant: str, tenant_token: str
+) -> str:
+    """What borgctl finds in `BORG_HOME/client.toml`."""
+    text = json.dumps  # a JSON string of these characters is a TOML string
+    return "\n".join(
+        [
+            "# Written at each start of Borg Portal. Keep it private: it holds tokens.",
+            f"url = {text(url)}",
+            f"cell = {text(cell)}",
+            f"zone = {text(zone)}",
+            f"dns = {text(dns)}",
+            'default_profile = "demo"',
+            "",
+            "[profiles.admin]",
+            f"token = {text(admin_token)}",
+            "",
+            "[profiles.demo]",
+            f"token = {text(tenant_token)}",
+            f"tenant = {text(tenant)}",
+            "",
+        ]
+    )
+
+
+def write_private(path: Path, content: str) -> None:
+    """Write for the owner alone, whole or not at all, and on disk when this returns."""
+    fresh = path.with_name(f"{path.name}.new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    fresh.replace(path)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """`new` over `old`, key by key; what `new` leaves out or knows as None stays."""
+    result = dict(old)
+    for key, value in new.items():
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = _merged(result[key], value)
+        elif value is not None:
+            result[key] = value
+    return result

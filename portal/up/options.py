@@ -1,0 +1,84 @@
+"""What `make up` may be told: by the environment, checked here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CELL = "dev"
+TENANT = "demo"
+_LARGEST_FLEET = 100_000
+
+
+class OptionError(ValueError):
+    """A setting can't be used; the message names it, and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Simulated machines beside the real one: `count` equal ones, or those of a file."""
+
+    count: int = 0
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    home: Path
+    host: str
+    port: int
+    dns_port: int
+    link_port: int
+    zone: str
+    fleet: Fleet | None
+
+    @property
+    def portal_url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def link_url(self) -> str:
+        return f"https://{self.host}:{self.link_port}"
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Options:
+        """Raises `OptionError`."""
+        options = cls(
+            home=Path(env.get("BORG_HOME") or ".borg").resolve(),
+            host="127.0.0.1",
+            port=_port(env, "PORT", 8000),
+            dns_port=_port(env, "DNS_PORT", 5353),
+            link_port=_port(env, "LINK_PORT", 8443),
+            zone=env.get("BORG_ZONE") or "borg.internal",
+            fleet=_fleet(env.get("MACHINES") or ""),
+        )
+        # DNS listens on TCP too, so that no two of the three can be the same.
+        ports = {"PORT": options.port, "DNS_PORT": options.dns_port, "LINK_PORT": options.link_port}
+        if len(set(ports.values())) < len(ports):
+            story = ", ".join(f"{name}={port}" for name, port in ports.items())
+            raise OptionError(f"{story}: the three ports must differ")
+        return options
+
+
+def _port(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise OptionError(f"{name}={text!r}: a port is a number from 1 to 65535, such as {name}={default}")
+    return int(text)
+
+
+def _fleet(text: str) -> Fleet | None:
+    if not text:
+        return None
+    kind, _, what = text.partition(":")
+    if kind != "simulated" or not what:
+        raise OptionError(f"MACHINES={text!r}: write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv")
+    if what.isascii() and what.isdigit():
+        if not 1 <= int(what) <= _LARGEST_FLEET:
+            raise OptionError(f"MACHINES={text!r}: between 1 and {_LARGEST_FLEET} machines can be simulated")
+        return Fleet(count=int(what))
+    file = Path(what).resolve()
+    if not file.is_file():
+        raise OptionError(f"MACHINES={text!r}: there is no file {file}")
+    return Fleet(file=file)

@@ -1,0 +1,63 @@
+"""Is a port free? And who has it, if not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class PortTaken(RuntimeError):
+    """Somebody else listens where we want to; the message names the setting to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    setting: str
+    port: int
+    udp: bool = False
+
+
+def check_free(host: str, wanted: Iterable[Wanted]) -> None:
+    """Raises `PortTaken` for the first port that can't be bound."""
+    for want in wanted:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) if want.udp else (socket.SOCK_STREAM,):
+            with socket.socket(socket.AF_INET, kind) as probe:
+                if kind == socket.SOCK_STREAM:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, want.port))
+                    if kind == socket.SOCK_STREAM:
+                        probe.listen(1)
+                except OSError as error:
+                    raise PortTaken(_sentence(host, want, kind, error)) from None
+
+
+def _sentence(host: str, want: Wanted, kind: socket.SocketKind, error: OSError) -> str:
+    cure = f"choose another one, such as {want.setting}={min(want.port + 1, 65535)}"
+    if error.errno == errno.EACCES:
+        return f"{want.setting}={want.port}: this user may not listen below 1024; {cure}"
+    if error.errno != errno.EADDRINUSE:
+        return f"{want.setting}={want.port} on {host} can't be used ({error.strerror}); {cure}"
+    holder = _holder(want.port, "tcp" if kind == socket.SOCK_STREAM else "udp")
+    by = f" by {holder}" if holder else ""
+    return f"{want.setting}={want.port} is taken on {host}{by}; stop that, or {cure}"
+
+
+def _holder(port: int, protocol: str) -> str | None:
+    """`process 42 (nginx)`, as far as this user may see."""
+    inodes = set()
+    for line in Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] in ("0A", "07"):
+            inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                if os.readlink(descriptor) in inodes:
+                    return f"process {process.name} ({(process / 'comm').read_text().strip()})"
+    return None

@@ -1,0 +1,168 @@
+"""The table of what runs on one host, and what each needs. A new process is one entry here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from portal.up import probes
+from portal.up.engines import Launch
+from portal.up.home import Home
+from portal.up.keeper import Spec
+from portal.up.options import CELL, Options
+
+ENGINES = ("postgres", "redis")
+# What holds or starts tasks: stopped first, so that nobody above sees the tasks end.
+MACHINES = ("borglet", "fleet")
+
+_CELERY = (sys.executable, "-m", "celery", "-A", "portal.celery")
+_WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "portal.up.pulse")
+
+
+def engine(launch: Launch) -> Spec:
+    return Spec(
+        name=launch.name,
+        argv=launch.argv,
+        env=launch.env,
+        ready=launch.probe,
+        alive=launch.probe,
+        stop_signal=launch.stop_signal,
+        stop_s=20.0,
+        account=launch.account,
+        cwd=launch.cwd,
+    )
+
+
+def schema(env: Mapping[str, str], result: Path) -> Spec:
+    """A step, run once at each start: migrate, and make what a first start needs."""
+    return Spec("schema", (sys.executable, "-m", "portal.up.schema", str(result)), env=env, start_s=600.0)
+
+
+def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
+    """Everything above the machines. No more than one is needed of each on one host."""
+    host = options.host
+    worker_pulse, master_pulse, beat_pulse = (home.run / f"{n}.pulse" for n in ("worker", "master", "beat"))
+    return [
+        Spec(
+            name="web",
+            argv=(
+                *(sys.executable, "-m", "uvicorn", "portal.asgi:application"),
+                *("--host", host, "--port", str(options.port), "--no-access-log"),
+                *("--timeout-graceful-shutdown", "5"),
+            ),
+            env=env,
+            needs=ENGINES,
+            ready=probes.http_ok(host, options.port, "/readyz"),
+            alive=probes.http_ok(host, options.port, "/healthz"),
+        ),
+        Spec(
+            name="link",
+            argv=(sys.executable, "-m", "scheduling.link"),
+            env=env,
+            needs=ENGINES,
+            ready=probes.tls_answers(host, options.link_port),
+            alive=probes.tls_answers(host, options.link_port),
+        ),
+        Spec(
+            name="worker",
+            argv=(
+                *(*_CELERY, *_WORKER, "--pool", "threads", "--concurrency", "4"),
+                *("--queues", "borg", "--hostname", "worker@%h", "--loglevel", "INFO"),
+            ),
+            env={**env, "BORG_PULSE": str(worker_pulse)},
+            needs=ENGINES,
+            pulse=worker_pulse,
+            ready=probes.heartbeat(worker_pulse, 60.0),
+            alive=probes.heartbeat(worker_pulse, 60.0),
+        ),
+        Spec(
+            name="master",
+            argv=(
+                *(*_CELERY, *_WORKER, "--pool", "solo"),
+                *("--queues", f"cell.{CELL}", "--hostname", f"master-{CELL}@%h", "--loglevel", "INFO"),
+            ),
+            env={**env, "BORG_PULSE": str(master_pulse)},
+            needs=ENGINES,
+            pulse=master_pulse,
+            ready=probes.heartbeat(master_pulse, 150.0),
+            # One run of the master fills its only thread for up to 60 s.
+            alive=probes.heartbeat(master_pulse, 150.0),
+        ),
+        Spec(
+            name="beat",
+            argv=(
+                *_CELERY,
+                "beat",
+                "--scheduler",
+                "portal.up.pulse_beat:PulsingScheduler",
+                "--loglevel",
+                "INFO",
+            ),
+            env={**env, "BORG_PULSE": str(beat_pulse)},
+            needs=ENGINES,
+            pulse=beat_pulse,
+            ready=probes.heartbeat(beat_pulse, 60.0),
+            alive=probes.heartbeat(beat_pulse, 60.0),
+        ),
+        Spec(
+            name="resolver",
+            argv=(sys.executable, "-m", "naming.server"),
+            env=env,
+            needs=("postgres",),
+            ready=probes.dns_answers(host, options.dns_port, options.zone),
+            alive=probes.dns_answers(host, options.dns_port, options.zone),
+        ),
+    ]
+
+
+def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mapping[str, str]) -> list[Spec]:
+    """The Borglet of this host, and the simulated fleet if one is wished.
+
+    `joins`: one-time tokens by process, for those that have not joined yet.
+    """
+    common = (
+        "--link",
+        options.link_url,
+        "--authority",
+        str(home.path / "authority" / "ca.pem"),
+        "--cell",
+        CELL,
+    )
+    specs = [
+        Spec(
+            name="borglet",
+            argv=(sys.executable, "-m", "borglet", "run", "--home", str(home.borglet), *common),
+            env={**env, **_join(joins, "borglet")},
+            needs=("link",),
+        )
+    ]
+    if options.fleet:
+        which = (
+            ("--file", str(options.fleet.file))
+            if options.fleet.file
+            else ("--count", str(options.fleet.count))
+        )
+        specs.append(
+            Spec(
+                name="fleet",
+                argv=(sys.executable, "-m", "borglet", "fleet", "--home", str(home.fleet), *common, *which),
+                env={**env, **_join(joins, "fleet")},
+                needs=("link",),
+            )
+        )
+    return specs
+
+
+def stop_tasks(home: Home, env: Mapping[str, str]) -> Spec:
+    """A step: end the tasks that outlive the Borglet on purpose."""
+    argv = (sys.executable, "-m", "borglet", "stop-all", "--home", str(home.borglet))
+    return Spec("stop-tasks", argv, env=env, start_s=30.0)
+
+
+def _join(joins: Mapping[str, str], name: str) -> dict[str, str]:
+    return {"BORG_JOIN_TOKEN": joins[name]} if name in joins else {}
+
+
+def names(specs: Sequence[Spec]) -> list[str]:
+    return [spec.name for spec in specs]

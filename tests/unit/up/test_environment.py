@@ -1,0 +1,31 @@
+from portal.settings.environment import SETTINGS
+from portal.up.environment import environment, machine_environment
+from portal.up.options import Options
+
+_OPTIONS = Options.read({"BORG_HOME": "/srv/borg", "PORT": "8100", "BORG_ZONE": "example.org"})
+
+
+def _of_a_server(**inherited: str) -> dict[str, str]:
+    return environment(
+        _OPTIONS, inherited, database_url="postgresql:///b", redis_url="unix:///r", secret_key="k" * 60
+    )
+
+
+def test_every_variable_that_is_set_is_a_known_setting() -> None:
+    known = {setting.name for setting in SETTINGS}
+    assert {name for name in _of_a_server() if name.startswith("BORG_")} <= known
+
+
+def test_an_operator_may_tune_but_not_redirect() -> None:
+    env = _of_a_server(BORG_LOG_LEVEL="DEBUG", BORG_DATABASE_URL="postgresql:///elsewhere", EDITOR="vi")
+    assert env["BORG_LOG_LEVEL"] == "DEBUG"
+    assert env["BORG_DATABASE_URL"] == "postgresql:///b"
+    assert env["BORG_PORTAL_URL"] == "http://127.0.0.1:8100"
+    assert env["BORG_ZONE"] == "example.org"
+    assert "EDITOR" not in env
+
+
+def test_a_machine_learns_no_address_and_no_key_of_the_server() -> None:
+    env = machine_environment(_OPTIONS, {"BORG_SECRET_KEY": "x", "BORG_DATABASE_URL": "y", "PATH": "/bin"})
+    assert {name for name in env if name.startswith("BORG_")} == {"BORG_HOME", "BORG_LOG_LEVEL"}
+    assert env["PATH"] == "/bin"

@@ -1,0 +1,37 @@
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from portal.up.ports import PortTaken, Wanted, check_free
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_taken_port_names_setting_holder_and_cure(taken: int) -> None:
+    with pytest.raises(
+        PortTaken, match=rf"LINK_PORT={taken} is taken on 127.0.0.1 by process {os.getpid()} \("
+    ) as error:
+        check_free("127.0.0.1", [Wanted("LINK_PORT", taken)])
+    assert "choose another one, such as LINK_PORT=" in str(error.value)
+
+
+def test_a_port_shared_by_reuseport_counts_as_taken() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        check_free("127.0.0.1", [Wanted("PORT", port)])  # TCP is free
+        with pytest.raises(PortTaken, match=f"DNS_PORT={port} is taken"):
+            check_free("127.0.0.1", [Wanted("DNS_PORT", port, udp=True)])
+
+
+def test_a_free_port_stays_free(taken: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    check_free("127.0.0.1", [Wanted("PORT", port), Wanted("PORT", port)])
