@@ -1,0 +1,42 @@
+"""The cells one resolver answers for, and the constants of their zones. Pure: the server fills it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from naming.names import check_zone
+from naming.table import NameTable
+
+DEFAULT_ZONE = "borg.internal"
+
+
+class Status(StrEnum):
+    """What the resolver says of itself at `health.<zone>`."""
+
+    LOADING = "loading"  # some cell's names are not known yet; they answer SERVFAIL
+    OK = "ok"
+    STALE = "stale"  # the journal has not been reached for longer than the bound; answers go on from memory
+
+
+@dataclass(slots=True)
+class Directory:
+    """`loaded`: the list of cells has been read once, so a cell that is not in it does not exist.
+
+    `nameserver`: address of this resolver as its clients reach it, the A or AAAA of `ns.<zone>`.
+    `serial`: of the parent zone, which changes when cells come and go; the highest id of a cell, so far.
+    """
+
+    zone: str = DEFAULT_ZONE
+    nameserver: str = "127.0.0.1"
+    ttl_s: int = 5
+    negative_ttl_s: int = 5
+    serial: int = 1
+    loaded: bool = False
+    status: Status = Status.LOADING
+    cells: dict[str, NameTable] = field(default_factory=dict)
+    labels: tuple[bytes, ...] = field(init=False)  # of the zone, without the root
+
+    def __post_init__(self) -> None:
+        self.zone = check_zone(self.zone)
+        self.labels = tuple(label.encode() for label in self.zone.split("."))

@@ -1,0 +1,151 @@
+"""Keeps a directory equal to the journals of its cells. Blocking reads run in one thread, the loop never blocks.
+
+    round: cells() ─► for each cell that moved: tail, or snapshot when new, restored or cut ─► wait for a notice
+
+A cell that is known but not read yet answers SERVFAIL; a cell whose source is away keeps its last answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+import structlog
+
+from naming.directory import Directory, Status
+from naming.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
+from naming.table import NameTable
+from scheduling.core.events import Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+SLICE = 1_000  # events applied between two looks at the sockets: about a millisecond
+COALESCE_S = 0.02  # between rounds under constant news
+POLL_S = 1.0
+RETRY_S = 0.5
+STALE_S = 30.0
+
+
+class Follower:
+    """`on_loaded` is called once, when every cell has been read for the first time."""
+
+    def __init__(
+        self, directory: Directory, source: NewsSource, *, on_loaded: Callable[[], None] = lambda: None
+    ) -> None:
+        self.directory = directory
+        self._source = source
+        self._on_loaded = on_loaded
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="news")
+        self._tables: dict[int, NameTable] = {}
+        self._heard_at: float | None = None  # of the loop's clock
+        self._away = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        watch = asyncio.create_task(self._watch())
+        try:
+            while True:
+                try:
+                    await self._round()
+                    await asyncio.sleep(COALESCE_S)
+                    await self._call(self._source.wait, POLL_S)
+                except NewsUnavailable as error:
+                    if not self._away:
+                        log.warning("journal unreachable, answering from memory", error=str(error))
+                    self._away = True
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            watch.cancel()
+            self._thread.submit(self._source.close)
+            self._thread.shutdown(wait=False)
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.wrap_future(self._thread.submit(function, *args, **kwargs))
+
+    async def _round(self) -> None:
+        cells = await self._call(self._source.cells)
+        self._keep_only(cells)
+        for facts in cells:
+            await self._catch_up(facts)
+        self._heard_at = asyncio.get_running_loop().time()
+        if self._away:
+            log.info("journal reached again", cells=len(cells))
+        self._away = False
+        if self.directory.status is Status.LOADING:
+            self._on_loaded()
+        self.directory.status = Status.OK
+
+    def _keep_only(self, cells: Iterable[CellFacts]) -> None:
+        """New cells get a table that is not ready, departed and renamed ones lose theirs."""
+        names = {facts.cell_id: facts.name for facts in cells}
+        for cell_id, table in list(self._tables.items()):
+            if names.get(cell_id) != table.cell:
+                del self._tables[cell_id]
+                del self.directory.cells[table.cell]
+        for cell_id, name in names.items():
+            if cell_id not in self._tables:
+                self._put(cell_id, NameTable(name))
+        self.directory.serial = max([self.directory.serial, *names])
+        self.directory.loaded = True
+
+    def _put(self, cell_id: int, table: NameTable) -> None:
+        self._tables[cell_id] = self.directory.cells[table.cell] = table
+
+    async def _catch_up(self, facts: CellFacts) -> None:
+        table = self._tables[facts.cell_id]
+        restored = facts.history_ordinal != table.history_ordinal or facts.revision < table.revision
+        if not table.ready or restored:
+            await self._take_snapshot(facts)
+            return
+        while table.revision < facts.revision:
+            try:
+                news = await self._call(self._source.tail, facts.cell_id, table.revision)
+                if not news or news[0].revision != table.revision + 1:
+                    raise NewsUnreadable(f"revision {table.revision + 1} is not in the journal any more")
+            except NewsUnreadable as error:
+                log.warning("journal can't be followed, reading rows", cell=facts.name, reason=str(error))
+                await self._take_snapshot(facts)
+                return
+            await self._apply(table, news)
+
+    async def _apply(self, table: NameTable, news: list[News]) -> None:
+        done = 0
+        for revision, event in news:
+            if done >= SLICE and revision != table.revision:
+                await asyncio.sleep(0)
+                done = 0
+            table.apply(event, revision)
+            done += 1
+
+    async def _take_snapshot(self, facts: CellFacts) -> None:
+        """Beside the table in service, which is replaced whole."""
+        snapshot = await self._call(self._source.snapshot, facts.cell_id)
+        table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal)
+        for start in range(0, len(snapshot.events), SLICE):
+            _apply_slice(table, snapshot.events[start : start + SLICE], snapshot)
+            await asyncio.sleep(0)
+        table.revision, table.names_revision = snapshot.revision, snapshot.names_revision
+        table.ready = True
+        self._put(facts.cell_id, table)
+        jobs, placed, serving = table.counts()
+        log.info(
+            "names loaded", cell=facts.name, revision=table.revision, serial=table.serial,
+            jobs=jobs, placed=placed, serving=serving,
+        )  # fmt: skip
+
+    async def _watch(self) -> None:
+        """Calls itself stale also while a read hangs."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            heard = self._heard_at
+            if heard is not None and asyncio.get_running_loop().time() - heard > STALE_S:
+                self.directory.status = Status.STALE
+
+
+def _apply_slice(table: NameTable, events: Iterable[Event], snapshot: Snapshot) -> None:
+    for event in events:
+        table.apply(event, snapshot.names_revision)

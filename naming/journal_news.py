@@ -1,0 +1,81 @@
+"""News from PostgreSQL: rows for the start, the journal from then on, notices for the wake-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ParamSpec, TypeVar
+
+import msgspec
+from django.db import DatabaseError, InterfaceError, connection
+
+from naming import selectors
+from naming.news import CellFacts, News, NewsUnavailable, NewsUnreadable, Snapshot
+from scheduling import journal, notices
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# A dead network must be noticed while answers are fresh. Seconds, milliseconds, as libpq wants them.
+_CONNECTION = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 5_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+
+
+class JournalNews:
+    """`cells`: names of those to follow, empty for all of the database. Use from one thread."""
+
+    def __init__(self, *, cells: Sequence[str] = ()) -> None:
+        self._only = frozenset(cells)
+        self._waiter: notices.Waiter | None = None
+        self._waits_for: tuple[int, ...] = ()
+        self._configured = False
+
+    def cells(self) -> list[CellFacts]:
+        cells = self._read(selectors.cell_facts)
+        if self._only:
+            cells = [facts for facts in cells if facts.name in self._only]
+        self._wait_for(facts.cell_id for facts in cells)
+        return cells
+
+    def snapshot(self, cell_id: int) -> Snapshot:
+        return self._read(selectors.snapshot, cell_id)
+
+    def tail(self, cell_id: int, after: int) -> list[News]:
+        try:
+            records = self._read(journal.tail, cell_id, after=after, limit=20_000)
+        except msgspec.ValidationError as error:
+            raise NewsUnreadable(str(error)) from error
+        return [News(record.revision, record.event) for record in records]
+
+    def wait(self, timeout_s: float) -> None:
+        if self._waiter is None:
+            self._waiter = notices.Waiter(self._waits_for)
+        self._waiter.wait(timeout_s)
+
+    def close(self) -> None:
+        if self._waiter is not None:
+            self._waiter.close()
+            self._waiter = None
+        connection.close()
+
+    def _wait_for(self, cell_ids: Iterable[int]) -> None:
+        ids = tuple(sorted(cell_ids))
+        if ids != self._waits_for:
+            if self._waiter is not None:
+                self._waiter.close()
+            self._waiter = None
+            self._waits_for = ids
+
+    def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self._configured:
+            connection.settings_dict["OPTIONS"] = {**connection.settings_dict["OPTIONS"], **_CONNECTION}
+            self._configured = True
+        try:
+            return function(*args, **kwargs)
+        except (DatabaseError, InterfaceError) as error:
+            connection.close()
+            raise NewsUnavailable(str(error).strip()) from error

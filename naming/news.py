@@ -1,0 +1,147 @@
+"""Where a resolver hears of names: the port between the follower and whatever keeps the journal.
+
+`naming.journal_news.JournalNews` reads PostgreSQL; `MemoryNews` holds a journal of its own and can be away.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from scheduling.core.events import Event
+
+
+class NewsUnavailable(Exception):
+    """The source can't be reached now. Answers go on from memory; the follower asks again."""
+
+
+class NewsUnreadable(Exception):
+    """The journal can't be followed from here: an event is unknown, or older ones are gone. Take a snapshot."""
+
+
+class News(NamedTuple):
+    """One event and its revision."""
+
+    revision: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class CellFacts:
+    cell_id: int
+    name: str
+    revision: int
+    history_ordinal: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cell's names at `revision`, as events that make an empty table equal to them.
+
+    `names_revision`: of the last event that could change a name; the serial continues from it.
+    """
+
+    revision: int
+    names_revision: int
+    history_ordinal: int
+    events: Sequence[Event]
+
+
+class NewsSource(Protocol):
+    """All calls block, and are made from one thread. They raise `NewsUnavailable` and `NewsUnreadable`."""
+
+    def cells(self) -> list[CellFacts]: ...
+
+    def snapshot(self, cell_id: int) -> Snapshot: ...
+
+    def tail(self, cell_id: int, after: int) -> list[News]:
+        """Whole revisions after `after`, oldest first; not necessarily all of them."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Until there may be news of some cell, at most `timeout_s` seconds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Cell:
+    facts: CellFacts
+    journal: list[News] = field(default_factory=list)
+
+
+class MemoryNews:
+    """A journal in memory. While `away` is set every call fails as when PostgreSQL is down."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self._cells: dict[int, _Cell] = {}
+        self._news = threading.Condition()
+        self._unheard = False
+
+    def add_cell(self, cell_id: int, name: str) -> None:
+        with self._news:
+            self._cells[cell_id] = _Cell(CellFacts(cell_id, name, 0))
+            self._tell()
+
+    def remove_cell(self, cell_id: int) -> None:
+        with self._news:
+            del self._cells[cell_id]
+            self._tell()
+
+    def write(self, cell_id: int, events: Iterable[Event]) -> int:
+        """Appends `events` under the cell's next revision and returns it."""
+        with self._news:
+            cell = self._cells[cell_id]
+            old = cell.facts
+            revision = old.revision + 1
+            cell.facts = CellFacts(old.cell_id, old.name, revision, old.history_ordinal)
+            cell.journal.extend(News(revision, event) for event in events)
+            self._tell()
+            return revision
+
+    def restore(self, cell_id: int, revision: int) -> None:
+        """Back to an older revision, as a restored database would be."""
+        with self._news:
+            cell = self._cells[cell_id]
+            old = cell.facts
+            cell.facts = CellFacts(old.cell_id, old.name, revision, old.history_ordinal + 1)
+            cell.journal = [news for news in cell.journal if news.revision <= revision]
+            self._tell()
+
+    def _tell(self) -> None:
+        self._unheard = True
+        self._news.notify_all()
+
+    def _cell(self, cell_id: int) -> _Cell:
+        if self.away or cell_id not in self._cells:
+            raise NewsUnavailable("the source is away")
+        return self._cells[cell_id]
+
+    def cells(self) -> list[CellFacts]:
+        if self.away:
+            raise NewsUnavailable("the source is away")
+        with self._news:
+            return [cell.facts for cell in self._cells.values()]
+
+    def snapshot(self, cell_id: int) -> Snapshot:
+        with self._news:
+            cell = self._cell(cell_id)
+            events = [news.event for news in cell.journal]
+            last = cell.journal[-1].revision if cell.journal else 0
+            return Snapshot(cell.facts.revision, last, cell.facts.history_ordinal, events)
+
+    def tail(self, cell_id: int, after: int) -> list[News]:
+        with self._news:
+            return [news for news in self._cell(cell_id).journal if news.revision > after]
+
+    def wait(self, timeout_s: float) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self._unheard, timeout_s)
+            self._unheard = False
+
+    def close(self) -> None:
+        pass

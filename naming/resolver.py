@@ -1,0 +1,149 @@
+"""An authoritative answer, as a function of bytes and a table: no socket, no clock, no database.
+
+    bytes ─► header checked by hand ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | refusal ─► bytes
+
+Opcodes other than QUERY, responses and fragments never reach the parser. Nothing in a packet raises: what can't
+be read is dropped or answered with a bare header no longer than the query.
+"""
+
+from __future__ import annotations
+
+import struct
+from random import Random
+from typing import Any, Literal
+
+import dns.edns
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.opcode
+import dns.rcode
+import dns.rdata
+import dns.rdataclass
+import dns.rdatatype
+import dns.rdtypes.ANY.HINFO
+import dns.rrset
+from dns.rdataclass import IN
+from dns.rdatatype import RdataType
+
+from naming.directory import Directory
+from naming.records import Limits, Node, NotLoaded, Outside, Records, find
+
+HEADER = struct.Struct("!HHHHHH")
+MAX_QUERY = 4_096  # octets; no question of ours comes near
+UDP_PAYLOAD = 1_232  # octets that pass any path unfragmented (DNS flag day 2020)
+UDP_LIMITS = Limits(addresses=24, services=1_000)
+TCP_LIMITS = Limits(addresses=1_000, services=1_000)
+_TCP_SERVICES_BYTES = 60_000
+
+_hinfo: Any = dns.rdtypes.ANY.HINFO.HINFO  # untyped in dnspython
+
+Transport = Literal["udp", "tcp"]
+
+
+def answer(query: bytes, directory: Directory, *, via: Transport, rng: Random) -> bytes | None:
+    """The response to a datagram or to one message of a TCP stream; None for what deserves none."""
+    if len(query) < HEADER.size:
+        return None
+    _, flags, questions, *_ = HEADER.unpack_from(query)
+    if flags & dns.flags.QR:
+        return None
+    if dns.opcode.from_flags(flags) != dns.opcode.QUERY:
+        return bare(query, dns.rcode.NOTIMP)
+    if questions != 1 or len(query) > MAX_QUERY:
+        return bare(query, dns.rcode.FORMERR)
+    try:
+        message = dns.message.from_wire(query)
+        response = dns.message.make_response(message, our_payload=UDP_PAYLOAD)
+    except dns.message.UnknownTSIGKey:
+        return bare(query, dns.rcode.NOTAUTH)
+    except (dns.exception.DNSException, ValueError):
+        return bare(query, dns.rcode.FORMERR)
+    room = _room(message, via)
+    if message.edns > 0:
+        response.set_rcode(dns.rcode.BADVERS)
+    else:
+        _fill(response, directory, room, via, rng)
+    return response.to_wire(max_size=room, prefer_truncation=True, want_shuffle=False)
+
+
+def bare(query: bytes, rcode: int) -> bytes:
+    """A header alone: for what could not be read, never longer than the query."""
+    identity, flags, *_ = HEADER.unpack_from(query)
+    kept = flags & (0x7800 | dns.flags.RD)  # the opcode
+    return HEADER.pack(identity, dns.flags.QR | kept | rcode, 0, 0, 0, 0)
+
+
+def _room(message: dns.message.Message, via: Transport) -> int:
+    if via == "tcp":
+        return 65_535
+    return max(512, min(message.payload, UDP_PAYLOAD)) if message.edns >= 0 else 512
+
+
+def _fill(
+    response: dns.message.Message, directory: Directory, room: int, via: Transport, rng: Random
+) -> None:
+    question = response.question[0]
+    rdtype = question.rdtype
+    rcode = _refusal(rdtype, question.rdclass)
+    if rcode is not None:
+        response.set_rcode(rcode)
+        return
+    try:
+        node = find(directory, question.name.labels)
+    except Outside:
+        response.set_rcode(dns.rcode.REFUSED)
+        return
+    except NotLoaded:
+        response.set_rcode(dns.rcode.SERVFAIL)
+        return
+    response.flags |= dns.flags.AA
+    if not node.exists:
+        response.set_rcode(dns.rcode.NXDOMAIN)
+    elif rdtype == dns.rdatatype.ANY:
+        # RFC 8482 §4.2: one record that says so, not all of them.
+        hinfo = _hinfo(IN, dns.rdatatype.HINFO, b"RFC8482", b"")
+        _add(response.answer, question.name, directory.ttl_s, [hinfo])
+        return
+    elif rdtype == dns.rdatatype.SRV and via == "udp" and node.tasks * node.task_bytes > room:
+        response.flags |= dns.flags.TC  # without building what won't fit
+        return
+    else:
+        records = node.read(rdtype, _limits(node, via), rng)
+        if records.rdatas:
+            _add_records(response, question.name, directory.ttl_s, records)
+            return
+    # RFC 2308 §3: the SOA says how long "no" may be remembered.
+    _add(response.authority, node.zone.apex, directory.negative_ttl_s, [node.zone.soa()])
+
+
+def _refusal(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
+    """For questions that no name of ours answers."""
+    if rdclass != IN or rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
+        return dns.rcode.REFUSED
+    if rdtype in (dns.rdatatype.NONE, dns.rdatatype.OPT):
+        return dns.rcode.FORMERR
+    if 128 <= rdtype < dns.rdatatype.ANY:
+        return dns.rcode.NOTIMP  # questions about questions (RFC 6895 §3.1)
+    return None
+
+
+def _limits(node: Node, via: Transport) -> Limits:
+    if via == "udp" or not node.task_bytes:
+        return UDP_LIMITS if via == "udp" else TCP_LIMITS
+    # A fifth more than the least a record takes covers indexes of seven digits.
+    fitting = _TCP_SERVICES_BYTES // (node.task_bytes * 6 // 5) or 1
+    return Limits(TCP_LIMITS.addresses, min(TCP_LIMITS.services, fitting))
+
+
+def _add_records(response: dns.message.Message, owner: dns.name.Name, ttl_s: int, records: Records) -> None:
+    _add(response.answer, owner, ttl_s, records.rdatas)
+    for name, rdata in records.extra:
+        _add(response.additional, name, ttl_s, [rdata])
+
+
+def _add(
+    section: list[dns.rrset.RRset], owner: dns.name.Name, ttl_s: int, rdatas: list[dns.rdata.Rdata]
+) -> None:
+    section.append(dns.rrset.from_rdata_list(owner, ttl_s, rdatas))

@@ -1,0 +1,131 @@
+"""A small world of names for tests: one cell `cc`, built from the events that production writes."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import dns.flags
+import dns.message
+
+from naming.directory import Directory, Status
+from naming.resolver import Transport, answer
+from naming.table import NameTable
+from scheduling.core import events
+from scheduling.core.requirement import Group, Requirement
+
+WEB = 7  # job id
+
+
+def machine(number: int, address: str | None = None) -> events.MachineSet:
+    return events.MachineSet(
+        machine_id=number,
+        hostname=f"m{number}",
+        address=address or f"10.0.{number // 250}.{number % 250 + 1}",
+        capacity=(),
+    )
+
+
+def submitted(
+    name: str = "web",
+    *,
+    job_id: int = WEB,
+    tenant: str = "ubar",
+    tasks: int = 3,
+    ports: tuple[str, ...] = ("http", "rpc"),
+) -> events.JobSubmitted:
+    return events.JobSubmitted(
+        job_id=job_id, uid="0" * 32, tenant_id=1, tenant=tenant, name=name, job_kind="job", priority=200,
+        latency_sensitive=True, spec_version=1, groups=(Group(Requirement(()), ((0, tasks - 1),)),), port_names=ports,
+    )  # fmt: skip
+
+
+def placed(
+    index: int, machine_id: int, *, job_id: int = WEB, incarnation: int = 1, **more: Any
+) -> events.TaskPlaced:
+    more.setdefault("ports", (20_000 + index, 21_000 + index))
+    return events.TaskPlaced(
+        job_id=job_id, index=index, machine_id=machine_id, incarnation=incarnation, **more
+    )
+
+
+def reported(
+    index: int,
+    phase: str = "up",
+    health: str = "healthy",
+    *,
+    job_id: int = WEB,
+    incarnation: int = 1,
+    restarts: int = 0,
+) -> events.TaskReported:
+    return events.TaskReported(
+        job_id=job_id,
+        index=index,
+        machine_id=0,
+        incarnation=incarnation,
+        phase=phase,
+        health=health,
+        restarts=restarts,
+    )
+
+
+def ended(index: int, *, job_id: int = WEB, incarnation: int = 1) -> events.TaskEnded:
+    return events.TaskEnded(job_id=job_id, index=index, machine_id=0, incarnation=incarnation, how="killed")
+
+
+def evicted(index: int, *, job_id: int = WEB, incarnation: int = 1) -> events.TaskEvicted:
+    return events.TaskEvicted(
+        job_id=job_id, index=index, machine_id=0, incarnation=incarnation, cause="preemption"
+    )
+
+
+def running(tasks: int, *, machines: int | None = None, name: str = "web") -> list[events.Event]:
+    """A job of `tasks` healthy tasks, spread over as many machines."""
+    count = machines or tasks
+    return [
+        *(machine(number) for number in range(count)),
+        submitted(name, tasks=tasks),
+        *(placed(index, index % count) for index in range(tasks)),
+        *(reported(index) for index in range(tasks)),
+    ]
+
+
+def table_of(*many: events.Event) -> NameTable:
+    """Each event under a revision of its own, from 1."""
+    table = NameTable("cc")
+    for revision, event in enumerate(many, start=1):
+        table.apply(event, revision)
+    table.ready = True
+    return table
+
+
+def directory_of(table: NameTable) -> Directory:
+    directory = Directory(zone="borg.internal", nameserver="192.0.2.53")
+    directory.cells[table.cell] = table
+    directory.loaded, directory.status = True, Status.OK
+    return directory
+
+
+def ask_wire(
+    directory: Directory, query: dns.message.Message, *, via: Transport = "udp", seed: int = 1
+) -> dns.message.Message:
+    wire = answer(query.to_wire(), directory, via=via, rng=Random(seed))
+    assert wire is not None
+    response = dns.message.from_wire(wire)
+    assert query.is_response(response)
+    assert not response.flags & dns.flags.RA
+    return response
+
+
+def ask(
+    directory: Directory, name: str, rdtype: str = "A", *, via: Transport = "udp", seed: int = 1, **query: Any
+) -> dns.message.Message:
+    """The response to a question as a client of dnspython sends it; `name` without zone is made absolute."""
+    if not name.endswith("."):
+        name = f"{name}.borg.internal."
+    return ask_wire(directory, dns.message.make_query(name, rdtype, **query), via=via, seed=seed)
+
+
+def texts(response: dns.message.Message) -> list[str]:
+    """The answer section's data, in the order of the packet."""
+    return [rdata.to_text() for rrset in response.answer for rdata in rrset]

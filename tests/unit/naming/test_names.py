@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from naming.names import (
+    InvalidName,
+    JobName,
+    TaskName,
+    check_job_name,
+    check_label,
+    check_zone,
+    parse_dns,
+    parse_index,
+    parse_path,
+)
+
+WEB = JobName("cc", "ubar", "jfoo")
+
+
+def test_the_name_of_the_papers_fiftieth_task() -> None:
+    task = WEB.task(50)
+    assert task.dns("borg.google.com") == "50.jfoo.ubar.cc.borg.google.com"
+    assert task.path == "/bns/cc/ubar/jfoo/50"
+
+
+@pytest.mark.parametrize("name", [WEB, WEB.task(0), TaskName("c-1", "t2", "j", 1_048_575)])
+def test_both_spellings_parse_back(name: JobName | TaskName) -> None:
+    assert parse_path(name.path) == name
+    assert parse_path(name.path + "/") == name
+    assert parse_dns(name.dns("borg.internal"), "borg.internal") == name
+    assert parse_dns(name.dns("borg.internal").upper() + ".", "borg.internal") == name
+
+
+@pytest.mark.parametrize(
+    "label, cure",
+    [
+        ("", "is empty"),
+        ("a" * 64, "at most 63"),
+        ("Web", "write 'web'"),
+        ("my_job", "'my-job'"),
+        ("-a", "begins or ends with a hyphen"),
+        ("a-", "begins or ends with a hyphen"),
+        ("a.b", "is no DNS label"),
+        ("a\n", "is no DNS label"),
+        ("jöb", "is no DNS label"),
+    ],
+)
+def test_what_is_no_label_is_refused_with_its_field_and_the_cure(label: str, cure: str) -> None:
+    with pytest.raises(InvalidName, match=cure) as caught:
+        check_label(label, "tenant")
+    assert caught.value.field == "tenant"
+
+
+def test_labels_of_1_and_63_characters_pass() -> None:
+    assert check_label("a", "job") == "a"
+    assert check_label("a" * 63, "job") == "a" * 63
+
+
+@pytest.mark.parametrize("text", ["", "-1", "01", "1.0", "1048576", "99999999", "x", "１"])
+def test_an_index_is_a_plain_number(text: str) -> None:
+    with pytest.raises(InvalidName, match="index"):
+        parse_index(text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/bns/cc/ubar", "/bns/cc/ubar/j/1/2", "bns/cc/ubar/j", "/bns/cc//j", "/bns/cc/ubar/j/x"]
+)
+def test_paths_of_another_shape_are_refused(path: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_path(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["jfoo.ubar.cc.example.org", "ubar.cc.borg.internal", "borg.internal", "a.b.c.d.e.borg.internal"]
+)
+def test_dns_names_of_another_shape_are_refused(name: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_dns(name, "borg.internal")
+
+
+def test_a_job_is_checked_for_the_name_of_its_last_task() -> None:
+    wide = JobName("c" * 63, "t" * 63, "j" * 63)
+    zone = ".".join(["z" * 59])
+    assert len(wide.task(9).dns(zone)) == 253
+    check_job_name(wide, zone, tasks=10)
+    with pytest.raises(InvalidName, match="1 characters over the 253"):
+        check_job_name(wide, zone, tasks=11)
+
+
+@pytest.mark.parametrize(
+    "name, field", [(JobName("health", "t", "j"), "cell"), (JobName("cc", "machine", "j"), "tenant")]
+)
+def test_labels_that_the_zone_needs_are_reserved(name: JobName, field: str) -> None:
+    with pytest.raises(InvalidName, match="zone uses itself") as caught:
+        check_job_name(name, "borg.internal")
+    assert caught.value.field == field
+
+
+def test_zones_are_kept_lower_case_and_without_the_final_dot() -> None:
+    assert check_zone("Borg.Internal.") == "borg.internal"
+    with pytest.raises(InvalidName, match="zone"):
+        check_zone("borg..internal")
