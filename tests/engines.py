@@ -36,8 +36,6 @@ def _start(cleanup: ExitStack) -> None:
     cleanup.callback(shutil.rmtree, home)
     log = cleanup.enter_context((home / "engines.log").open("ab"))
     postgres = engines.start_postgres(home, durable=False, output=log.fileno())
-    sockets = engines.socket_folder(home, postgres.launch.account)
-    cleanup.callback(shutil.rmtree, sockets)
     cleanup.callback(postgres.stop)
     redis = engines.start_redis(home, durable=False, output=log.fileno())
     cleanup.callback(redis.stop)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any
 
 from portal.up import engines, ports, processes
@@ -84,17 +85,13 @@ class Up:
         await self.supervisor.stop()
 
     def banner(self, took_s: float) -> str:
-        options, users = self.options, self.generated.get("users", {})
+        options, users = self.options, (self.generated["sre"], self.generated["demo"])
         lines = [
             f"Borg Portal is up: {options.portal_url}",
             f"  SRE console   {options.portal_url}/admin/",
             f"  DNS           {options.host}:{options.dns_port}, zone {CELL}.{options.zone}",
             f"  Borglet link  {options.link_url}",
-            *(
-                f"  Sign in as    {name} / {user['password']}"
-                for name, user in users.items()
-                if user.get("password")
-            ),
+            *(f"  Sign in as    {user['username']} / {user['password']}" for user in users),
             f"  Data and logs {self.home.path}",
             f"Ready after {took_s:.1f} s. Ctrl-C stops everything, tasks included.",
         ]
@@ -103,22 +100,28 @@ class Up:
     async def _prepare_database(self, env: Mapping[str, str]) -> dict[str, str]:
         """Migrate and bootstrap; keep what was generated. One-time join tokens by process name."""
         result = self.home.run / "bootstrap.json"
+        if result.exists():  # a crash came before it was merged
+            self._keep(result)
         await self.supervisor.run_once(processes.schema(env, result))
-        news = json.loads(result.read_text())
-        result.unlink()
-        joins: dict[str, str] = news.pop("join_tokens", None) or {}
-        self.generated = self.home.secrets_add(news)
-        users = self.generated["users"]
+        joins = self._keep(result)
         text = client_toml(
             url=self.options.portal_url,
             cell=CELL,
             zone=self.options.zone,
             dns=f"{self.options.host}:{self.options.dns_port}",
-            admin_token=users["admin"]["token"],
+            admin_token=self.generated["sre"]["token"],
             tenant=TENANT,
-            tenant_token=users["demo"]["token"],
+            tenant_token=self.generated["demo"]["token"],
         )
         write_private(self.home.client, text)
+        return joins
+
+    def _keep(self, result: Path) -> dict[str, str]:
+        """Move what the bootstrap made into the secrets; its join tokens are for now and are handed on."""
+        news = json.loads(result.read_text())
+        joins: dict[str, str] = news.pop("join_tokens", {})
+        self.generated = self.home.secrets_add(news)
+        result.unlink()
         return joins
 
 

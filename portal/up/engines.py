@@ -44,6 +44,7 @@ class Launch:
     argv: tuple[str, ...]
     url: str
     probe: probes.Probe
+    sockets: Path
     record: Path
     stop_signal: signal.Signals
     account: Account | None
@@ -91,6 +92,8 @@ class Engine:
                 self.process.kill()
                 self.process.wait(10.0)
         self.launch.record.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the other engine's socket is still in it
+            self.launch.sockets.rmdir()
 
 
 def start_postgres(home: Path, *, durable: bool = True, output: int | None = None) -> Engine:
@@ -149,6 +152,7 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> Launch:
         argv=(str(binaries / "postgres"), "-D", str(data), *options),
         url=f"postgresql:///{DATABASE}?host={sockets}&user=postgres",
         probe=probes.postgres(sockets / ".s.PGSQL.5432"),
+        sockets=sockets,
         record=_record(home, "postgres"),
         stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
         account=account,
@@ -186,6 +190,7 @@ def prepare_redis(home: Path, *, durable: bool = True) -> Launch:
         argv=(str(server), *options),
         url=f"unix://{path}",
         probe=probes.redis(path),
+        sockets=path.parent,
         record=record,
         stop_signal=signal.SIGTERM,
         account=account,

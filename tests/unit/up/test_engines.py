@@ -1,12 +1,11 @@
 """Real engines in a temporary home: durable data, orphans, foreign folders."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,9 @@ from portal.up.engines import Engine, EngineError
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def home(tmp_path: Path) -> Path:
     """Below a folder that only its owner may pass, as pytest makes it."""
-    home = tmp_path / "home"
-    yield home
-    _forget_sockets(home)
-
-
-def _forget_sockets(home: Path) -> None:
-    with suppress(EngineError):
-        shutil.rmtree(engines.socket_folder(home, None))
+    return tmp_path / "home"
 
 
 @contextmanager
@@ -109,6 +101,7 @@ def test_files_that_are_no_data_directory_are_left_alone(home: Path) -> None:
 def test_under_root_only_a_closed_folder_costs_a_capability(home: Path, mode: int) -> None:
     home.parent.chmod(mode)
     launch = engines.prepare_redis(home)
+    launch.sockets.rmdir()
     somebody = 65534
     assert passable(home.parent, somebody, somebody) == (
         mode == 0o711 and passable(home.parents[1], somebody, somebody)
@@ -128,3 +121,4 @@ def test_an_engine_that_dies_at_its_start_is_reported(home: Path) -> None:
     engine = Engine(launch, children.spawn(["false"]))
     with pytest.raises(EngineError, match="redis ended with status 1 at its start"):
         engine.wait_ready(5.0)
+    engine.stop()
