@@ -128,13 +128,14 @@ LANGUAGES = [("en", _("English"))]
 TIME_ZONE = "UTC"
 USE_I18N = USE_TZ = True
 STATIC_URL = "/static/"
-STATIC_ROOT = BORG_HOME / "static"
+# Served from where the packages have them: nothing to collect, nothing to forget after an upgrade.
+STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
 
-CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": BORG_REDIS_URL},
-}
-# Sessions stay in PostgreSQL: signing in must not depend on Redis.
+# Only rate limits of signing in are cached, per process: signing in must not depend on Redis.
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+# Nor may sessions.
 SESSION_ENGINE = "django.contrib.sessions.backends.db"
 
 REST_FRAMEWORK = {
@@ -171,6 +172,11 @@ CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_TIMEZONE = "UTC"
 DJANGO_CELERY_BEAT_TZ_AWARE = True
+CELERY_BEAT_SCHEDULE = {
+    "masters-ensure": {"task": "scheduling.masters_ensure", "schedule": 2.0, "options": {"expires": 2.0}},
+    "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
+    "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},
+}
 
 UNFOLD = {
     "SITE_TITLE": _("Borg Portal"),

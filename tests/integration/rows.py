@@ -21,7 +21,12 @@ def a_cell(name: str = "cc") -> Cell:
     for band in DEFAULT_BANDS:
         PriorityBand.objects.get_or_create(
             name=band.name,
-            defaults={"low": band.low, "high": band.high, "prod": band.prod, "preempts_within": band.preempts_within},
+            defaults={
+                "low": band.low,
+                "high": band.high,
+                "prod": band.prod,
+                "preempts_within": band.preempts_within,
+            },
         )
     return Cell.objects.create(name=name)
 
@@ -43,7 +48,12 @@ def grant(tenant: Tenant, cell: Cell, band: str, amounts: Vector = LARGE) -> Quo
 def a_machine(cell: Cell, hostname: str = "m1", *, capacity: Vector = LARGE, rack: str = "r1") -> Machine:
     with journal.write(cell.id, ME) as entry:
         machine = Machine.objects.create(
-            cell=cell, hostname=hostname, address="127.0.0.1", capacity=list(capacity), rack=rack, power_domain="p1"
+            cell=cell,
+            hostname=hostname,
+            address="127.0.0.1",
+            capacity=list(capacity),
+            rack=rack,
+            power_domain="p1",
         )
         entry.append(
             events.MachineSet(

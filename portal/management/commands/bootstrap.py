@@ -1,0 +1,87 @@
+"""What a new installation needs before anybody can sign in. Idempotent; prints what it made as JSON."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from argparse import ArgumentParser
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand
+from scheduling.link.authority import ensure_authority
+
+from quota.models import Membership, Quota, Tenant
+from quota.permissions import Role, Scope, system
+from quota.resources import Vector
+from quota.services.access import token_issue
+from quota.services.bands import bands_ensure
+from quota.services.grants import quota_grant
+from quota.services.tenants import membership_set, tenant_create
+from scheduling import journal
+from scheduling.models import Cell
+from scheduling.services.cells import cell_create
+
+ME = system("bootstrap")
+# The demonstration tenant may ask for this at each band that costs quota.
+DEMO_QUOTA: Vector = (1_000_000, 2**42, 2**46, 2**40, 100_000, 100_000)
+
+
+class Command(BaseCommand):
+    help = "Make the bands, a cell, a demonstration tenant, an SRE and a tenant user, where they are missing."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--cell", default="dev")
+        parser.add_argument("--tenant", default="demo")
+
+    def handle(self, *args: Any, cell: str, tenant: str, **options: Any) -> None:
+        made: dict[str, Any] = {"cell": cell, "tenant": tenant}
+        ensure_authority()
+        bands_ensure(principal=ME)
+        if not Cell.objects.filter(name=cell).exists():
+            cell_create(principal=ME, name=cell)
+        owner = Tenant.objects.filter(name=tenant).first() or tenant_create(
+            principal=ME, name=tenant, title="Demonstration"
+        )
+        if not Quota.objects.filter(tenant=owner, cell=cell).exists():
+            for band in ("monitoring", "production", "batch", "best-effort"):
+                quota_grant(
+                    principal=ME,
+                    tenant=owner,
+                    cell=cell,
+                    band=band,
+                    amounts=DEMO_QUOTA,
+                    reason="demonstration",
+                )
+        made["sre"] = self._user("sre", staff=True, scopes=list(Scope))
+        made["demo"] = self._user(
+            "demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER
+        )
+        journal.ensure_partitions()
+        self.stdout.write(json.dumps(made))
+
+    def _user(
+        self,
+        name: str,
+        *,
+        staff: bool,
+        scopes: list[Scope],
+        tenant: Tenant | None = None,
+        role: Role | None = None,
+    ) -> dict[str, str]:
+        """Name, password and token of a user made now; only the name of one that exists."""
+        users = get_user_model().objects
+        if users.filter(username=name).exists():
+            return {"username": name}
+        password = secrets.token_urlsafe(12)
+        user = users.create_user(name, password=password, is_staff=staff, is_superuser=staff)
+        if tenant is not None and not Membership.objects.filter(user=user, tenant=tenant).exists():
+            membership_set(principal=ME, tenant=tenant, user=user, role=role)
+        _, token = token_issue(
+            principal=ME,
+            user=user,
+            name="made at the first start",
+            scopes=[s.value for s in scopes],
+            tenant=tenant,
+        )
+        return {"username": name, "password": password, "token": token}

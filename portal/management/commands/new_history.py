@@ -1,0 +1,20 @@
+"""After a database was restored: what Borglets run and it doesn't know must not be killed (DESIGN §2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from quota.permissions import system
+from scheduling.models import Cell
+from scheduling.services.cells import cell_new_history
+
+
+class Command(BaseCommand):
+    help = "Begin a new history of every cell. Run once after restoring a backup, before anything starts."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        for cell in Cell.objects.order_by("id"):
+            cell_new_history(principal=system("restore"), cell=cell)
+            self.stdout.write(f"{cell.name}: history {cell.history_id} ({cell.history_ordinal})")

@@ -1,0 +1,84 @@
+"""Reads of tenants, tokens and quota, each narrowed to what the principal may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from quota.errors import NotFound
+from quota.models import Quota, QuotaUse, Tenant, Token
+from quota.permissions import Action, Principal, Scope, may
+from quota.resources import SIZE, ZERO, Vector, add, as_mapping
+
+
+def tenants_visible(principal: Principal) -> QuerySet[Tenant]:
+    rows = Tenant.objects.order_by("id")
+    if Scope.READ not in principal.scopes:
+        return rows.none()
+    if not principal.sre:
+        rows = rows.filter(name__in=list(principal.roles))
+    return rows.filter(name=principal.tenant) if principal.tenant is not None else rows
+
+
+def tenant_named(principal: Principal, name: str) -> Tenant:
+    """Raises `NotFound`, also when the principal may not know that it exists."""
+    tenant = Tenant.objects.filter(name=name).first()
+    if tenant is None or not may(principal, Action.TENANT_VIEW, tenant=name):
+        raise NotFound("tenant", name)
+    return tenant
+
+
+def tokens_of(principal: Principal) -> QuerySet[Token]:
+    """One's own; through a token bound to a tenant, only those bound to it too."""
+    rows = Token.objects.filter(user_id=principal.user_id).select_related("tenant", "user").order_by("id")
+    return rows.filter(tenant__name=principal.tenant) if principal.tenant is not None else rows
+
+
+def grants_visible(principal: Principal) -> QuerySet[Quota]:
+    tenants = tenants_visible(principal)
+    return Quota.objects.filter(tenant__in=tenants).select_related("tenant", "band").order_by("id")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a tenant may ask for at a band in a cell, and what its live jobs ask for."""
+
+    tenant: str
+    cell: str
+    band: str
+    granted: Vector
+    used: Vector
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "tenant": self.tenant,
+            "cell": self.cell,
+            "band": self.band,
+            "granted": as_mapping(self.granted),
+            "used": as_mapping(self.used),
+        }
+
+
+def standings(principal: Principal, *, tenant: str | None = None) -> list[Standing]:
+    """Grants in force and use, by tenant, cell and band: two queries."""
+    now = timezone.now()
+    visible = tenants_visible(principal)
+    if tenant is not None:
+        visible = visible.filter(name=tenant)
+    granted: dict[tuple[str, str, str], Vector] = {}
+    rows = Quota.objects.filter(
+        Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lte=now, tenant__in=visible
+    ).values_list("tenant__name", "cell", "band__name", "amounts")
+    for *key, amounts in rows:
+        granted[tuple(key)] = add(granted.get(tuple(key), ZERO), amounts[:SIZE])
+    uses = QuotaUse.objects.filter(tenant__in=visible).values_list(
+        "tenant__name", "cell", "band__name", "used"
+    )
+    used = {tuple(key): tuple(vector) for *key, vector in uses}
+    return [
+        Standing(*key, granted=granted.get(key, ZERO), used=used.get(key, ZERO))
+        for key in sorted(granted.keys() | used.keys())
+    ]

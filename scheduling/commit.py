@@ -1,0 +1,178 @@
+"""Apply a plan, or what still holds of it (§3.4, optimistic concurrency).
+
+    Plan made from revision R ──► lock the cell ──► what happened in (R, now]? ──► apply the rest, hand back these
+
+The journal tells what has changed since the plan's state: an assignment whose machine, job or task was
+touched meanwhile is handed back and reconsidered in the next pass; everything else holds as decided,
+because the pass had seen all there is to know about it. So any number of schedulers may work on one cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from django.db import connection
+
+from quota.permissions import Principal
+from scheduling import journal
+from scheduling.core.plan import Assignment, Plan
+from scheduling.core.requirement import task_id
+from scheduling.core.states import EvictionCause
+from scheduling.models import Task
+from scheduling.services import transitions
+from scheduling.services.transitions import Eviction, Placement
+
+# News that can break a placement on the machine it is about. What only frees resources is not among them.
+_BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.removed")
+# News about a task, or all tasks of a job, that change what it needs, or what it holds where it runs.
+_BREAKS_TASK = ("task.updated", "task.placed", "task.ended")
+_BREAKS_JOB = ("job.changed", "job.ended")
+_BREAKS_MANY = ("reservations.set",)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`applied` and `refused` together are the plan's assignments. `revisions`: those written here."""
+
+    applied: list[Assignment] = field(default_factory=list)
+    refused: list[Assignment] = field(default_factory=list)
+    revisions: list[int] = field(default_factory=list)
+
+
+def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> Outcome:
+    """Write the plan's assignments, at most `chunk` under one revision.
+
+    Locks: the cell's row, for one chunk at a time; then the tasks concerned, victims first, in order of id.
+    """
+    outcome = Outcome()
+    for first in range(0, len(plan.assignments), chunk):
+        part = plan.assignments[first : first + chunk]
+        with journal.write(cell_id, principal) as entry:
+            holds, broken = _recheck(cell_id, part, since=plan.revision, own=outcome.revisions)
+            applied = _apply(entry, holds)
+            revision = entry.revision
+        outcome.applied += applied
+        done = {(a.job_id, a.index) for a in applied}
+        outcome.refused += broken + [a for a in holds if (a.job_id, a.index) not in done]
+        if applied:
+            outcome.revisions.append(revision)
+    return outcome
+
+
+def _recheck(
+    cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int]
+) -> tuple[list[Assignment], list[Assignment]]:
+    touched = _touched(cell_id, since, own)
+    if not touched:
+        return list(assignments), []
+    holds: list[Assignment] = []
+    broken: list[Assignment] = []
+    for assignment in assignments:
+        (broken if touched.breaks(assignment) else holds).append(assignment)
+    return holds, broken
+
+
+@dataclass(slots=True)
+class _Touched:
+    machines: set[int] = field(default_factory=set)
+    jobs: set[int] = field(default_factory=set)
+    tasks: set[tuple[int, int]] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.machines or self.jobs or self.tasks)
+
+    def breaks(self, assignment: Assignment) -> bool:
+        return (
+            assignment.machine_id in self.machines
+            or assignment.job_id in self.jobs
+            or (assignment.job_id, assignment.index) in self.tasks
+        )
+
+
+def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
+    touched = _Touched()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT kind, job_id, task_index, machine_id, CASE WHEN kind = ANY(%s) THEN data -> 'tasks' END"
+            " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
+            " AND kind = ANY(%s)",
+            [
+                list(_BREAKS_MANY),
+                cell_id,
+                since,
+                own,
+                sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY}),
+            ],
+        )
+        rows = cursor.fetchall()
+    if not rows:
+        return touched
+    for kind, job_id, index, machine_id, many in rows:
+        if kind in _BREAKS_MACHINE:
+            touched.machines.add(machine_id)
+        if kind in _BREAKS_TASK:
+            touched.tasks.add((job_id, index))
+        if kind in _BREAKS_JOB:
+            touched.jobs.add(job_id)
+        if kind in _BREAKS_MANY:
+            touched.tasks.update(_pairs(many))
+    # What a touched task holds where it runs has changed too.
+    touched.machines.update(
+        Task.objects.filter(pk__in=[task_id(*pair) for pair in touched.tasks], machine__isnull=False)
+        .order_by()
+        .values_list("machine_id", flat=True)
+    )
+    touched.machines.update(
+        Task.objects.filter(job_id__in=touched.jobs, machine__isnull=False)
+        .order_by()
+        .values_list("machine_id", flat=True)
+    )
+    return touched
+
+
+def _pairs(many: object) -> list[tuple[int, int]]:
+    decoded = msgspec.json.decode(many) if isinstance(many, str | bytes) else many
+    return msgspec.convert(decoded, list[tuple[int, int]])
+
+
+def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assignment]:
+    claims = {task_id(*victim): assignment for assignment in assignments for victim in assignment.victims}
+    if claims:
+        # A victim that has left by itself meanwhile has freed its place as well.
+        there = {
+            row[0]: row[1:]
+            for row in Task.objects.filter(pk__in=claims, state=transitions.RUNNING).values_list(
+                "id", "machine_id", "incarnation"
+            )
+        }
+        transitions.tasks_evict(
+            entry,
+            [
+                Eviction(
+                    task_id=victim,
+                    incarnation=there[victim][1],
+                    cause=EvictionCause.PREEMPTION.value,
+                    detail=f"preempted by task {assignment.index} of job {assignment.job_id}",
+                    preemptor=task_id(assignment.job_id, assignment.index),
+                )
+                for victim, assignment in claims.items()
+                if victim in there and there[victim][0] == assignment.machine_id
+            ],
+        )
+    placed = transitions.tasks_place(
+        entry,
+        [
+            Placement(
+                task_id=task_id(a.job_id, a.index),
+                machine_id=a.machine_id,
+                ports=a.ports,
+                score=a.score,
+                victims=tuple(task_id(*victim) for victim in a.victims),
+            )
+            for a in assignments
+        ],
+    )
+    done = {placement.task_id for placement in placed}
+    return [a for a in assignments if task_id(a.job_id, a.index) in done]

@@ -1,0 +1,67 @@
+"""A cell's settings: `Cell.settings`, validated, with a sentence under each. An SRE changes them in the admin."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quota.errors import Refused
+
+
+class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that differs from cell to cell. Absent means the default here."""
+
+    scorer: str = "hybrid"
+    """How machines are scored (§3.2): hybrid, best-fit or e-pvm."""
+
+    batch_in_prod_by_reservation: bool = False
+    """Footnote 4 of §5.5: batch tasks in prod bands may be placed in reclaimed resources."""
+
+    crashed_pair_s: float = 600.0
+    """How long a task is kept off a machine it crashed on (§4)."""
+
+    poll_interval_s: float = 0.0
+    """Seconds between polls of one Borglet; 0: by the number of machines, 2 to 5."""
+
+    down_after_s: float = 12.0
+    """A machine silent for this long is marked down."""
+
+    evictions_per_s: float = 100.0
+    """How fast tasks of machines that are down are rescheduled: a partition looks like many dead machines (§4)."""
+
+    suspect_share: float = 0.5
+    """When more than this share of the machines falls silent together, the link is suspected first."""
+
+    suspect_hold_s: float = 60.0
+    """How long such a suspicion holds marking machines down."""
+
+    drain_per_s: float = 50.0
+    """How fast tasks leave draining machines."""
+
+
+def load(settings: dict[str, object]) -> CellSettings:
+    """Raises `Refused` naming the setting and what it takes."""
+    try:
+        loaded = msgspec.convert(settings, CellSettings)
+    except msgspec.ValidationError as error:
+        known = ", ".join(CellSettings.__struct_fields__)
+        raise Refused(
+            "invalid-settings",
+            f"{error}; the settings of a cell are {known}",
+            fields={"settings": str(error)},
+        ) from error
+    problems = {
+        name: "must not be negative"
+        for name in CellSettings.__struct_fields__
+        if isinstance(value := getattr(loaded, name), float) and value < 0
+    }
+    if loaded.scorer not in ("hybrid", "best-fit", "e-pvm"):
+        problems["scorer"] = "is one of hybrid, best-fit, e-pvm"
+    if not 0 < loaded.suspect_share <= 1:
+        problems["suspect_share"] = "lies above 0, up to 1"
+    if problems:
+        raise Refused(
+            "invalid-settings",
+            "; ".join(f"{name} {what}" for name, what in problems.items()),
+            fields={f"settings.{name}": what for name, what in problems.items()},
+        )
+    return loaded

@@ -1,0 +1,81 @@
+"""Who runs a scheduler of a cell now (§3.1): a row with holder, epoch and expiry on the database's clock.
+
+A lease saves work; it is not what keeps two masters safe – `scheduling.commit` is. Its epoch goes out with every
+desired state, so that a Borglet refuses what an older master still says.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+
+from django.db import connection
+
+from quota.permissions import system
+from scheduling import journal
+from scheduling.core import events
+
+TTL_S = 6.0
+RENEW_EVERY_S = 2.0
+
+# One holder a process: a process started anew takes over as somebody else, with a new epoch.
+HOLDER = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
+    """Extend a lease that `holder` still has. Returns its epoch, None when it is lost."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
+            " WHERE cell_id = %s AND scheduler = %s AND holder = %s AND expires_at > clock_timestamp()"
+            " RETURNING epoch",
+            [ttl_s, cell_id, scheduler, holder],
+        )
+        row = cursor.fetchone()
+    return row[0] if row else None
+
+
+def take(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
+    """Take a lease that is free or has run out, under a new epoch, and journal it. None when another has it.
+
+    Locks: the cell's row, then the lease's.
+    """
+    epoch = None
+    with journal.write(cell_id, system("master")) as entry, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO scheduling_lease AS l (cell_id, scheduler, holder, epoch, expires_at)"
+            " VALUES (%s, %s, %s, 1, clock_timestamp() + make_interval(secs => %s))"
+            " ON CONFLICT (cell_id, scheduler) DO UPDATE SET holder = excluded.holder,"
+            " epoch = l.epoch + 1, expires_at = excluded.expires_at"
+            " WHERE l.expires_at <= clock_timestamp() OR l.holder = excluded.holder OR l.holder = ''"
+            " RETURNING epoch",
+            [cell_id, scheduler, holder, ttl_s],
+        )
+        row = cursor.fetchone()
+        if row:
+            epoch = row[0]
+            entry.append(events.LeaseTaken(scheduler=scheduler, holder=holder, epoch=epoch))
+    return epoch
+
+
+def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
+    """Let the next master start at once."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_lease SET expires_at = clock_timestamp()"
+            " WHERE cell_id = %s AND scheduler = %s AND holder = %s",
+            [cell_id, scheduler, holder],
+        )
+
+
+def unheld(scheduler: str) -> list[tuple[int, str]]:
+    """(id, name) of the cells that nobody runs `scheduler` for."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.id, c.name FROM scheduling_cell AS c LEFT JOIN scheduling_lease AS l"
+            " ON l.cell_id = c.id AND l.scheduler = %s"
+            " WHERE l.id IS NULL OR l.expires_at <= clock_timestamp() ORDER BY c.id",
+            [scheduler],
+        )
+        return cursor.fetchall()

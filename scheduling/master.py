@@ -1,0 +1,185 @@
+"""The master of a cell (§3.1): warm state, advanced from the journal; one pass after another.
+
+    journal.tail ─► CellState ─► schedule_pass ─► commit ─► journal
+                        ▲                           │
+                        └────────── news ───────────┘
+
+`Master.run` is a slice of work: it takes or renews the lease, works until its time is up, and leaves the warm
+state in this process for the next slice. Whoever runs it, however many at once, the commit's re-check keeps
+the cell sound.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+from django.utils import timezone
+
+from quota.permissions import system
+from quota.services import admission
+from scheduling import config, journal, lease, metrics, notices, verdicts
+from scheduling.commit import commit
+from scheduling.core.pass_ import schedule_pass
+from scheduling.core.plan import Plan
+from scheduling.core.policy import Policy
+from scheduling.core.state import CellState
+from scheduling.models import Cell
+from scheduling.services import contact, updates
+from scheduling.services.machines import tasks_leave
+from scheduling.snapshot import load_state
+
+log = structlog.get_logger(__name__)
+
+# What stays pending is looked at again after this long even without news: back-offs and crashed pairs run out.
+RETRY_EVERY_S = 5.0
+HOUSEKEEPING_EVERY_S = 1.0
+_AWAY_S = 1.0
+
+
+@dataclass(slots=True)
+class Master:
+    """One per cell and process. `state` is None until the first slice, and after anything unexpected."""
+
+    cell_id: int
+    scheduler: str = "default"
+    state: CellState | None = None
+    _policy: Policy | None = None
+    _settings: config.CellSettings = field(default_factory=config.CellSettings)
+    _rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    _renewed: float = 0.0
+    _passed: float = 0.0
+    _kept: float = 0.0
+    _silence: contact.Silence = field(default_factory=contact.Silence)
+
+    def run(self, seconds: float) -> bool:
+        """Work for `seconds`. False at once when another holds the lease, or as soon as it is lost."""
+        waiter = notices.Waiter([self.cell_id])
+        until = time.monotonic() + seconds
+        try:
+            while True:
+                try:
+                    if not self._hold_lease():
+                        return False
+                    self.tick()
+                except (OperationalError, InterfaceError) as error:
+                    log.warning("database away", cell_id=self.cell_id, error=str(error).strip())
+                    self._renewed = 0.0
+                    connection.close()
+                    time.sleep(_AWAY_S)
+                if time.monotonic() >= until:
+                    return True
+                waiter.wait(min(notices.POLL_S, max(0.0, until - time.monotonic())))
+                close_old_connections()
+        finally:
+            waiter.close()
+
+    def tick(self) -> None:
+        """Take in the news; do what is due; if anything can be placed, place it."""
+        news = self._advance()
+        now = time.monotonic()
+        if now - self._kept >= HOUSEKEEPING_EVERY_S:
+            self._kept = now
+            self._keep_house()
+            news |= self._advance()
+        if news and updates.updates_advance(self.cell_id):
+            self._advance()
+        state = self._warm()
+        if state.pending and (news or now - self._passed >= RETRY_EVERY_S):
+            self._passed = now
+            self._pass(state)
+
+    def _hold_lease(self) -> bool:
+        now = time.monotonic()
+        if now - self._renewed < lease.RENEW_EVERY_S:
+            return True
+        if lease.renew(self.cell_id, scheduler=self.scheduler) is None:
+            epoch = lease.take(self.cell_id, scheduler=self.scheduler)
+            if epoch is None:
+                self.state = None
+                return False
+            log.info("took the lease", cell_id=self.cell_id, scheduler=self.scheduler, epoch=epoch)
+        self._renewed = now
+        return True
+
+    def _warm(self) -> CellState:
+        if self.state is None:
+            started = time.perf_counter()
+            self.state = load_state(self.cell_id)
+            log.info(
+                "warm state loaded",
+                cell_id=self.cell_id,
+                revision=self.state.revision,
+                seconds=round(time.perf_counter() - started, 3),
+            )
+        return self.state
+
+    def _advance(self) -> bool:
+        """Apply what the journal has beyond the warm state. True when there was anything that matters."""
+        if self.state is None:
+            self._warm()
+            return True
+        news = False
+        try:
+            while records := journal.tail(self.cell_id, after=self.state.revision):
+                for record in records:
+                    self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
+                news = True
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            # A state that could not follow must not be used again; the next tick loads it from the rows.
+            self.state = None
+            raise
+        return news
+
+    def _keep_house(self) -> None:
+        cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
+        self._settings = config.load(cell.settings)
+        self._policy = Policy.of(
+            bands=tuple(admission.bands()),
+            scorer=self._settings.scorer,
+            batch_in_prod_by_reservation=self._settings.batch_in_prod_by_reservation,
+            crashed_pair_s=self._settings.crashed_pair_s,
+        )
+        self._silence.sweep(self.cell_id, self._settings)
+        tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S)
+
+    def _pass(self, state: CellState) -> Plan:
+        assert self._policy is not None
+        started = time.perf_counter()
+        plan = schedule_pass(state, self._policy, now=timezone.now().timestamp(), rng=self._rng)
+        decided = time.perf_counter()
+        outcome = commit(self.cell_id, plan, principal=system("scheduler"))
+        verdicts.store(self.cell_id, plan)
+        committed = time.perf_counter()
+        name = str(self.cell_id)
+        metrics.passes.labels(name).observe(decided - started)
+        metrics.placements.labels(name).inc(len(outcome.applied))
+        metrics.conflicts.labels(name).inc(len(outcome.refused))
+        log.info(
+            "pass",
+            cell_id=self.cell_id,
+            revision=plan.revision,
+            pending=plan.stats.pending,
+            classes=plan.stats.classes,
+            placed=len(outcome.applied),
+            conflicts=len(outcome.refused),
+            unplaced=sum(count for why in plan.unplaced for _, count in why.tasks),
+            pass_ms=round(1000 * (decided - started), 2),
+            commit_ms=round(1000 * (committed - decided), 2),
+        )
+        if outcome.refused:
+            self._passed = 0.0  # look again as soon as the news is in
+        return plan
+
+
+_masters: dict[tuple[int, str], Master] = {}
+
+
+def master_of(cell_id: int, scheduler: str = "default") -> Master:
+    """The warm master of this process."""
+    return _masters.setdefault((cell_id, scheduler), Master(cell_id, scheduler))

@@ -1,0 +1,164 @@
+"""REST of sign-in, tokens, tenants, members, bands and grants."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.cache import cache
+from django.test import Client
+from django.utils import timezone
+
+from quota.models import Membership, Record, Token
+from quota.permissions import Scope, system
+from quota.services.access import token_issue
+from tests.integration import rows
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def _no_rate_limits() -> None:
+    cache.clear()
+
+
+@pytest.fixture
+def world():
+    rows.a_cell()
+    tenant = rows.a_tenant("ubar")
+    rows.a_tenant("other")
+    users = get_user_model().objects
+    owner = users.create_user("ann", password=PASSWORD)
+    Membership.objects.create(tenant=tenant, user=owner, role="owner")
+    users.create_user("root", password=PASSWORD, is_staff=True, is_superuser=True)
+    return tenant
+
+
+def bearer(username: str, *, scopes=tuple(Scope), tenant=None) -> Client:
+    user = get_user_model().objects.get(username=username)
+    _, secret = token_issue(
+        principal=system("test"), user=user, name="test", scopes=[s.value for s in scopes], tenant=tenant
+    )
+    return Client(headers={"authorization": f"Bearer {secret}"})
+
+
+def login(**given):
+    body = {"username": "ann", "password": PASSWORD, "name": "laptop", **given}
+    return Client().post("/api/v1/login/", body, content_type="application/json")
+
+
+def test_a_password_buys_a_token_whose_secret_is_not_kept(world) -> None:
+    answer = login()
+    assert answer.status_code == 201, answer.content
+    secret = answer.json()["secret"]
+    assert secret.startswith("borg_")
+    assert not Token.objects.filter(digest__contains=secret[-20:]).exists()
+    me = Client(headers={"authorization": f"Bearer {secret}"})
+    assert [t["name"] for t in me.get("/api/v1/tenants/").json()["results"]] == ["ubar"]
+
+
+@pytest.mark.parametrize(
+    "given, status, field",
+    [
+        ({"password": "wrong"}, 401, None),
+        ({"scopes": ["everything"]}, 422, "scopes"),
+        ({"name": ""}, 422, "name"),
+        ({"tenant": "other"}, 404, "tenant"),
+        ({"colour": "blue"}, 422, "colour"),
+        ({"expires_at": "2001-01-01T00:00:00Z"}, 422, "expires_at"),
+    ],
+)
+def test_a_bad_sign_in_names_the_field_and_makes_nothing(world, given, status, field) -> None:
+    answer = login(**given)
+    assert answer.status_code == status, answer.content
+    assert answer["Content-Type"] == "application/problem+json"
+    if field:
+        assert field in answer.json()["fields"]
+    assert not Token.objects.exists()
+
+
+def test_guessing_passwords_is_slowed_down(world) -> None:
+    codes = [login(password="wrong").status_code for _ in range(12)]
+    assert codes[-1] == 429
+
+
+@pytest.mark.parametrize("secret", ["nonsense", "borg_abc_def", ""])
+def test_a_token_that_proves_nothing_is_refused(world, secret) -> None:
+    answer = Client(headers={"authorization": f"Bearer {secret}"}).get("/api/v1/tenants/")
+    assert answer.status_code == 401
+    assert "WWW-Authenticate" in answer
+
+
+def test_without_a_token_nothing_is_shown(world) -> None:
+    assert Client().get("/api/v1/tenants/").status_code == 401
+
+
+def test_revoked_and_expired_tokens_say_so(world) -> None:
+    client = bearer("ann")
+    key = client.get("/api/v1/tokens/").json()["results"][0]["key"]
+    assert client.delete(f"/api/v1/tokens/{key}/").status_code == 200
+    answer = client.get("/api/v1/tokens/")
+    assert (answer.status_code, "revoked" in answer.json()["detail"]) == (401, True)
+    client = bearer("ann")
+    Token.objects.filter(revoked_at=None).update(expires_at=timezone.now() - dt.timedelta(minutes=1))
+    assert "expired" in client.get("/api/v1/tokens/").json()["detail"]
+
+
+def test_another_persons_token_can_not_be_revoked(world) -> None:
+    bearer("root")
+    key = Token.objects.get(user__username="root").key
+    assert bearer("ann").delete(f"/api/v1/tokens/{key}/").status_code == 404
+    assert Token.objects.get(key=key).revoked_at is None
+
+
+def test_a_token_can_not_make_a_wider_one(world) -> None:
+    reader = bearer("ann", scopes=[Scope.READ])
+    answer = reader.post(
+        "/api/v1/tokens/", {"name": "x", "scopes": ["write"]}, content_type="application/json"
+    )
+    assert (answer.status_code, answer.json()["code"]) == (403, "scopes-too-wide")
+
+
+def test_owners_set_members_and_others_do_not(world) -> None:
+    get_user_model().objects.create_user("bob", password=PASSWORD)
+    put = {"data": {"role": "operator"}, "content_type": "application/json"}
+    assert bearer("ann").put("/api/v1/tenants/ubar/members/bob/", **put).status_code == 200
+    assert bearer("bob").put("/api/v1/tenants/ubar/members/bob/", **put).status_code == 403
+    assert bearer("bob").get("/api/v1/tenants/other/").status_code == 404
+    record = Record.objects.order_by("-revision").filter(kind="member.set").first()
+    assert (record.tenant, record.actor, record.data["role"]) == ("ubar", "ann", "operator")
+
+
+def test_quota_is_granted_by_an_sre_and_shown_to_the_tenant(world) -> None:
+    body = {"tenant": "ubar", "cell": "cc", "band": "production", "amounts": {"cpu": "2500m", "ram": "1Gi"}}
+    assert (
+        bearer("ann").post("/api/v1/quota/grants/", body, content_type="application/json").status_code == 403
+    )
+    answer = bearer("root").post("/api/v1/quota/grants/", body, content_type="application/json")
+    assert answer.status_code == 201, answer.content
+    (standing,) = bearer("ann").get("/api/v1/quota/").json()
+    assert (standing["granted"]["cpu"], standing["granted"]["ram"]) == (2500, 2**30)
+    assert standing["used"]["cpu"] == 0
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [
+        ({"amounts": {"cpu": "-1"}}, "amounts"),
+        ({"amounts": {"gold": 1}}, "amounts"),
+        ({"band": "noble"}, "band"),
+        ({"tenant": "nobody"}, "tenant"),
+    ],
+)
+def test_a_bad_grant_names_the_field(world, change, field) -> None:
+    body = {"tenant": "ubar", "cell": "cc", "band": "production", "amounts": {"cpu": 1}, **change}
+    answer = bearer("root").post("/api/v1/quota/grants/", body, content_type="application/json")
+    assert answer.status_code in (404, 422)
+    assert field in answer.json()["fields"]
+
+
+def test_a_token_bound_to_a_tenant_sees_that_one_alone(world) -> None:
+    answer = bearer("root", tenant=world).get("/api/v1/tenants/").json()
+    assert [tenant["name"] for tenant in answer["results"]] == ["ubar"]
