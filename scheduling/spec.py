@@ -1,0 +1,426 @@
+"""Job specs, version `borg/v1`: read from a job file, checked, normalised, compared. Pure.
+
+bytes or dict ── parse ──► JobSpec ── groups ──► equal requirements as ranges of indexes
+                   │          ├────── task(i) ─► TaskSpec, the override merged in
+                   ▼          └────── to_json ─► a job file that parses to an equal spec
+                Refused("invalid-spec"), fields: {"task.limit.cpu": what is wrong and the cure}
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from quota.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, Band, band_of
+from quota.errors import Refused
+from quota.resources import Vector, add, scale
+from scheduling.core.requirement import MAX_TASKS, Group, Requirement
+from scheduling.taskspec import Change, Problems, TaskSpec, convert, read_task
+from scheduling.taskspec import change as task_change
+
+API_VERSION = "borg/v1"
+KINDS = {"Job": "job", "AllocSet": "alloc-set"}
+LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
+
+MAX_BYTES = 4 * 2**20
+MAX_LABELS = 64
+MAX_TOTAL = 2**60  # of one resource, all tasks together: sums over a tenant stay inside 64 bits
+
+_LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
+_RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a cell allows. `bands` None: any priority (a stored spec, whose bands may have moved since).
+
+    `extra`: the cell's own named resources, after the fixed ones.
+    """
+
+    max_tasks: int = MAX_TASKS
+    bands: Sequence[Band] | None = DEFAULT_BANDS
+    extra: Sequence[str] = ()
+
+
+class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many tasks of the job may share a machine, a rack, a power domain; 0 is no bound."""
+
+    max_per_machine: int = 0
+    max_per_rack: int = 0
+    max_per_power_domain: int = 0
+
+
+class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How updates go (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no bound."""
+
+    max_down: int = 0
+    max_disruptions: int = 0
+
+
+class Override(msgspec.Struct, frozen=True):
+    """Tasks `first` to `last` differ: `patch` is merged into the job's task (RFC 7396), `task` the result."""
+
+    first: int
+    last: int
+    patch: dict[str, Any]
+    task: TaskSpec
+
+    @property
+    def key(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+class JobSpec(msgspec.Struct, frozen=True, dict=True):
+    """One version of a job, normalised. `base` is the file's `task`; `overrides` in order, never overlapping."""
+
+    name: str
+    tasks: int
+    base: TaskSpec
+    tenant: str = ""
+    cell: str = ""
+    kind: str = "job"
+    labels: dict[str, str] = {}
+    priority: int = FREE_PRIORITY
+    latency_sensitive: bool = False
+    overrides: tuple[Override, ...] = ()
+    spread: Spread = Spread()
+    update: Rolling = Rolling()
+    alloc_set: str = ""
+    reclamation: bool = True
+    extra: tuple[str, ...] = ()
+
+    def task(self, index: int) -> TaskSpec:
+        """What task `index` is asked to be. Raises `IndexError`."""
+        if not 0 <= index < self.tasks:
+            raise IndexError(f"job {self.name} has tasks 0 to {self.tasks - 1}, not {index}")
+        position = bisect.bisect_right(self._starts, index) - 1
+        if position >= 0 and index <= self.overrides[position].last:
+            return self.overrides[position].task
+        return self.base
+
+    def segments(self) -> Iterator[tuple[int, int, TaskSpec]]:
+        """`(first, last, task)` over all indexes, in order; at most twice as many as overrides, plus one."""
+        after = 0
+        for override in self.overrides:
+            if after < override.first:
+                yield after, override.first - 1, self.base
+            yield override.first, override.last, override.task
+            after = override.last + 1
+        if after < self.tasks:
+            yield after, self.tasks - 1, self.base
+
+    def requirement(self, index: int) -> Requirement:
+        return self.requirement_of(self.task(index))
+
+    def requirement_of(self, task: TaskSpec) -> Requirement:
+        return Requirement(
+            limit=task.limit,
+            constraints=task.constraints,
+            max_per_machine=self.spread.max_per_machine,
+            max_per_rack=self.spread.max_per_rack,
+            max_per_power_domain=self.spread.max_per_power_domain,
+        )
+
+    def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
+        """Tasks `first` to `last` (default: all) by equal requirement, adjacent ranges joined."""
+        last = self.tasks - 1 if last is None else last
+        ranges: dict[Requirement, list[tuple[int, int]]] = {}
+        for low, high, task in self.segments():
+            low, high = max(low, first), min(high, last)
+            if low > high:
+                continue
+            known = ranges.setdefault(self.requirement_of(task), [])
+            if known and known[-1][1] + 1 == low:
+                known[-1] = (known[-1][0], high)
+            else:
+                known.append((low, high))
+        return tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items())
+
+    def total(self) -> Vector:
+        """What all tasks together ask for."""
+        result: Vector = (0,) * len(self.base.limit)
+        for group in self.groups():
+            result = add(result, scale(group.requirement.limit, group.size))
+        return result
+
+    def max_down(self) -> int:
+        """How many tasks an update may have down at once."""
+        return self.update.max_down or max(1, self.tasks // 10)
+
+    def at(self, *, cell: str, tenant: str) -> JobSpec:
+        """The same for a cell and tenant that the file left out."""
+        return msgspec.structs.replace(self, cell=cell, tenant=tenant)
+
+    def to_json(self) -> dict[str, Any]:
+        """A job file, ready for JSON, that parses to an equal spec."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": next(kind for kind, stored in KINDS.items() if stored == self.kind),
+            "name": self.name,
+            "tenant": self.tenant,
+            "cell": self.cell,
+            "labels": dict(sorted(self.labels.items())),
+            "priority": self.priority,
+            "appclass": LATENCY_SENSITIVE if self.latency_sensitive else BATCH,
+            "tasks": self.tasks,
+            "task": self.base.to_json(extra=self.extra),
+            "overrides": {override.key: override.patch for override in self.overrides},
+            "spread": msgspec.to_builtins(self.spread),
+            "update": msgspec.to_builtins(self.update),
+            "alloc_set": self.alloc_set,
+            "reclamation": self.reclamation,
+        }
+
+    def digest(self) -> str:
+        """Equal for equal specs, whatever the order or spelling of the file. SHA-256, hexadecimal."""
+        canonical = msgspec.json.encode(self.to_json(), order="deterministic")
+        return hashlib.sha256(canonical).hexdigest()
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [override.first for override in self.overrides]
+
+
+def change(old: JobSpec, new: JobSpec, index: int) -> Change:
+    """What following `new` means for running task `index` of `old`. Raises `IndexError` when either lacks it."""
+    return _change(old, new, old.task(index), new.task(index))
+
+
+def changes(old: JobSpec, new: JobSpec) -> list[tuple[int, int, Change]]:
+    """`(first, last, change)` over the indexes that both have, in order; neighbours of one kind are joined."""
+    result: list[tuple[int, int, Change]] = []
+    ours, theirs = list(old.segments()), list(new.segments())
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        first, last = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+        kind = _change(old, new, ours[i][2], theirs[j][2])
+        if result and result[-1][2] is kind:
+            result[-1] = (result[-1][0], last, kind)
+        else:
+            result.append((first, last, kind))
+        i, j = i + (ours[i][1] == last), j + (theirs[j][1] == last)
+    return result
+
+
+def _change(old: JobSpec, new: JobSpec, before: TaskSpec, after: TaskSpec) -> Change:
+    if (old.latency_sensitive, old.spread) != (new.latency_sensitive, new.spread):
+        return Change.RESTART
+    kind = task_change(before, after)
+    if kind is Change.NONE and (old.priority, old.labels, old.reclamation) != (
+        new.priority, new.labels, new.reclamation,
+    ):  # fmt: skip
+        return Change.IN_PLACE
+    return kind
+
+
+class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape of a job file. `task` and the overrides are read by `scheduling.taskspec`."""
+
+    name: str
+    task: dict[str, Any]
+    apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling
+    kind: str = "Job"
+    tenant: str = ""
+    cell: str = ""
+    labels: dict[str, Any] = {}
+    priority: int | str = FREE_PRIORITY
+    appclass: str | None = None
+    tasks: int = 1
+    overrides: dict[str, Any] = {}
+    spread: Spread = Spread()
+    update: Rolling = Rolling()
+    alloc_set: str = ""
+    reclamation: bool = True
+
+
+def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobSpec:
+    """A job file as a checked, normalised spec.
+
+    Raises `Refused("invalid-spec")` whose `fields` name every problem by its path in the file.
+    """
+    problems = Problems()
+    given = _decode(data)
+    file = convert(given, JobFile, problems, "")
+    spec = None if file is None else _read(file, problems, limits)
+    if problems.found or spec is None:
+        raise _refusal(problems)
+    return spec
+
+
+def load(stored: Mapping[str, Any], *, extra: Sequence[str] = ()) -> JobSpec:
+    """A spec as `to_json` wrote it, whatever bands and limits hold now."""
+    return parse(stored, limits=Limits(bands=None, extra=extra))
+
+
+def _decode(data: bytes | Mapping[str, Any]) -> Any:
+    if not isinstance(data, bytes | bytearray):
+        return data
+    problems = Problems()
+    if len(data) > MAX_BYTES:
+        problems.add("file", f"has {len(data)} bytes; a job file has at most {MAX_BYTES}")
+        raise _refusal(problems)
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        problems.add("file", f"is not JSON: {error}")
+    except RecursionError:
+        problems.add("file", "is nested too deeply to be a job")
+    raise _refusal(problems)
+
+
+def _refusal(problems: Problems) -> Refused:
+    found = list(problems.found.items())
+    told = "; ".join(f"{path}: {message}" for path, message in found[:3])
+    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    return Refused("invalid-spec", f"{told}{more}", fields=problems.found)
+
+
+def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
+    if file.apiVersion != API_VERSION:
+        problems.add("apiVersion", f"{file.apiVersion!r} is not known here; this cell reads {API_VERSION!r}")
+    if file.kind not in KINDS:
+        problems.add("kind", f"{file.kind!r}: one of {', '.join(KINDS)}")
+    problems.label("name", file.name)
+    for path, value in (("tenant", file.tenant), ("cell", file.cell), ("alloc_set", file.alloc_set)):
+        if value:
+            problems.label(path, value)
+    allocation = file.kind == "AllocSet"
+    if allocation and file.alloc_set:
+        problems.add("alloc_set", "an alloc set can't lie in another one; leave it out")
+    priority, latency_sensitive = _read_urgency(file, problems, limits.bands)
+    _check_labels(file.labels, problems)
+    if not 1 <= file.tasks <= limits.max_tasks:
+        problems.add("tasks", f"{file.tasks} tasks; a job has 1 to {limits.max_tasks}")
+    for name, value in msgspec.structs.asdict(file.spread).items():
+        problems.number(f"spread.{name}", value, 0, MAX_TASKS)
+    for name, value in msgspec.structs.asdict(file.update).items():
+        problems.number(f"update.{name}", value, 0, MAX_TASKS)
+    task = read_task(file.task, problems, "task", extra=limits.extra, allocation=allocation)
+    if task is None or problems.found:
+        return None
+    spec = JobSpec(
+        name=file.name,
+        tasks=file.tasks,
+        base=task,
+        tenant=file.tenant,
+        cell=file.cell,
+        kind=KINDS[file.kind],
+        labels=dict(file.labels),
+        priority=priority,
+        latency_sensitive=latency_sensitive,
+        overrides=_read_overrides(file, task, problems, limits, allocation),
+        spread=file.spread,
+        update=file.update,
+        alloc_set=file.alloc_set,
+        reclamation=file.reclamation,
+        extra=tuple(limits.extra),
+    )
+    if not problems.found and max(spec.total()) > MAX_TOTAL:
+        problems.add("task.limit", f"all {spec.tasks} tasks together ask for an absurd amount; ask for less")
+    return spec
+
+
+def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | None) -> tuple[int, bool]:
+    """Priority and whether it is latency-sensitive. A band's name is its lowest priority."""
+    priority = file.priority
+    known = DEFAULT_BANDS if bands is None else bands
+    if isinstance(priority, str):
+        named = [band for band in known if band.name == priority]
+        if not named:
+            names = ", ".join(band.name for band in known)
+            problems.add("priority", f"{priority!r} is no band; give a number or one of {names}")
+            return FREE_PRIORITY, False
+        priority = named[0].low
+    try:
+        prod = band_of(priority, known).prod
+    except LookupError as error:
+        prod = False
+        if bands is not None or not 0 <= priority <= MAX_PRIORITY * 10:
+            problems.add("priority", str(error))
+    if file.appclass is None:
+        return priority, prod
+    if file.appclass not in (LATENCY_SENSITIVE, BATCH):
+        problems.add("appclass", f"{file.appclass!r}: one of {LATENCY_SENSITIVE}, {BATCH}")
+    return priority, file.appclass == LATENCY_SENSITIVE
+
+
+def _check_labels(labels: dict[str, Any], problems: Problems) -> None:
+    if len(labels) > MAX_LABELS:
+        problems.add("labels", f"{len(labels)} labels; at most {MAX_LABELS}")
+    for key, value in labels.items():
+        if not _LABEL_KEY.fullmatch(key):
+            problems.add(
+                f"labels.{key}", "is no name of a label; use letters, digits, '.', '_', '/', '-', at most 128"
+            )
+        if not isinstance(value, str):
+            problems.add(f"labels.{key}", f"{value!r} is no text; put it between quotes")
+        else:
+            problems.text(f"labels.{key}", value, 255)
+
+
+def _read_overrides(
+    file: JobFile, task: TaskSpec, problems: Problems, limits: Limits, allocation: bool
+) -> tuple[Override, ...]:
+    base = task.to_json(extra=limits.extra)
+    read: dict[bytes, tuple[dict[str, Any], TaskSpec] | None] = {}
+    result: list[Override] = []
+    for key, patch in file.overrides.items():
+        path = f"overrides.{key}"
+        span = _RANGE.fullmatch(key)
+        if span is None:
+            problems.add(path, "is no index; write '3', or '0-9' for ten tasks")
+            continue
+        first, last = int(span[1]), int(span[2] or span[1])
+        if not first <= last < file.tasks:
+            problems.add(path, f"is out of range; the job has tasks 0 to {file.tasks - 1}")
+        if not isinstance(patch, dict):
+            problems.add(path, "give the part of the task that differs, such as {limit: {ram: '1Gi'}}")
+            continue
+        known = msgspec.json.encode(patch)
+        if known not in read:
+            merged = read_task(_merge(base, patch), problems, path, extra=limits.extra, allocation=allocation)
+            if merged is not None and merged.ports != task.ports:
+                problems.add(f"{path}.ports", "all tasks of a job have the same ports; put them into task")
+            read[known] = (
+                None if merged is None else (_patch(base, merged.to_json(extra=limits.extra)), merged)
+            )
+        done = read[known]
+        if done is not None and done[0]:
+            result.append(Override(first, last, *done))
+    result.sort(key=lambda override: override.first)
+    for before, after in pairwise(result):
+        if after.first <= before.last:
+            problems.add(f"overrides.{after.key}", f"overlaps with {before.key}; name each task once")
+    return tuple(result)
+
+
+def _merge(base: Any, patch: Any) -> Any:
+    """RFC 7396: objects are merged, null removes, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(base) if isinstance(base, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merge(result.get(name), value)
+    return result
+
+
+def _patch(base: Any, target: dict[str, Any]) -> dict[str, Any]:
+    """The smallest patch that turns `base` into `target`."""
+    patch: dict[str, Any] = {name: None for name in base if name not in target}
+    for name, value in target.items():
+        if name in base and base[name] == value:
+            continue
+        nested = isinstance(value, dict) and isinstance(base.get(name), dict)
+        patch[name] = _patch(base[name], value) if nested else value
+    return patch

@@ -1,0 +1,390 @@
+"""What one task is asked to be: the `task` part of a job file, read and checked. Pure.
+
+Reading collects every problem under its path in the user's file (`task.limit.cpu`) instead of stopping at the
+first, except where the shape itself is wrong. Quantities become integers over `quota.resources.AXIS`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from borglet.messages import HealthCheck, RestartPolicy
+from quota.resources import ACCELERATORS, NAMES, PORTS, QuantityError, Vector, parse_quantity
+from scheduling.core.requirement import Constraint, Relation
+
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at most 63 characters"
+# A task that says nothing about its size gets this much: enough for a small server in any language.
+DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
+
+MAX_COMMAND_BYTES = 64 * 1024
+MAX_ENV_BYTES = 64 * 1024
+MAX_PORTS = 64
+MAX_CONSTRAINTS = 32
+MAX_PACKAGES = 64
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_PORT_NAME = re.compile(
+    r"[a-z]([-a-z0-9]{0,13}[a-z0-9])?"
+)  # RFC 6335: a service name has 15 characters at most
+_USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
+
+
+class Problems:
+    """What is wrong with a file: `{path: what was found and what to do}`, in the order found."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def add(self, path: str, message: str) -> None:
+        # Messages quote what was given, which may be as long as the file.
+        self.found.setdefault(path[:200], message[:500])
+
+    def number(self, path: str, value: float, low: float, high: float) -> None:
+        if not low <= value <= high:  # true of NaN too
+            shown = f"{float(value):g}" if abs(value) < 1e18 else "this"
+            self.add(path, f"{shown} is out of range; give a number from {low:.12g} to {high:.12g}")
+
+    def text(self, path: str, value: str, longest: int) -> None:
+        if "\x00" in value:
+            self.add(path, "holds a NUL character; remove it")
+        elif len(value) > longest:
+            self.add(path, f"has {len(value)} characters; at most {longest} are kept")
+
+    def label(self, path: str, value: str) -> None:
+        if not DNS_LABEL.fullmatch(value):
+            self.add(path, f"{value!r} is no DNS label; {LABEL_CURE}")
+
+
+class Change(StrEnum):
+    """What following another version of the spec means for a running task."""
+
+    NONE = "none"
+    IN_PLACE = "in-place"
+    RESTART = "restart"
+
+
+class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):
+    """The Borglet's policy, and how often a task that crash-loops is tried on another machine (§4)."""
+
+    max_moves: int = 3
+
+    def policy(self) -> RestartPolicy:
+        return RestartPolicy(
+            self.on, self.max_failures, self.window_s, self.backoff_s, self.backoff_max_s
+        )  # fmt: skip
+
+
+class TaskSpec(msgspec.Struct, frozen=True):
+    """One task, normalised. `limit` is a vector over the axis, its ports the number of `ports`."""
+
+    limit: Vector
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    ports: tuple[str, ...] = ()
+    health: HealthCheck | None = None
+    constraints: tuple[Constraint, ...] = ()
+    notice_s: float = 10.0
+    restart: Restart = Restart()
+    max_processes: int = 1024
+    working_dir: str = ""
+    user: str = ""
+    packages: tuple[str, ...] = ()
+
+    def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
+        """As a job file would say it, every field present: what `read_task` turns into an equal value."""
+        return {
+            "command": list(self.command),
+            "env": dict(sorted(self.env.items())),
+            "limit": _limit_json(self.limit, extra),
+            "ports": list(self.ports),
+            "health": None if self.health is None else _health_json(self.health),
+            "constraints": [msgspec.to_builtins(constraint) for constraint in self.constraints],
+            "notice_s": self.notice_s,
+            "restart": msgspec.to_builtins(self.restart),
+            "max_processes": self.max_processes,
+            "working_dir": self.working_dir,
+            "user": self.user,
+            "packages": list(self.packages),
+        }
+
+
+# What a running task can only get by starting again; its other fields change in place.
+_RESTARTS = ("command", "env", "ports", "packages", "user", "working_dir", "max_processes", "constraints")
+
+
+def change(old: TaskSpec, new: TaskSpec) -> Change:
+    """Sizes, health check, notice and restart policy change in place; devices don't."""
+    if old is new or old == new:
+        return Change.NONE
+    if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
+        return Change.RESTART
+    if old.limit[ACCELERATORS] != new.limit[ACCELERATORS] or len(old.limit) != len(new.limit):
+        return Change.RESTART
+    return Change.IN_PLACE
+
+
+class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    http: str | None = None
+    tcp: bool = False
+    port: str | None = None
+    interval_s: float = 5.0
+    timeout_s: float = 2.0
+    grace_s: float = 30.0
+    failures: int = 3
+
+
+class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape of `task` in a job file."""
+
+    command: list[str] = []
+    env: dict[str, Any] = {}
+    limit: dict[str, Any] = {}
+    ports: list[str] = []
+    health: HealthFile | None = None
+    constraints: list[Constraint] = []
+    notice_s: float = 10.0
+    restart: Restart = Restart()
+    max_processes: int = 1024
+    working_dir: str = ""
+    user: str = ""
+    packages: list[str] = []
+
+
+def read_task(
+    given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), allocation: bool = False
+) -> TaskSpec | None:
+    """The task in `given`, as decoded from JSON. None when its shape is wrong; see `problems`.
+
+    `extra`: the cell's own resources. `allocation`: it is an alloc (§2.4), which runs nothing itself.
+    """
+    file = convert(given, TaskFile, problems, path)
+    if file is None:
+        return None
+    _check_command(file, problems, path, allocation)
+    _check_env(file.env, problems, f"{path}.env")
+    ports = _check_ports(file.ports, problems, f"{path}.ports")
+    _check_constraints(file.constraints, problems, f"{path}.constraints")
+    _check_restart(file.restart, problems, f"{path}.restart")
+    problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
+    problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
+    problems.text(f"{path}.working_dir", file.working_dir, 4096)
+    if file.user and not _USER.fullmatch(file.user):
+        problems.add(f"{path}.user", f"{file.user!r} is no user name; leave it out to run as the cell's own")
+    if len(file.packages) > MAX_PACKAGES:
+        problems.add(f"{path}.packages", f"{len(file.packages)} packages; at most {MAX_PACKAGES}")
+    for number, package in enumerate(file.packages):
+        if not _PACKAGE.fullmatch(package):
+            problems.add(f"{path}.packages[{number}]", f"{package!r} is no package name")
+    return TaskSpec(
+        limit=_read_limit(file.limit, len(ports), problems, f"{path}.limit", extra),
+        command=tuple(file.command),
+        env={name: value for name, value in file.env.items() if isinstance(value, str)},
+        ports=ports,
+        health=_read_health(file.health, ports, problems, f"{path}.health"),
+        constraints=tuple(sorted(file.constraints)),
+        notice_s=file.notice_s,
+        restart=file.restart,
+        max_processes=file.max_processes,
+        working_dir=file.working_dir,
+        user=file.user,
+        packages=tuple(file.packages),
+    )
+
+
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+
+
+def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
+    """`given` in the shape of a struct, or None and the first problem, under its path."""
+    try:
+        return msgspec.convert(given, shape)
+    except msgspec.ValidationError as error:
+        text = str(error)
+    where = _PATH.search(text)
+    inner = where.group(1) if where else ""
+    text = _PATH.sub("", text)
+    path = ".".join(part for part in (path, inner) if part)
+    if unknown := _UNKNOWN.match(text):
+        name = unknown.group(1)
+        known = _fields_at(shape, inner)
+        close = difflib.get_close_matches(name, known, 1)
+        cure = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        problems.add(f"{path}.{name}" if path else name, f"unknown field; {cure}")
+    elif missing := _MISSING.match(text):
+        name = missing.group(1)
+        problems.add(f"{path}.{name}" if path else name, "is missing; give it")
+    else:
+        cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else ""
+        problems.add(path or "file", text[0].lower() + text[1:] + cure)
+    return None
+
+
+def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
+    """Names of the fields of the struct that lies at `inner` (`health`, `constraints[2]`) of `shape`."""
+    for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:
+        for field in msgspec.structs.fields(shape):
+            if field.encode_name == part and (nested := _struct_in(field.type)) is not None:
+                shape = nested
+    return [field.encode_name for field in msgspec.structs.fields(shape)]
+
+
+def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
+            return candidate
+    return None
+
+
+def _check_command(file: TaskFile, problems: Problems, path: str, allocation: bool) -> None:
+    if allocation:
+        if file.command or file.health is not None:
+            problems.add(f"{path}.command", "an alloc set runs nothing itself; submit a job into it")
+        return
+    if not file.command or not file.command[0]:
+        problems.add(f"{path}.command", "is missing; give the program and its arguments as a list of texts")
+    elif sum(len(part.encode()) + 1 for part in file.command) > MAX_COMMAND_BYTES:
+        problems.add(f"{path}.command", f"is longer than {MAX_COMMAND_BYTES} bytes; put it into a file")
+    for number, part in enumerate(file.command):
+        problems.text(f"{path}.command[{number}]", part, MAX_COMMAND_BYTES)
+
+
+def _check_env(env: dict[str, Any], problems: Problems, path: str) -> None:
+    size = 0
+    for name, value in env.items():
+        if not _ENV_NAME.fullmatch(name):
+            problems.add(f"{path}.{name}", "is no name of a variable; use letters, digits and underscores")
+        if not isinstance(value, str):
+            problems.add(f"{path}.{name}", f"{value!r} is no text; put it between quotes")
+            continue
+        problems.text(f"{path}.{name}", value, MAX_ENV_BYTES)
+        size += len(name.encode()) + len(value.encode()) + 2
+    if size > MAX_ENV_BYTES:
+        problems.add(path, f"holds {size} bytes; at most {MAX_ENV_BYTES}")
+
+
+def _check_ports(names: list[str], problems: Problems, path: str) -> tuple[str, ...]:
+    if len(names) > MAX_PORTS:
+        problems.add(path, f"{len(names)} ports; at most {MAX_PORTS} a task")
+    for number, name in enumerate(names):
+        if not _PORT_NAME.fullmatch(name):
+            cure = "use lower-case letters, digits and hyphens, a letter first, at most 15 characters"
+            problems.add(f"{path}[{number}]", f"{name!r} is no name of a port; {cure}")
+        elif name in names[:number]:
+            problems.add(f"{path}[{number}]", f"{name!r} is named twice")
+    return tuple(names)
+
+
+def _check_constraints(constraints: list[Constraint], problems: Problems, path: str) -> None:
+    if len(constraints) > MAX_CONSTRAINTS:
+        problems.add(path, f"{len(constraints)} constraints; at most {MAX_CONSTRAINTS}")
+    for number, constraint in enumerate(constraints[:MAX_CONSTRAINTS]):
+        here = f"{path}[{number}]"
+        if not constraint.attribute:
+            problems.add(f"{here}.attribute", "is empty; name an attribute of machines")
+        problems.text(f"{here}.attribute", constraint.attribute, 255)
+        problems.text(f"{here}.value", constraint.value, 255)
+        bare = constraint.relation in (Relation.PRESENT, Relation.ABSENT)
+        if bare and constraint.value:
+            problems.add(f"{here}.value", f"{constraint.relation} takes no value; leave it out")
+        problems.number(f"{here}.weight", constraint.weight, 0, 1000)
+
+
+def _check_restart(restart: Restart, problems: Problems, path: str) -> None:
+    if restart.on not in ("failure", "always", "never"):
+        problems.add(f"{path}.on", f"{restart.on!r}: one of failure, always, never")
+    problems.number(f"{path}.max_failures", restart.max_failures, 0, 1_000_000)
+    problems.number(f"{path}.window_s", restart.window_s, 1, 7 * 86400)
+    problems.number(f"{path}.backoff_s", restart.backoff_s, 0, 3600)
+    problems.number(f"{path}.backoff_max_s", restart.backoff_max_s, 0, 86400)
+    problems.number(f"{path}.max_moves", restart.max_moves, 0, 1_000_000)
+
+
+def _read_limit(
+    given: dict[str, Any], ports: int, problems: Problems, path: str, extra: Sequence[str]
+) -> Vector:
+    names = (*NAMES, *extra)
+    vector = [DEFAULT_LIMIT.get(name, 0) for name in names]
+    vector[PORTS] = ports
+    for name, quantity in given.items():
+        if name not in names:
+            problems.add(f"{path}.{name}", f"no such resource in this cell; it has {', '.join(names)}")
+        elif name == NAMES[PORTS]:
+            problems.add(f"{path}.{name}", "ports are asked for by name: put their names into task.ports")
+        else:
+            try:
+                vector[names.index(name)] = parse_quantity(name, quantity)
+            except QuantityError as error:
+                problems.add(f"{path}.{name}", str(error))
+            # To a Borglet no limit would mean: as much as there is.
+            if name in ("ram", "disk") and vector[names.index(name)] == 0:
+                problems.add(f"{path}.{name}", "0 is not possible, every task takes some; give its most")
+    return tuple(vector)
+
+
+def _read_health(
+    file: HealthFile | None, ports: tuple[str, ...], problems: Problems, path: str
+) -> HealthCheck | None:
+    if file is None:
+        return None
+    if (file.http is None) == (not file.tcp):
+        problems.add(path, "give either http with a path, such as '/', or tcp: true")
+    if file.http is not None and not re.fullmatch(r"/[\x21-\x7e]{0,1023}", file.http):
+        problems.add(f"{path}.http", f"{file.http!r} is no path of a URL; it begins with '/'")
+    port = file.port or (ports[0] if len(ports) == 1 else "")
+    if port not in ports:
+        declared = f"declared are {', '.join(ports)}" if ports else "no port is declared"
+        problems.add(f"{path}.port", f"{port!r} is not in task.ports ({declared}); name one of them")
+    problems.number(f"{path}.interval_s", file.interval_s, 0.1, 3600)
+    problems.number(f"{path}.timeout_s", file.timeout_s, 0.05, 600)
+    problems.number(f"{path}.grace_s", file.grace_s, 0, 86400)
+    problems.number(f"{path}.failures", file.failures, 1, 1000)
+    return HealthCheck(
+        kind="tcp" if file.http is None else "http",
+        port=port,
+        path=file.http if file.http is not None else "/",
+        interval_s=file.interval_s,
+        timeout_s=file.timeout_s,
+        grace_s=file.grace_s,
+        failures=file.failures,
+    )
+
+
+def _health_json(check: HealthCheck) -> dict[str, Any]:
+    kind: dict[str, Any] = {"tcp": True} if check.kind == "tcp" else {"http": check.path}
+    return kind | {
+        "port": check.port,
+        "interval_s": check.interval_s,
+        "timeout_s": check.timeout_s,
+        "grace_s": check.grace_s,
+        "failures": check.failures,
+    }
+
+
+def _limit_json(limit: Vector, extra: Sequence[str]) -> dict[str, int | str]:
+    return {
+        name: _quantity_json(name, value)
+        for index, (name, value) in enumerate(zip((*NAMES, *extra), limit, strict=False))
+        if index != PORTS and (value or name in DEFAULT_LIMIT)
+    }
+
+
+def _quantity_json(name: str, value: int) -> int | str:
+    """The shortest exact way to write a quantity: 2000 milli-cores are `2`, 2**26 bytes `"64Mi"`."""
+    if name in ("cpu", "accelerators"):
+        return value // 1000 if value % 1000 == 0 else f"{value}m"
+    if name in ("ram", "disk", "disk_bandwidth"):
+        for suffix, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if value and value % size == 0:
+                return f"{value // size}{suffix}"
+    return value

@@ -1,0 +1,290 @@
+"""Job files: what is accepted, what it means, and the sentence for each that is not."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from borglet.messages import HealthCheck
+from quota.errors import Refused
+from quota.resources import CPU, DISK, PORTS, RAM
+from scheduling import spec
+from scheduling.spec import Limits, parse
+from scheduling.taskspec import Change
+
+
+def hello(**changes: Any) -> dict[str, Any]:
+    """The smallest job that serves something, with changes to the file."""
+    return {"name": "hello", "tasks": 3, "task": {"command": ["serve"], "ports": ["http"]}, **changes}
+
+
+def with_task(**changes: Any) -> dict[str, Any]:
+    return hello(task={"command": ["serve"], "ports": ["http"], **changes})
+
+
+def refused(data: Any, **limits: Any) -> dict[str, str]:
+    with pytest.raises(Refused) as caught:
+        parse(data, limits=Limits(**limits))
+    assert caught.value.code == "invalid-spec"
+    assert all(path in caught.value.detail for path in list(caught.value.fields)[:3])
+    return caught.value.fields
+
+
+def test_a_newcomer_needs_a_name_a_command_and_nothing_else() -> None:
+    job = parse({"name": "hello", "task": {"command": ["true"]}})
+    assert (job.tasks, job.priority, job.latency_sensitive, job.kind) == (1, 0, False, "job")
+    assert (job.base.limit[CPU], job.base.limit[RAM], job.base.limit[DISK]) == (100, 2**27, 100 * 2**20)
+
+
+@pytest.mark.parametrize(
+    "priority, number, urgent",
+    [
+        ("production", 120, True),
+        ("monitoring", 360, True),
+        ("batch", 100, False),
+        ("best-effort", 0, False),
+        (200, 200, True),
+    ],
+)
+def test_a_band_gives_the_priority_and_the_class(priority: str | int, number: int, urgent: bool) -> None:
+    job = parse(hello(priority=priority))
+    assert (job.priority, job.latency_sensitive) == (number, urgent)
+
+
+def test_the_class_may_be_given_against_the_band() -> None:
+    assert not parse(hello(priority="production", appclass="batch")).latency_sensitive
+    assert parse(hello(appclass="latency-sensitive")).latency_sensitive
+
+
+def test_quantities_become_integers_of_the_axis() -> None:
+    job = parse(
+        with_task(limit={"cpu": "1.5", "ram": "64Mi", "disk": "1G", "tpu": 2}), limits=Limits(extra=("tpu",))
+    )
+    assert job.base.limit == (1500, 2**26, 10**9, 0, 0, 1, 2)
+    assert job.base.limit[PORTS] == 1
+
+
+def test_a_health_check_takes_the_only_port() -> None:
+    job = parse(with_task(health={"http": "/ready", "interval_s": 1}))
+    assert job.base.health == HealthCheck(kind="http", port="http", path="/ready", interval_s=1.0)
+    assert parse(with_task(health={"tcp": True})).base.health == HealthCheck(kind="tcp", port="http")
+
+
+PRESENT = {"attribute": "ssd", "relation": "present"}
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    (hello(priorty=3), "priorty", "did you mean 'priority'"),
+    (with_task(comand=["x"]), "task.comand", "did you mean 'command'"),
+    (with_task(health={"http": "/", "prt": "http"}), "task.health.prt", "did you mean 'port'"),
+    (with_task(restart={"on": "failure", "tries": 1}), "task.restart.tries", "unknown field"),
+    (hello(spread={"machine": 1}), "spread.machine", "did you mean 'max_per_machine'"),
+    ({"name": "a"}, "task", "is missing"),
+    ({"task": {"command": ["a"]}}, "name", "is missing"),
+    (hello(name="Hello"), "name", "no DNS label"),
+    (hello(name="hello\n"), "name", "no DNS label"),
+    (hello(name="a" * 64), "name", "no DNS label"),
+    (hello(tenant="7up"), "tenant", "no DNS label"),
+    (hello(cell="c_c"), "cell", "no DNS label"),
+    (hello(alloc_set="-"), "alloc_set", "no DNS label"),
+    (with_task(ports=["HTTP"]), "task.ports[0]", "no name of a port"),
+    (with_task(ports=["a" * 16]), "task.ports[0]", "at most 15"),
+    (with_task(ports=["http", "http"]), "task.ports[1]", "named twice"),
+    (hello(apiVersion="borg/v9"), "apiVersion", "borg/v1"),
+    (hello(kind="Pod"), "kind", "Job, AllocSet"),
+    (hello(priority=451), "priority", "monitoring 360-450"),
+    (hello(priority=-1), "priority", "in no band"),
+    (hello(priority="urgent"), "priority", "production"),
+    (hello(appclass="fast"), "appclass", "latency-sensitive, batch"),
+    (hello(tasks=0), "tasks", "1 to"),
+    (hello(tasks=-3), "tasks", "1 to"),
+    (hello(tasks="3"), "tasks", "expected `int`, got `str`"),
+    (hello(labels={"": "x"}), "labels.", "no name of a label"),
+    (hello(labels={"team": 3}), "labels.team", "quotes"),
+    (hello(labels={"team": "x" * 256}), "labels.team", "at most 255"),
+    (hello(labels={f"l{n}": "" for n in range(65)}), "labels", "at most 64"),
+    (hello(task={}), "task.command", "is missing"),
+    (with_task(command=[""]), "task.command", "is missing"),
+    (with_task(command="serve"), "task.command", "expected `array`, got `str`"),
+    (with_task(command=["serve", 8080]), "task.command[1]", "expected `str`"),
+    (with_task(command=["a\x00b"]), "task.command[0]", "NUL"),
+    (with_task(command=["a" * 70_000]), "task.command", "longer than"),
+    (with_task(env={"A-B": "x"}), "task.env.A-B", "no name of a variable"),
+    (with_task(env={"A": 1}), "task.env.A", "quotes"),
+    (with_task(env={"A": "x" * 40_000, "B": "x" * 40_000}), "task.env", "at most"),
+    (with_task(limit={"cpu": "-1"}), "task.limit.cpu", "no quantity"),
+    (with_task(limit={"cpu": -0.5}), "task.limit.cpu", "no quantity"),
+    (with_task(limit={"ram": "9999999Ti"}), "task.limit.ram", "absurd"),
+    (with_task(limit={"ram": "10MB"}), "task.limit.ram", "no suffix"),
+    (with_task(limit={"ram": 0}), "task.limit.ram", "0 is not possible"),
+    (with_task(limit={"cpu": True}), "task.limit.cpu", "no quantity"),
+    (with_task(limit={"gpu": 1}), "task.limit.gpu", "no such resource"),
+    (with_task(limit={"ports": 3}), "task.limit.ports", "by name"),
+    (with_task(health={"http": "/", "port": "grpc"}), "task.health.port", "declared are http"),
+    (with_task(ports=[], health={"http": "/"}), "task.health.port", "no port is declared"),
+    (with_task(health={"http": "ready"}), "task.health.http", "begins with '/'"),
+    (with_task(health={}), "task.health", "either http"),
+    (with_task(health={"http": "/", "tcp": True}), "task.health", "either http"),
+    (with_task(health={"http": "/", "interval_s": 0}), "task.health.interval_s", "out of range"),
+    (with_task(constraints=[{"attribute": "a", "relation": "~"}]), "task.constraints[0].relation", "present, absent"),
+    (with_task(constraints=[{"attribute": "a", "relation": "="}] * 33), "task.constraints", "at most 32"),
+    (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "leave it out"),
+    (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
+    (with_task(restart={"on": "often"}), "task.restart.on", "one of failure, always, never"),
+    (with_task(max_processes=0), "task.max_processes", "out of range"),
+    (with_task(user="root;"), "task.user", "no user name"),
+    (with_task(packages=["a b"]), "task.packages[0]", "no package name"),
+    (hello(overrides={"3": {"notice_s": 1}}), "overrides.3", "tasks 0 to 2"),
+    (hello(overrides={"2-1": {"notice_s": 1}}), "overrides.2-1", "out of range"),
+    (hello(overrides={"x": {}}), "overrides.x", "no index"),
+    (hello(overrides={"1": 5}), "overrides.1", "the part of the task"),
+    (hello(overrides={"1": {"limit": {"cpu": "-1"}}}), "overrides.1.limit.cpu", "no quantity"),
+    (hello(overrides={"1": {"ports": ["x"]}}), "overrides.1.ports", "the same ports"),
+    (hello(overrides={"0-1": {"notice_s": 1}, "1": {"notice_s": 2}}), "overrides.1", "overlaps with 0-1"),
+    (hello(kind="AllocSet"), "task.command", "runs nothing itself"),
+    (hello(tasks=100_000, task={"command": ["x"], "limit": {"ram": 2**53}}), "task.limit", "together"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data, path, cure", BAD, ids=[f"{n}-{path}" for n, (_, path, _) in enumerate(BAD)])
+def test_bad_input_is_named_by_its_path(data: dict[str, Any], path: str, cure: str) -> None:
+    fields = refused(json.dumps(data).encode())
+    assert path in fields
+    assert cure in fields[path]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"3", b"nonsense", b"\xff", b'{"name": "\\ud800"}', b"[" * 100_000]
+)
+def test_what_is_no_json_object_is_told_so(data: bytes) -> None:
+    assert "file" in refused(data)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize(
+    "field", ['"tasks":%s', '"priority":%s', '"update":{"max_down":%s}', '"overrides":{"%s":{}}']
+)
+def test_absurd_numbers_are_refused_too(field: str, digits: int) -> None:
+    refused(('{"name":"a","task":{"command":["a"]},' + field % ("1" * digits) + "}").encode())
+
+
+def test_all_problems_are_told_at_once() -> None:
+    fields = refused(hello(name="X", tasks=0, task={"command": [], "limit": {"cpu": "lots"}}))
+    assert set(fields) == {"name", "tasks", "task.command", "task.limit.cpu"}
+
+
+def test_a_cell_sets_its_own_bounds() -> None:
+    assert "tasks" in refused(hello(tasks=11), max_tasks=10)
+
+
+def test_an_override_is_merged_into_its_tasks_alone() -> None:
+    job = parse(
+        hello(
+            tasks=10, overrides={"3-4": {"limit": {"cpu": 2}, "env": {"A": "x"}}, "7": {"command": ["other"]}}
+        )
+    )
+    assert [job.task(index).limit[CPU] for index in (2, 3, 4, 5)] == [100, 2000, 2000, 100]
+    assert job.task(4).limit[RAM] == job.base.limit[RAM]
+    assert job.task(7).command == ("other",)
+    assert [(first, last) for first, last, _ in job.segments()] == [(0, 2), (3, 4), (5, 6), (7, 7), (8, 9)]
+    with pytest.raises(IndexError, match="tasks 0 to 9"):
+        job.task(10)
+
+
+def test_groups_join_equal_requirements() -> None:
+    job = parse(
+        hello(
+            tasks=10,
+            overrides={"3-4": {"limit": {"cpu": 2}}, "7": {"command": ["other"]}, "8": {"limit": {"cpu": 2}}},
+        )
+    )
+    small, large = job.groups()
+    assert (small.ranges, large.ranges) == (((0, 2), (5, 7), (9, 9)), ((3, 4), (8, 8)))
+    assert job.total()[CPU] == 7 * 100 + 3 * 2000
+    assert [group.ranges for group in job.groups(4, 5)] == [((4, 4),), ((5, 5),)]
+
+
+FULL = hello(
+    tenant="ubar", cell="cc", labels={"b": "1", "a": "2"}, priority="production", tasks=20,
+    task={
+        "command": ["serve"], "env": {"B": "1", "A": "2"}, "ports": ["http", "rpc"],
+        "limit": {"cpu": "250m", "ram": "1Gi"}, "health": {"http": "/", "port": "http"}, "notice_s": 30,
+        "constraints": [PRESENT, {"attribute": "arch", "relation": "=", "value": "x86_64"}],
+    },
+    overrides={
+        "5-9": {"health": None, "limit": {"accelerators": 1}},
+        "11": {"env": {"B": None}},
+        "12": {"limit": {"cpu": "250m"}},
+    },
+    spread={"max_per_rack": 2}, update={"max_down": 3},
+)  # fmt: skip
+
+
+def test_a_spec_written_out_reads_back_equal() -> None:
+    job = parse(FULL)
+    again = spec.load(json.loads(json.dumps(job.to_json(), sort_keys=True)))
+    assert again == job
+    assert again.digest() == job.digest()
+    assert [override.key for override in job.overrides] == ["5-9", "11"]
+
+
+def test_the_digest_sees_content_and_not_spelling() -> None:
+    job = parse(FULL)
+    spelled = json.loads(json.dumps(FULL))
+    spelled["priority"] = 120
+    spelled["task"]["limit"] = {"ram": str(2**30), "cpu": 0.25}
+    spelled["labels"] = {"a": "2", "b": "1"}
+    assert parse(spelled).digest() == job.digest()
+    assert parse({**FULL, "tasks": 21}).digest() != job.digest()
+
+
+@pytest.mark.parametrize(
+    "field, value, expected",
+    [
+        ("limit", {"cpu": 2}, Change.IN_PLACE),
+        ("health", {"tcp": True}, Change.IN_PLACE),
+        ("notice_s", 1, Change.IN_PLACE),
+        ("restart", {"on": "always"}, Change.IN_PLACE),
+        ("command", ["other"], Change.RESTART),
+        ("env", {"A": "1"}, Change.RESTART),
+        ("ports", ["http", "rpc"], Change.RESTART),
+        ("packages", ["web"], Change.RESTART),
+        ("user", "nobody", Change.RESTART),
+        ("constraints", [PRESENT], Change.RESTART),
+        ("limit", {"accelerators": 1}, Change.RESTART),
+        ("command", ["serve"], Change.NONE),
+    ],
+)  # fmt: skip
+def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Change) -> None:
+    assert spec.change(parse(hello()), parse(with_task(**{field: value})), 0) is expected
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"priority": 5}, Change.IN_PLACE),
+        ({"labels": {"a": "b"}}, Change.IN_PLACE),
+        ({"tasks": 5}, Change.NONE),
+        ({"update": {"max_down": 2}}, Change.NONE),
+        ({"spread": {"max_per_rack": 1}}, Change.RESTART),
+        ({"appclass": "latency-sensitive"}, Change.RESTART),
+    ],
+)  # fmt: skip
+def test_changes_of_the_job_reach_its_tasks(changes: dict[str, Any], expected: Change) -> None:
+    assert spec.change(parse(hello()), parse(hello(**changes)), 2) is expected
+
+
+def test_changes_are_told_by_ranges() -> None:
+    old = parse(hello(tasks=8, overrides={"2-3": {"env": {"A": "1"}}}))
+    new = parse(hello(tasks=6, overrides={"3-4": {"env": {"A": "1"}}}))
+    assert spec.changes(old, new) == [
+        (0, 1, Change.NONE), (2, 2, Change.RESTART), (3, 3, Change.NONE), (4, 4, Change.RESTART), (5, 5, Change.NONE)
+    ]  # fmt: skip
+
+
+def test_twenty_thousand_tasks_are_grouped_at_once() -> None:
+    job = parse(hello(tasks=20_000, overrides={"7": {"limit": {"cpu": 3}}}))
+    started = time.perf_counter()
+    assert sum(group.size for group in job.groups()) == 20_000
+    assert time.perf_counter() - started < 0.05
