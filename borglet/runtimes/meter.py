@@ -14,6 +14,8 @@ from borglet.runtimes.proctable import Process
 
 # A walk over more entries than this is given up: the figure is then a lower bound.
 MAX_WALKED = 200_000
+# The kernel books CPU time at its ticks, some milliseconds apart: over less than this a rate is noise.
+MIN_INTERVAL_S = 0.2
 
 
 @dataclass(slots=True)
@@ -25,12 +27,13 @@ class Metered:
     directories: tuple[Path, ...]  # what counts as the task's disk
     cpu_ns: int | None = None  # at the last measurement; None: adopted, its past use is no news
     at: float = field(default_factory=time.monotonic)
+    cpu_milli: int = 0
     disk_bytes: int = 0
     disk_at: float | None = None
 
 
 class Meter:
-    """CPU is the mean since the last call. One reading of the process table serves all tasks."""
+    """CPU is the mean since the last call, over 0.2 s at least. One reading of the process table serves all tasks."""
 
     def __init__(self, tree: CgroupTree | None) -> None:
         self._tree = tree
@@ -47,12 +50,15 @@ class Meter:
                     children = proctable.children_of(processes)
                 measured = _fill(measured, processes, children, task.supervisor_pid)
             now = time.monotonic()
-            cpu_ns = measured.cpu_ns or 0
-            spent = cpu_ns - task.cpu_ns if task.cpu_ns is not None else 0
-            elapsed_ns = max(1e6, (now - task.at) * 1e9)
-            task.cpu_ns, task.at = cpu_ns, now
+            elapsed_s = now - task.at
+            if task.cpu_ns is None:
+                task.cpu_ns, task.at = measured.cpu_ns or 0, now
+            elif elapsed_s >= MIN_INTERVAL_S:
+                spent_ns = max(0, (measured.cpu_ns or 0) - task.cpu_ns)
+                task.cpu_milli = round(spent_ns / elapsed_s / 1e6)
+                task.cpu_ns, task.at = measured.cpu_ns or 0, now
             found[key] = Usage(
-                cpu_milli=max(0, round(1000 * spent / elapsed_ns)),
+                cpu_milli=task.cpu_milli,
                 ram_bytes=measured.ram_bytes or 0,
                 disk_bytes=task.disk_bytes,
                 processes=measured.processes or 0,

@@ -116,6 +116,14 @@ async def test_when_the_supervisor_is_killed_nothing_of_the_task_is_left(machine
         assert (await end_of(runtime)).run == 2
 
 
+async def test_the_kernel_ends_a_task_whose_supervisor_dies_with_nobody_above(machine: Machine) -> None:
+    kill_a_borglet_that_started(machine, "sleep", "100")
+    supervisor = supervisor_pid(machine)
+    (task,) = descendants(supervisor)
+    os.kill(supervisor, signal.SIGKILL)
+    await eventually(lambda: not is_alive(task), "the task's end")
+
+
 async def test_supervisor_and_borglet_killed_together(machine: Machine) -> None:
     kill_a_borglet_that_started(machine, sys.executable, "-c", DAEMON_AND_CHILD)
     supervisor = supervisor_pid(machine)
