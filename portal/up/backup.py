@@ -1,0 +1,271 @@
+"""`make backup` and `make restore`: a home as one tar file.
+
+    python -m portal.up.backup save [FILE]      while it runs, or not
+    python -m portal.up.backup restore FILE     into a BORG_HOME that does not exist yet
+
+A backup holds a dump of the database at one instant, what was generated, the TLS authority, and who the
+machines of this host are: not their tasks, and not Redis, which only caches. It opens with a manifest of sizes
+and SHA-256 sums; nothing is restored before all of them were checked. A restored cell begins a new history, so
+that a Borglet that knows more than the backup keeps its tasks in quarantine instead of killing them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from portal.up import children, engines
+from portal.up.account import AccountError
+from portal.up.environment import environment
+from portal.up.home import LAYOUT, Home, HomeError
+from portal.up.options import OptionError, Options
+
+FORMAT = 1
+_DUMP = "database.dump"
+_MANIFEST = "manifest.json"
+_FILES = ("secrets.json", "client.toml", "layout")
+_TREES = ("authority",)
+# Of a machine only the files at its top, its identity; below lie tasks.
+_TOPS = ("borglet", "fleet")
+_LARGEST_TOP_BYTES = 2**20
+_READY_S = 90.0
+
+
+class BackupError(RuntimeError):
+    """A backup can't be made or restored; nothing was changed."""
+
+
+def save(home: Home, file: Path) -> dict[str, Any]:
+    """Write a backup of `home` to `file` (mode 0600) and return its manifest.
+
+    Raises `BackupError` if there is no such home, if `file` exists, or if the dump fails.
+    """
+    if not home.exists or not (home.path / "postgres" / "PG_VERSION").exists():
+        raise BackupError(f"{home.path} holds no data to save; is BORG_HOME right?")
+    if file.exists():
+        raise BackupError(f"{file} exists already; choose another FILE=…")
+    partial = file.with_name(f".{file.name}.partial")
+    with tempfile.TemporaryDirectory(prefix="borg-backup-", dir=file.parent) as folder:
+        dump = Path(folder) / _DUMP
+        with _database(home) as url:
+            _run("pg_dump", "--format=custom", "--no-owner", f"--file={dump}", url)
+        sources = {_DUMP: dump, **_sources(home.path)}
+        manifest = {
+            "format": FORMAT,
+            "version": version("borg-portal"),
+            "layout": LAYOUT,
+            "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": {name: _measure(path) for name, path in sorted(sources.items())},
+        }
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w") as tar:
+                _add(tar, _MANIFEST, io.BytesIO(json.dumps(manifest, indent=2).encode()))
+                for name, path in sources.items():
+                    with path.open("rb") as content:
+                        _add(tar, name, content)
+                raw.flush()
+                os.fsync(raw.fileno())
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
+    return manifest
+
+
+def restore(options: Options, file: Path) -> dict[str, Any]:
+    """Make a home from a backup, all or nothing, and return the manifest.
+
+    Raises `BackupError` for a damaged file, one of a newer version, and a home that exists.
+    """
+    home = Home(options.home)
+    if home.path.exists() and any(home.path.iterdir()):
+        raise BackupError(
+            f"{home.path} exists and is not empty. A backup is restored into a new home: stop what runs there, "
+            f"move it away (mv {home.path} {home.path}.old), and try again."
+        )
+    if not file.is_file():
+        raise BackupError(f"There is no file {file}")
+    home.path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Home(home.path.with_name(f"{home.path.name}.restoring"))
+    if fresh.path.exists():  # of a restore that was killed
+        shutil.rmtree(fresh.path)
+    try:
+        fresh.path.mkdir(mode=0o711)
+        manifest = _unpack(file, fresh.path)
+        fresh.prepare()
+        _load(options, fresh)
+        if home.path.exists():
+            home.path.rmdir()
+        fresh.path.rename(home.path)
+    finally:
+        if fresh.path.exists():
+            shutil.rmtree(fresh.path)
+    return manifest
+
+
+def _load(options: Options, home: Home) -> None:
+    """Fill a new PostgreSQL from the dump, migrate it to this version, and begin a new history."""
+    dump = home.path / _DUMP
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context((home.log / "restore.log").open("ab"))
+        postgres = engines.start_postgres(home.path, output=log.fileno())
+        stack.callback(postgres.stop)
+        redis = engines.start_redis(home.path, output=log.fileno())
+        stack.callback(redis.stop)
+        postgres.wait_ready(_READY_S)
+        redis.wait_ready(_READY_S)
+        _run("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={postgres.url}", str(dump))
+        env = environment(
+            options,
+            os.environ,
+            database_url=postgres.url,
+            redis_url=redis.url,
+            secret_key=home.secrets_read()["secret_key"],
+        )
+        env = {**env, "BORG_HOME": str(home.path), "BORG_AUTHORITY": str(home.path / "authority")}
+        for command in ("migrate", "new_history"):
+            _checked([sys.executable, "-m", "django", command], env)
+    dump.unlink()
+
+
+@contextlib.contextmanager
+def _database(home: Home) -> Iterator[str]:
+    """The address of the home's PostgreSQL; started for as long as needed if it does not run."""
+    if children.record_find(home.run / "postgres.pid") is not None:
+        sockets = (home.path / "postgres" / "postmaster.pid").read_text().splitlines()[4]
+        yield f"postgresql:///{engines.DATABASE}?host={sockets}&user=postgres"
+        return
+    with home.lock(), (home.log / "backup.log").open("ab") as log:
+        engine = engines.start_postgres(home.path, output=log.fileno())
+        try:
+            engine.wait_ready(_READY_S)
+            yield engine.url
+        finally:
+            engine.stop()
+
+
+def _sources(home: Path) -> dict[str, Path]:
+    """What is saved beside the database, by its name in the backup."""
+    found = [home / name for name in _FILES]
+    for tree in _TREES:
+        found += sorted((home / tree).rglob("*"))
+    for top in _TOPS:
+        found += [path for path in sorted((home / top).glob("*")) if path.is_file()]
+    kept = [path for path in found if path.is_file() and not path.is_symlink()]
+    return {
+        path.relative_to(home).as_posix(): path
+        for path in kept
+        if path.parent.name not in _TOPS or path.stat().st_size <= _LARGEST_TOP_BYTES
+    }
+
+
+def _unpack(file: Path, folder: Path) -> dict[str, Any]:
+    """Check and unpack. Only what the manifest lists is written, as plain private files."""
+    try:
+        with tarfile.open(file, mode="r:") as tar:
+            members = iter(tar)
+            first = next(members, None)
+            opened = tar.extractfile(first) if first is not None and first.name == _MANIFEST else None
+            if opened is None:
+                raise BackupError(f"{file} is no backup of Borg Portal: it does not open with a manifest")
+            manifest: dict[str, Any] = json.loads(opened.read())
+            if manifest["format"] > FORMAT or manifest["layout"] > LAYOUT:
+                raise BackupError(
+                    f"{file} was made by version {manifest['version']}, which is newer than this one "
+                    f"({version('borg-portal')}); restore it with that version"
+                )
+            missing = dict(manifest["files"])
+            for member in members:
+                expected = missing.pop(member.name, None)
+                content = tar.extractfile(member) if member.isreg() else None
+                if expected is None or content is None or not _plain(member.name):
+                    raise BackupError(f"{file} holds {member.name!r}, which its manifest does not list")
+                _extract(file, member.name, content, folder / member.name, expected)
+    except (tarfile.TarError, ValueError, KeyError, TypeError) as error:
+        raise BackupError(f"{file} is damaged: {error}") from error
+    if missing:
+        raise BackupError(f"{file} is damaged: {min(missing)} is missing")
+    if _DUMP not in manifest["files"]:
+        raise BackupError(f"{file} holds no database")
+    return manifest
+
+
+def _extract(file: Path, name: str, content: Any, target: Path, expected: dict[str, Any]) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        shutil.copyfileobj(content, out, 2**20)
+    if _measure(target) != expected:
+        raise BackupError(f"{file} is damaged: the checksum of {name} is wrong")
+
+
+def _plain(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and path.as_posix() == name
+
+
+def _measure(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _add(tar: tarfile.TarFile, name: str, content: Any) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = content.seek(0, os.SEEK_END)
+    content.seek(0)
+    entry.mode = 0o600
+    tar.addfile(entry, content)
+
+
+def _run(program: str, *arguments: str) -> None:
+    binary = engines.postgres_binaries() / program
+    _checked([str(binary), *arguments], {"PATH": os.defpath, "LC_ALL": "C.UTF-8"})
+
+
+def _checked(argv: Sequence[str], env: dict[str, str]) -> None:
+    done = subprocess.run(
+        argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        what = " ".join(Path(part).name for part in argv[:4])
+        raise BackupError(f"{what} failed with status {done.returncode}:\n{done.stderr.strip()[-2000:]}")
+
+
+def main(argv: list[str]) -> int:
+    try:
+        options = Options.read(os.environ)
+        match argv:
+            case ["save", *rest] if len(rest) <= 1:
+                stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+                file = Path(rest[0] if rest else f"borg-{stamp}.tar").resolve()
+                manifest = save(Home(options.home), file)
+                print(f"Saved {options.home} in {file}: {len(manifest['files'])} files. Keep it private.")
+            case ["restore", name]:
+                manifest = restore(options, Path(name).resolve())
+                print(
+                    f"Restored the backup of {manifest['created_at']} to {options.home}; `make up` starts it."
+                )
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 2
+    except (BackupError, HomeError, AccountError, OptionError, engines.EngineError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
