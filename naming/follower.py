@@ -27,6 +27,7 @@ SLICE = 1_000  # events applied between two looks at the sockets: about a millis
 COALESCE_S = 0.02  # between rounds under constant news
 POLL_S = 1.0
 RETRY_S = 0.5
+FAULT_S = 5.0
 STALE_S = 30.0
 
 
@@ -58,6 +59,10 @@ class Follower:
                         log.warning("journal unreachable, answering from memory", error=str(error))
                     self._away = True
                     await asyncio.sleep(RETRY_S)
+                except Exception:
+                    # Old answers are better than none: the status turns stale, the log says why.
+                    log.exception("journal not followed, answering from memory")
+                    await asyncio.sleep(FAULT_S)
         finally:
             watch.cancel()
             self._thread.submit(self._source.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -35,14 +36,15 @@ class JournalNews:
         self._configured = False
 
     def cells(self) -> list[CellFacts]:
-        cells = self._read(selectors.cell_facts)
-        if self._only:
-            cells = [facts for facts in cells if facts.name in self._only]
-        self._wait_for(facts.cell_id for facts in cells)
-        return cells
+        cells = self._followed()
+        # A notice sent before the subscription is lost, so what is new since then is read again.
+        return self._followed() if self._subscribe(facts.cell_id for facts in cells) else cells
 
     def snapshot(self, cell_id: int) -> Snapshot:
-        return self._read(selectors.snapshot, cell_id)
+        try:
+            return self._read(selectors.snapshot, cell_id)
+        except LookupError as error:
+            raise NewsUnavailable(f"the cell is gone: {error}") from error
 
     def tail(self, cell_id: int, after: int) -> list[News]:
         try:
@@ -53,8 +55,9 @@ class JournalNews:
 
     def wait(self, timeout_s: float) -> None:
         if self._waiter is None:
-            self._waiter = notices.Waiter(self._waits_for)
-        self._waiter.wait(timeout_s)
+            time.sleep(timeout_s)  # there is no cell yet
+        else:
+            self._waiter.wait(timeout_s)
 
     def close(self) -> None:
         if self._waiter is not None:
@@ -62,13 +65,22 @@ class JournalNews:
             self._waiter = None
         connection.close()
 
-    def _wait_for(self, cell_ids: Iterable[int]) -> None:
+    def _followed(self) -> list[CellFacts]:
+        cells = self._read(selectors.cell_facts)
+        return [facts for facts in cells if not self._only or facts.name in self._only]
+
+    def _subscribe(self, cell_ids: Iterable[int]) -> bool:
+        """Whether the subscription had to be changed."""
         ids = tuple(sorted(cell_ids))
-        if ids != self._waits_for:
-            if self._waiter is not None:
-                self._waiter.close()
-            self._waiter = None
-            self._waits_for = ids
+        if ids == self._waits_for:
+            return False
+        if self._waiter is not None:
+            self._waiter.close()
+        self._waiter = notices.Waiter(ids) if ids else None
+        self._waits_for = ids
+        if self._waiter is not None:
+            self._waiter.wait(0.0)
+        return True
 
     def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._configured:

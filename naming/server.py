@@ -14,6 +14,7 @@ import socket
 import sys
 from contextlib import suppress
 from random import Random
+from typing import cast
 
 import dns.rcode
 import structlog
@@ -114,8 +115,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         response = self._server.answer(data, "udp")

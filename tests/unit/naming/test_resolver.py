@@ -135,7 +135,8 @@ def test_what_has_no_name_is_nxdomain(directory: Directory, name: str, rdtype: s
 
 @pytest.mark.parametrize("name, rdtype", [
     ("1.web.ubar.cc", "AAAA"), ("web.ubar.cc", "MX"), ("ubar.cc", "A"), ("machine.cc", "A"),
-    ("_tcp.web.ubar.cc", "SRV"), ("_tcp.1.web.ubar.cc", "SRV"), ("_http._tcp.web.ubar.cc", "A"), ("cc", "A"), ("m1.machine.cc", "TXT"),
+    ("_tcp.web.ubar.cc", "SRV"), ("_tcp.1.web.ubar.cc", "SRV"), ("_http._tcp.web.ubar.cc", "A"),
+    ("cc", "A"), ("m1.machine.cc", "TXT"),
 ])  # fmt: skip
 def test_a_name_without_such_records_is_nodata(directory: Directory, name: str, rdtype: str) -> None:
     response = ask(directory, name, rdtype)

@@ -1,0 +1,30 @@
+"""What the scheduler and the link write, in one line each, for tests of names."""
+
+from __future__ import annotations
+
+from scheduling import journal
+from scheduling.core.requirement import task_id
+from scheduling.models import Cell, Job, Machine
+from scheduling.services import transitions
+from tests.integration.rows import ME
+
+
+def place(cell: Cell, job: Job, machine: Machine, *indexes: int, ports: int = 20_000) -> None:
+    with journal.write(cell.id, ME) as entry:
+        transitions.tasks_place(
+            entry, [transitions.Placement(task_id(job.id, i), machine.id, (ports + i,)) for i in indexes]
+        )
+
+
+def report(
+    cell: Cell, job: Job, index: int, *, incarnation: int = 1, phase: str = "up", health: str = "healthy"
+) -> None:
+    with journal.write(cell.id, ME) as entry:
+        up = phase == "up" and health == "healthy"
+        seen = transitions.Observation(task_id(job.id, index), incarnation, phase, health, up)
+        transitions.tasks_observe(entry, [seen])
+
+
+def evict(cell: Cell, job: Job, index: int) -> None:
+    with journal.write(cell.id, ME) as entry:
+        transitions.tasks_evict(entry, [transitions.Eviction(task_id(job.id, index), 1, "preemption")])

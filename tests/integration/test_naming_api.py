@@ -1,0 +1,113 @@
+"""`/bns/`: JSON for members of the tenant and SREs; for all others the job does not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from quota.models import Membership, Tenant
+from quota.permissions import Role
+from quota.services.access import principal_of_user, token_issue
+from scheduling.models import Cell, Job
+from tests.integration.naming_rows import evict, place, report
+from tests.integration.rows import a_cell, a_job, a_machine, a_tenant
+
+pytestmark = pytest.mark.django_db(transaction=True)
+JOB = "/bns/cc/ubar/jfoo"
+
+
+@pytest.fixture
+def job() -> Job:
+    cell = a_cell()
+    machine, job = a_machine(cell), a_job(cell, a_tenant())
+    place(cell, job, machine, 0, 1)
+    report(cell, job, 0)
+    report(cell, job, 1, health="unhealthy")
+    return job
+
+
+def client(
+    name: str, *, tenant: Tenant | None = None, role: Role = Role.VIEWER, staff: bool = False
+) -> Client:
+    user = get_user_model().objects.create_user(name, is_staff=staff)
+    if tenant is not None:
+        Membership.objects.create(tenant=tenant, user=user, role=role.value)
+    _, secret = token_issue(principal=principal_of_user(user), user=user, name="test", scopes=["read"])
+    return Client(headers={"Authorization": f"Bearer {secret}"})
+
+
+def get(caller: Client, path: str, status: int = 200) -> Any:
+    response = caller.get(path)
+    assert response.status_code == status, response.content
+    return response.json()
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_member_sees_where_the_tasks_of_the_job_are(job: Job, role: Role) -> None:
+    answer = get(client("ann", tenant=job.tenant, role=role), JOB)
+    first, second = answer.pop("endpoints")
+    revision = Cell.objects.get().revision
+    assert answer == {
+        "name": JOB, "dns": "jfoo.ubar.cc.borg.internal", "tasks": 3, "placed": 2, "serving": 1, "fail_open": False,
+        "revision": revision,
+    }  # fmt: skip
+    assert first == {
+        "name": f"{JOB}/0", "dns": "0.jfoo.ubar.cc.borg.internal", "index": 0, "state": "running", "phase": "up",
+        "health": "healthy", "serving": True, "machine": "m1", "address": "127.0.0.1", "ports": {"http": 20_000},
+        "revision": revision,
+    }  # fmt: skip
+    assert (second["index"], second["health"], second["serving"]) == (1, "unhealthy", False)
+
+
+def test_one_task_is_the_same_as_in_its_job_with_or_without_a_final_slash(job: Job) -> None:
+    ann = client("ann", tenant=job.tenant)
+    assert get(ann, f"{JOB}/0") == get(ann, f"{JOB}/0/") == get(ann, f"{JOB}/")["endpoints"][0]
+
+
+def test_a_pending_task_has_no_address(job: Job) -> None:
+    answer = get(client("ann", tenant=job.tenant), f"{JOB}/2")
+    assert (answer["state"], answer["address"], answer["machine"], answer["ports"]) == ("pending", "", "", {})
+    assert not answer["serving"]
+
+
+def test_a_job_whose_only_task_is_unhealthy_fails_open(job: Job) -> None:
+    evict(job.cell, job, 0)
+    answer = get(client("ann", tenant=job.tenant), JOB)
+    assert (answer["placed"], answer["serving"], answer["fail_open"]) == (1, 0, True)
+
+
+def test_strangers_cannot_tell_a_foreign_job_from_none(job: Job) -> None:
+    bob = client("bob", tenant=a_tenant("other"))
+    for path in (JOB, f"{JOB}/0", "/bns/cc/ubar/nope", "/bns/zz/ubar/jfoo", "/bns/cc/nobody/jfoo"):
+        assert get(bob, path, 404)["code"] == "not-found"
+    assert get(client("sre", staff=True), JOB)["placed"] == 2
+
+
+def test_nobody_asks_without_a_token(job: Job) -> None:
+    assert get(Client(), JOB, 401)["status"] == 401
+
+
+@pytest.mark.parametrize(
+    "path, field",
+    [
+        ("/bns/CC/ubar/jfoo", "cell"),
+        ("/bns/cc/u_bar/jfoo", "tenant"),
+        ("/bns/cc/ubar/-j", "job"),
+        (f"{JOB}/01", "index"),
+        (f"{JOB}/x", "index"),
+    ],
+)
+def test_what_is_no_name_is_refused_naming_the_field(job: Job, path: str, field: str) -> None:
+    answer = get(client("ann", tenant=job.tenant), path, 422)
+    assert answer["code"] == "invalid-name"
+    assert list(answer["fields"]) == [field]
+
+
+def test_a_job_costs_the_same_queries_whatever_its_size(job: Job, django_assert_max_num_queries: Any) -> None:
+    ann = client("ann", tenant=job.tenant)
+    get(ann, JOB)
+    with django_assert_max_num_queries(5):
+        get(ann, JOB)

@@ -1,0 +1,181 @@
+"""`python -m naming.server` as its own process on PostgreSQL and Redis, asked by dnspython and by dig."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dns.exception
+import dns.message
+import dns.query
+import dns.rcode
+import psycopg
+import pytest
+from django.db import connection
+
+from scheduling.models import Cell, Job
+from tests.integration.naming_rows import place, report
+from tests.integration.rows import a_cell, a_job, a_machine, a_tenant
+from tests.unit.naming.cells import texts
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BOUND_S = 20.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    def __init__(self, port: int) -> None:
+        url = os.environ["BORG_DATABASE_URL"]
+        name = connection.settings_dict["NAME"]
+        environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "portal.settings.test",
+            "BORG_DATABASE_URL": re.sub(r"^(postgresql://[^/]*)/[^?]*", rf"\1/{name}", url),
+            "BORG_DNS_HOST": "127.0.0.1",
+            "BORG_DNS_PORT": str(port),
+        }
+        self.port = port
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "naming.server"],
+            env=environment,
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, name: str, rdtype: str = "A") -> dns.message.Message:
+        query = dns.message.make_query(f"{name}.borg.internal.", rdtype, use_edns=0)
+        return dns.query.udp(query, "127.0.0.1", port=self.port, timeout=0.5)
+
+    def until(self, wanted: Callable[[], bool]) -> None:
+        """The condition within the bound; a process that is not listening yet counts as "no"."""
+        deadline = time.monotonic() + BOUND_S
+        while True:
+            try:
+                if wanted():
+                    return
+            except (dns.exception.Timeout, OSError):
+                assert self.popen.poll() is None, self.popen.stderr and self.popen.stderr.read()
+            assert time.monotonic() < deadline, "not within the bound"
+            time.sleep(0.01)
+
+    def until_text(self, name: str, text: str) -> None:
+        self.until(lambda: text in "".join(texts(self.ask(name, "TXT"))))
+
+    def stop(self) -> int:
+        self.popen.send_signal(signal.SIGTERM)
+        status = self.popen.wait(BOUND_S)
+        if self.popen.stderr is not None:
+            self.popen.stderr.close()
+        return status
+
+
+@pytest.fixture
+def job() -> Job:
+    cell = a_cell()
+    machine, job = a_machine(cell), a_job(cell, a_tenant())
+    place(cell, job, machine, 0, 1, 2)
+    for index in range(3):
+        report(cell, job, index)
+    return job
+
+
+@pytest.fixture
+def resolver(job: Job) -> Iterator[Process]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    process = Process(port)
+    try:
+        process.until_text("health", "status=ok")
+        yield process
+    finally:
+        if process.popen.poll() is None:
+            process.stop()
+
+
+def ports(resolver: Process) -> set[int]:
+    response = resolver.ask("_http._tcp.jfoo.ubar.cc", "SRV")
+    return {rdata.port for rrset in response.answer for rdata in rrset}
+
+
+def test_it_starts_from_rows_follows_the_journal_and_stops_cleanly(resolver: Process, job: Job) -> None:
+    assert texts(resolver.ask("1.jfoo.ubar.cc")) == ["127.0.0.1"]
+    assert ports(resolver) == {20_000, 20_001, 20_002}
+    report(job.cell, job, 1, health="unhealthy")
+    revision = Cell.objects.get().revision
+    began = time.monotonic()
+    resolver.until_text("cc", f'"revision={revision}"')
+    assert time.monotonic() - began < 1.0
+    assert ports(resolver) == {20_000, 20_002}
+    assert resolver.stop() == 0
+
+
+def test_a_new_cell_is_answered(resolver: Process) -> None:
+    cell = a_cell("dd")
+    new = a_job(cell, a_tenant(), "db", tasks=1)
+    place(cell, new, a_machine(cell), 0)
+    resolver.until(lambda: texts(resolver.ask("db.ubar.dd")) == ["127.0.0.1"])
+
+
+def test_answers_go_on_while_postgresql_refuses_and_are_current_within_a_second_after(
+    resolver: Process, job: Job
+) -> None:
+    name = connection.settings_dict["NAME"]
+    with connection.cursor() as mine:
+        mine.execute("SELECT pg_backend_pid()")
+        (own,) = mine.fetchone()
+    # A database can be closed only from another one.
+    with (
+        psycopg.connect(os.environ["BORG_DATABASE_URL"], autocommit=True) as outside,
+        outside.cursor() as cursor,
+    ):
+        cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        try:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE datname = %s AND pid <> %s",
+                [name, own],
+            )
+            assert cursor.fetchone()[0] >= 1
+            report(job.cell, job, 1, health="unhealthy")
+            ended = time.monotonic() + 2.0
+            while time.monotonic() < ended:
+                assert ports(resolver) == {20_000, 20_001, 20_002}
+        finally:
+            cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    began = time.monotonic()
+    resolver.until(lambda: ports(resolver) == {20_000, 20_002})
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_second_process_shares_the_port_and_answers_alike(resolver: Process) -> None:
+    second = Process(resolver.port)
+    try:
+        for _ in range(50):
+            assert ports(resolver) == {20_000, 20_001, 20_002} or second.popen.poll() is None
+        second.until_text("health", "status=ok")
+    finally:
+        second.stop()
+    assert ports(resolver) == {20_000, 20_001, 20_002}
+
+
+def test_dig_reads_the_answers(resolver: Process) -> None:
+    def dig(*arguments: str) -> str:
+        command = ["dig", "@127.0.0.1", "-p", str(resolver.port), "+tries=1", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=BOUND_S).stdout
+
+    assert dig("+short", "2.jfoo.ubar.cc.borg.internal").split() == ["127.0.0.1"]
+    assert (
+        dig("+short", "+tcp", "jfoo.ubar.cc.borg.internal", "SRV").count("jfoo.ubar.cc.borg.internal.") == 3
+    )
+    assert "status: NXDOMAIN" in dig("9.jfoo.ubar.cc.borg.internal")
+    assert "status: REFUSED" in dig("example.org")
+    assert "WARNING: recursion requested but not available" in dig("cc.borg.internal", "SOA")

@@ -1,0 +1,122 @@
+"""Names read from rows are the names replayed from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from naming import selectors
+from naming.table import NameTable
+from scheduling import journal
+from scheduling.core import events
+from scheduling.core.requirement import task_id
+from scheduling.models import Cell, Job, Machine, Task
+from scheduling.services import transitions
+from tests.integration.naming_rows import evict, place, report
+from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def cell() -> Cell:
+    return a_cell()
+
+
+def from_rows(cell: Cell) -> NameTable:
+    snapshot = selectors.snapshot(cell.id)
+    table = NameTable(cell.name, history_ordinal=snapshot.history_ordinal)
+    for event in snapshot.events:
+        table.apply(event, snapshot.names_revision)
+    table.revision, table.names_revision = snapshot.revision, snapshot.names_revision
+    return table
+
+
+def from_journal(cell: Cell) -> NameTable:
+    table = NameTable(cell.name)
+    for record in journal.tail(cell.id, after=0):
+        table.apply(record.event, record.revision)
+    return table
+
+
+def names(table: NameTable) -> dict[str, Any]:
+    """All that a client can see, except when it changed."""
+    jobs = {}
+    for job in table.jobs.values():
+        tasks = {
+            task.index: (task.machine.address, task.incarnation, task.named_ports(), task.phase, task.health)
+            for task in job.placed.in_order()
+        }
+        serving = [task.index for task in job.serving.in_order()]
+        present = [index for index in range(50) if index in job.indexes]
+        jobs[job.tenant, job.name] = (tasks, serving, present, job.fails_open, job.port_names)
+    return {
+        "jobs": jobs,
+        "hosts": {host: m.address for host, m in table.hosts.items()},
+        "serial": table.serial,
+    }
+
+
+def test_rows_and_journal_tell_the_same_names(cell: Cell) -> None:
+    ubar, other = a_tenant(), a_tenant("other")
+    machines = [a_machine(cell, f"m{n}") for n in range(3)]
+    web, done, idle = (
+        a_job(cell, ubar, tasks=5),
+        a_job(cell, ubar, "done", tasks=2),
+        a_job(cell, other, "idle"),
+    )
+    place(cell, web, machines[0], 0, 1)
+    place(cell, web, machines[1], 2, 3)
+    place(cell, done, machines[2], 0, 1)
+    for index in range(3):
+        report(cell, web, index)
+    report(cell, web, 1, health="unhealthy")
+    report(cell, web, 3, phase="starting", health="unknown")
+    evict(cell, web, 2)
+    with journal.write(cell.id, ME) as entry:
+        transitions.tasks_end(entry, [transitions.Ending(task_id(done.id, i), "finished") for i in range(2)])
+        Machine.objects.filter(pk=machines[2].pk).update(state="removed")
+        entry.append(events.MachineRemoved(machine_id=machines[2].id))
+    with journal.write(cell.id, ME) as entry:
+        entry.append(events.LeaseTaken(scheduler="default", holder="w", epoch=1))
+    rows, replayed = from_rows(cell), from_journal(cell)
+    assert names(rows) == names(replayed)
+    assert set(names(rows)["jobs"]) == {("ubar", web.name), ("other", idle.name)}
+    assert rows.revision == replayed.revision == rows.names_revision + 1
+
+
+def test_tasks_of_an_older_version_keep_their_port_names(cell: Cell) -> None:
+    machine, job = a_machine(cell), a_job(cell, a_tenant())
+    place(cell, job, machine, 0)
+    with journal.write(cell.id, ME) as entry:
+        Job.objects.filter(pk=job.pk).update(spec_version=2, port_names=["grpc"])
+        entry.append(
+            events.JobChanged(
+                job_id=job.id, priority=200, latency_sensitive=True, spec_version=2, port_names=("grpc",)
+            )
+        )
+    with journal.write(cell.id, ME) as entry:
+        Task.objects.filter(job=job, index=1).update(spec_version=2)
+        transitions.tasks_place(entry, [transitions.Placement(task_id(job.id, 1), machine.id, (30_000,))])
+    rows = from_rows(cell)
+    assert names(rows) == names(from_journal(cell))
+    ports = {task.index: task.named_ports() for task in rows.jobs[job.id].placed.in_order()}
+    assert ports == {0: [("http", 20_000)], 1: [("grpc", 30_000)]}
+
+
+def test_a_snapshot_costs_the_same_queries_whatever_the_number_of_jobs(
+    cell: Cell, django_assert_max_num_queries: Callable[..., Any]
+) -> None:
+    tenant, machine = a_tenant(), a_machine(cell)
+    for number in range(5):
+        job = a_job(cell, tenant, f"j{number}")
+        place(cell, job, machine, 0, 1, 2, ports=20_000 + 10 * number)
+    with django_assert_max_num_queries(10):
+        selectors.snapshot(cell.id)
+
+
+def test_an_unknown_cell_has_no_snapshot() -> None:
+    with pytest.raises(LookupError, match="no cell with id 99"):
+        selectors.snapshot(99)
