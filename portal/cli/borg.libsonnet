@@ -1,0 +1,28 @@
+// Job files in Jsonnet: `local borg = import 'borg.libsonnet';`
+//
+// Priorities may be written as a band's name or as a number inside it (§2.5 of the paper).
+{
+  monitoring: 'monitoring',
+  production: 'production',
+  batch: 'batch',
+  free: 0,
+
+  // A job; extend it with `{ ... }`, and its task with `task+: { ... }`.
+  job(name):: {
+    apiVersion: 'borg/v1',
+    kind: 'Job',
+    name: name,
+    tasks: 1,
+    task: { limit: {} },
+  },
+
+  // An alloc set: reserved resources on machines, in which jobs can run (§2.4).
+  allocSet(name):: self.job(name) { kind: 'AllocSet' },
+
+  // A service: latency-sensitive, in production, started again whenever it ends.
+  service(name):: self.job(name) {
+    priority: $.production,
+    appclass: 'latency-sensitive',
+    task+: { restart: { on: 'always' } },
+  },
+}
