@@ -1,0 +1,97 @@
+"""What `deploy/` says is what the code does."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from portal.settings.environment import SETTINGS
+from portal.up.engines import prepare_redis
+from portal.up.environment import machine_environment
+from portal.up.home import Home
+from portal.up.options import Options
+from portal.up.processes import engine, machines, servers
+
+_ROOT = Path(__file__).parents[3]
+_DEPLOY = _ROOT / "deploy"
+# What differs between a laptop's start and a host's.
+_OTHER_DEFAULTS = {"BORG_HOME": "/var/lib/borg"}
+
+
+def test_every_setting_is_explained_with_its_default() -> None:
+    lines = (_DEPLOY / "borg.env").read_text().splitlines()
+    explained = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    assert explained == {setting.name: setting.default for setting in SETTINGS} | _OTHER_DEFAULTS
+    for number, line in enumerate(lines):
+        if re.match(r"BORG_\w+=", line):
+            above = next(text for text in reversed(lines[:number]) if not text.startswith("BORG_"))
+            assert above.startswith("# "), f"{line} has no explanation above it"
+
+
+def _units() -> list[Path]:
+    return sorted((_DEPLOY / "systemd").glob("*.service"))
+
+
+def _read(unit: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(unit)
+    return parser
+
+
+def _kept_by_make_up(tmp_path: Path) -> dict[str, str]:
+    """Command lines without the interpreter and what only one host needs, by process."""
+    options = Options.read({"BORG_HOME": str(tmp_path)})
+    home = Home(tmp_path)
+    specs = [*servers(options, home, {}), *machines(options, home, machine_environment(options, {}), {})]
+    return {spec.name: " ".join(spec.argv) for spec in specs}
+
+
+def test_each_process_of_make_up_has_a_unit_that_runs_the_same_program(tmp_path: Path) -> None:
+    kept = _kept_by_make_up(tmp_path)
+    units = {unit.stem.removeprefix("borg-").rstrip("@"): unit for unit in _units()}
+    assert set(units) == set(kept)
+    for name, unit in units.items():
+        program = next(
+            part
+            for part in ("uvicorn", "scheduling.link", "naming.server", "celery", "borglet")
+            if re.search(rf"[/ ]{part}\b", kept[name])
+        )
+        assert program in _read(unit)["Service"]["ExecStart"]
+
+
+@pytest.mark.parametrize("unit", _units(), ids=lambda unit: unit.stem)
+def test_a_unit_is_restarted_for_ever_and_hardened(unit: Path) -> None:
+    read = _read(unit)
+    service = read["Service"]
+    assert service["Restart"] == "always"
+    assert read["Unit"]["StartLimitIntervalSec"] == "0"
+    if unit.stem == "borg-borglet":
+        assert service["KillMode"] == "process", "stopping the Borglet must leave its tasks alone"
+        assert service["Delegate"] == "yes"
+    else:
+        assert service["User"] == "borg"
+        assert service["ProtectSystem"] == "strict"
+        assert service["NoNewPrivileges"] == "yes"
+
+
+def test_compose_runs_every_process_above_the_machines(tmp_path: Path) -> None:
+    services = yaml.safe_load((_DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    assert set(services) == (set(_kept_by_make_up(tmp_path)) - {"borglet"}) | {"postgres", "redis", "migrate"}
+    known = {setting.name for setting in SETTINGS}
+    for name, service in services.items():
+        given = (
+            {key for key in service["environment"] if key.startswith("BORG_")}
+            if "environment" in service
+            else set()
+        )
+        assert given <= known, name
+
+
+def test_an_engine_becomes_a_spec_whole(tmp_path: Path) -> None:
+    launch = prepare_redis(tmp_path / "home")
+    spec = engine(launch)
+    assert (spec.argv, spec.account, spec.stop_signal) == (launch.argv, launch.account, launch.stop_signal)
+    launch.sockets.rmdir()
