@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -83,8 +84,11 @@ class Supervisor:
     async def run_once(self, spec: Spec) -> None:
         """Run a process to its end. Raises `SupervisorError` when it fails or takes longer than `start_s`."""
         logfile = self.logfile(spec.name)
-        with logfile.path.open("ab") as output:
-            process = children.spawn(spec.argv, env=spec.env, cwd=spec.cwd, output=output.fileno())
+        output = logfile.open()
+        try:
+            process = children.spawn(spec.argv, env=spec.env, cwd=spec.cwd, output=output)
+        finally:
+            os.close(output)
         children.record_write(self.record(spec.name), process.pid)
         try:
             ended = end_of(process)

@@ -1,0 +1,47 @@
+"""`python -m portal.up` up to the point where it needs the rest of the system: what it refuses, and how."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from portal.up.home import Home
+
+
+def up(home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"], "BORG_HOME": str(home), **settings}
+    return subprocess.run(
+        [sys.executable, "-m", "portal.up"], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_bad_setting_ends_with_status_2_and_makes_no_home(tmp_path: Path) -> None:
+    done = up(tmp_path / "home", PORT="http")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("PORT='http': a port is a number")
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done = up(tmp_path / "home", LINK_PORT=str(port), PORT=str(_free()), DNS_PORT=str(_free()))
+    assert done.returncode == 1
+    assert f"LINK_PORT={port} is taken on 127.0.0.1 by process {os.getpid()} (" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "home" / "postgres").exists()
+
+
+def test_a_second_start_on_the_same_home_names_the_first(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.prepare()
+    with home.lock():
+        done = up(home.path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{home.path} is in use by process {os.getpid()}.")
+
+
+def _free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
