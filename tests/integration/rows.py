@@ -5,11 +5,10 @@ from __future__ import annotations
 from quota.bands import DEFAULT_BANDS, band_of
 from quota.models import PriorityBand, Quota, Tenant
 from quota.permissions import system
-from quota.resources import Vector, scale
-from scheduling import journal
+from quota.resources import NAMES, Vector, scale
+from scheduling import journal, spec
 from scheduling.core import events
-from scheduling.core.requirement import Group, Requirement
-from scheduling.models import Cell, Job, Machine
+from scheduling.models import Cell, Job, JobSpec, Machine
 from scheduling.services import transitions
 
 ME = system("test")
@@ -78,7 +77,22 @@ def a_job(
     limit: Vector = SMALL,
     latency_sensitive: bool = True,
 ) -> Job:
-    groups = (Group(Requirement(limit), ((0, tasks - 1),)),)
+    read = spec.parse(
+        {
+            "name": name,
+            "tasks": tasks,
+            "priority": priority,
+            "appclass": "latency-sensitive" if latency_sensitive else "batch",
+            "task": {
+                "command": ["sleep", "infinity"],
+                "ports": ["http"],
+                "limit": {
+                    key: f"{limit[0]}m" if key == "cpu" else limit[i] for i, key in enumerate(NAMES[:3])
+                },
+            },
+        }
+    )
+    groups = read.groups()
     with journal.write(cell.id, ME) as entry:
         job = Job.objects.create(
             cell=cell,
@@ -91,6 +105,7 @@ def a_job(
             requested=list(scale(limit, tasks)),
             submitted_by="test",
         )
+        JobSpec.objects.create(job=job, version=1, spec=read.to_json(), digest=read.digest(), actor="test")
         entry.append(
             events.JobSubmitted(
                 job_id=job.id,

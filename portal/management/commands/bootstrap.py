@@ -10,6 +10,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 from scheduling.link.authority import ensure_authority
+from scheduling.services.machines import join_token_issue
 
 from quota.models import Membership, Quota, Tenant
 from quota.permissions import Role, Scope, system
@@ -26,6 +27,9 @@ ME = system("bootstrap")
 # The demonstration tenant may ask for this at each band that costs quota.
 DEMO_QUOTA: Vector = (1_000_000, 2**42, 2**46, 2**40, 100_000, 100_000)
 
+# Simulated machines that may join with one token.
+FLEET_USES = 100_000
+
 
 class Command(BaseCommand):
     help = "Make the bands, a cell, a demonstration tenant, an SRE and a tenant user, where they are missing."
@@ -38,8 +42,7 @@ class Command(BaseCommand):
         made: dict[str, Any] = {"cell": cell, "tenant": tenant}
         ensure_authority()
         bands_ensure(principal=ME)
-        if not Cell.objects.filter(name=cell).exists():
-            cell_create(principal=ME, name=cell)
+        home = Cell.objects.filter(name=cell).first() or cell_create(principal=ME, name=cell)
         owner = Tenant.objects.filter(name=tenant).first() or tenant_create(
             principal=ME, name=tenant, title="Demonstration"
         )
@@ -58,6 +61,11 @@ class Command(BaseCommand):
             "demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER
         )
         journal.ensure_partitions()
+        # For the machines of this host, should they not have joined yet; what is left over expires.
+        made["join_tokens"] = {
+            name: join_token_issue(principal=ME, cell=home, uses=uses)
+            for name, uses in (("borglet", 1), ("fleet", FLEET_USES))
+        }
         self.stdout.write(json.dumps(made))
 
     def _user(

@@ -1,0 +1,29 @@
+"""Check the invariants of cells; exit status 1 when one is broken."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from scheduling.models import Cell
+from scheduling.validate import validate
+
+
+class Command(BaseCommand):
+    help = "Compare rows, counters, quota and journal of a cell, or of all cells. Changes nothing."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("cell", nargs="?")
+
+    def handle(self, *args: Any, cell: str | None, **options: Any) -> None:
+        cells = Cell.objects.filter(name=cell) if cell else Cell.objects.all()
+        if cell and not cells:
+            raise CommandError(f"no cell {cell!r}")
+        problems = [(row.name, problem) for row in cells for problem in validate(row.id)]
+        for name, problem in problems:
+            self.stderr.write(f"{name}: {problem}")
+        if problems:
+            raise CommandError(f"{len(problems)} broken invariants")
+        self.stdout.write(f"{len(cells)} cells are sound")

@@ -1,0 +1,120 @@
+"""What must be true of a cell at any revision, checked on demand: by tests after every scenario, by an SRE live.
+
+`manage.py validate CELL` prints what is wrong. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from django.db import connection, transaction
+
+from scheduling import journal
+from scheduling.core.state import CellState
+from scheduling.models import Cell
+from scheduling.snapshot import load_state
+
+
+def validate(cell_id: int) -> list[str]:
+    """Every broken invariant as one sentence; empty when all hold. Reads one consistent snapshot."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        state = load_state(cell_id)
+        problems = state.validate()
+        problems += _counters(cell_id)
+        problems += _quota(cell_id)
+        problems += _ports(cell_id)
+        problems += _journal(cell_id, state)
+    return problems
+
+
+def _journal(cell_id: int, state: CellState) -> list[str]:
+    """The state loaded from rows equals the journal replayed, where the whole journal is still there."""
+    replayed = replay(cell_id)
+    if replayed is None:
+        return []
+    if replayed.revision != state.revision:
+        return [f"rows are at revision {state.revision}, the journal ends at {replayed.revision}"]
+    return [f"journal and rows differ: {difference}" for difference in state.diff(replayed)]
+
+
+def replay(cell_id: int) -> CellState | None:
+    """The state that the journal alone gives. None when its beginning has been archived."""
+    records = journal.tail(cell_id, after=0)
+    if not records:
+        return None
+    cell = Cell.objects.get(pk=cell_id)
+    state = CellState(tuple(cell.extra_resources))
+    expected = 1
+    while records:
+        if expected == 1 and records[0].revision != 1:
+            return None
+        expected = 0
+        for record in records:
+            state.apply(record.event, revision=record.revision, time=record.time.timestamp())
+        records = journal.tail(cell_id, after=state.revision)
+    return state
+
+
+def _counters(cell_id: int) -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT j.name, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up, c.*"
+            " FROM scheduling_job AS j LEFT JOIN LATERAL (SELECT count(*),"
+            " count(*) FILTER (WHERE state = 'pending'), count(*) FILTER (WHERE state = 'running'),"
+            " count(*) FILTER (WHERE state = 'dead'), count(*) FILTER (WHERE up)"
+            " FROM scheduling_task WHERE job_id = j.id) AS c ON true"
+            " WHERE j.cell_id = %s AND (j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up)"
+            " IS DISTINCT FROM (c.*)",
+            [cell_id],
+        )
+        wrong = [
+            f"job {name} counts {tuple(row[:5])} (total, pending, running, dead, up); its rows are {tuple(row[5:])}"
+            for name, *row in cursor.fetchall()
+        ]
+        cursor.execute(
+            "SELECT name FROM scheduling_job WHERE cell_id = %s"
+            " AND (state = 'dead') <> (tasks_total = tasks_dead AND tasks_total > 0)",
+            [cell_id],
+        )
+        wrong += [f"job {name} is dead with live tasks, or alive without" for (name,) in cursor.fetchall()]
+    return wrong
+
+
+def _quota(cell_id: int) -> list[str]:
+    """Quota in use equals what live jobs ask for; priority zero is free."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
+            " FROM scheduling_job AS j JOIN quota_priorityband AS b ON j.priority BETWEEN b.low AND b.high,"
+            " unnest(j.requested) WITH ORDINALITY AS r(amount, position)"
+            " WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.priority > 0 AND r.position <= 6"
+            " GROUP BY 1, 2, 3),"
+            " used AS (SELECT u.tenant_id, u.band_id, r.position, r.amount FROM quota_quotause AS u"
+            " JOIN scheduling_cell AS c ON c.name = u.cell AND c.id = %(cell)s,"
+            " unnest(u.used) WITH ORDINALITY AS r(amount, position))"
+            " SELECT tenant_id, band_id, position, coalesce(asked.amount, 0), coalesce(used.amount, 0)"
+            " FROM asked FULL JOIN used USING (tenant_id, band_id, position)"
+            " WHERE coalesce(asked.amount, 0) <> coalesce(used.amount, 0) ORDER BY 1, 2, 3",
+            {"cell": cell_id},
+        )
+        return [
+            f"tenant {tenant} at band {band}: live jobs ask for {asked} of resource {position - 1}, {used} is charged"
+            for tenant, band, position, asked, used in cursor.fetchall()
+        ]
+
+
+def _ports(cell_id: int) -> list[str]:
+    """No port of a machine belongs to two tasks, those that still stop included."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT machine_id, port, array_agg(id) FROM ("
+            " SELECT machine_id, unnest(ports) AS port, id FROM scheduling_task"
+            " WHERE cell_id = %s AND state = 'running'"
+            " UNION ALL SELECT d.machine_id, unnest(d.ports), d.task_id FROM scheduling_departure AS d"
+            " JOIN scheduling_task AS t ON t.id = d.task_id WHERE t.cell_id = %s) AS held"
+            " GROUP BY 1, 2 HAVING count(*) > 1",
+            [cell_id, cell_id],
+        )
+        return [
+            f"port {port} of machine {machine} is held by tasks {sorted(tasks)}"
+            for machine, port, tasks in cursor.fetchall()
+        ]

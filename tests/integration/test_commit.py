@@ -1,0 +1,132 @@
+"""Commit with a re-check (§3.4): what changed since the plan was made is handed back, the rest is applied."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection
+
+from scheduling import journal
+from scheduling.commit import commit
+from scheduling.core import events
+from scheduling.core.plan import Assignment, Plan
+from scheduling.core.requirement import task_id
+from scheduling.models import Departure, Job, Task
+from scheduling.services import transitions
+from tests.integration import rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture
+def machines(cell):
+    return [rows.a_machine(cell, name) for name in ("m1", "m2")]
+
+
+@pytest.fixture
+def job(cell):
+    return rows.a_job(cell, rows.a_tenant(), tasks=4)
+
+
+def plan(cell, *assignments: Assignment) -> Plan:
+    return Plan(revision=journal.newest(cell.id), assignments=assignments)
+
+
+def put(job: Job, index: int, machine, *, victims=()) -> Assignment:
+    return Assignment(job.id, index, machine.id, ports=(20000 + index,), victims=victims)
+
+
+def running(job: Job) -> dict[int, str]:
+    return dict(Task.objects.filter(job=job, state="running").values_list("index", "machine__hostname"))
+
+
+def test_a_plan_that_still_holds_is_applied_in_chunks(cell, machines, job) -> None:
+    decided = plan(cell, *[put(job, i, machines[i % 2]) for i in range(4)])
+    outcome = commit(cell.id, decided, principal=rows.ME, chunk=3)
+    assert len(outcome.applied) == 4
+    assert outcome.refused == []
+    assert len(outcome.revisions) == 2
+    assert running(job) == {0: "m1", 1: "m2", 2: "m1", 3: "m2"}
+
+
+def test_a_machine_touched_meanwhile_gives_its_assignments_back(cell, machines, job) -> None:
+    decided = plan(cell, put(job, 0, machines[0]), put(job, 1, machines[1]))
+    with journal.write(cell.id, rows.ME) as entry:
+        entry.append(events.MachineState(machine_id=machines[0].id, state="down"))
+    outcome = commit(cell.id, decided, principal=rows.ME)
+    assert [a.index for a in outcome.refused] == [0]
+    assert running(job) == {1: "m2"}
+
+
+def test_what_only_frees_resources_refuses_nothing(cell, machines, job) -> None:
+    commit(cell.id, plan(cell, put(job, 0, machines[0])), principal=rows.ME)
+    decided = plan(cell, put(job, 1, machines[0]))
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_end(entry, [transitions.Ending(task_id(job.id, 0), "finished", gone=True)])
+    assert commit(cell.id, decided, principal=rows.ME).refused == []
+
+
+def test_a_task_killed_meanwhile_takes_no_victims(cell, machines, job) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", priority=100)
+    commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
+    decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_end(entry, [transitions.Ending(task_id(job.id, 1), "killed")])
+    outcome = commit(cell.id, decided, principal=rows.ME)
+    assert [a.index for a in outcome.refused] == [1]
+    assert running(low) == {0: "m1"}
+
+
+def test_preemption_is_one_change_and_names_both_sides(cell, machines, job) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", priority=100)
+    commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
+    commit(cell.id, plan(cell, put(job, 1, machines[0], victims=((low.id, 0),))), principal=rows.ME)
+    evicted, placed = journal.tail(cell.id, after=journal.newest(cell.id) - 1)
+    assert isinstance(evicted.event, events.TaskEvicted)
+    assert evicted.event.preemptor == (job.id, 1)
+    assert isinstance(placed.event, events.TaskPlaced)
+    assert placed.event.victims == ((low.id, 0),)
+    departure = Departure.objects.get()
+    assert (departure.cause, departure.preemptor) == ("preemption", task_id(job.id, 1))
+
+
+def test_a_victim_that_moved_meanwhile_is_spared(cell, machines, job) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", priority=100)
+    commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
+    decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_evict(entry, [transitions.Eviction(task_id(low.id, 0), 1, "other", gone=True)])
+    commit(cell.id, plan(cell, put(low, 0, machines[1])), principal=rows.ME)
+    assert commit(cell.id, decided, principal=rows.ME).refused == []
+    assert running(low) == {0: "m2"}
+
+
+def test_masters_at_once_place_each_task_once_and_never_overrule_each_other(cell, job) -> None:
+    """Six masters, each with a plan from the same revision, all for the same tasks and machines."""
+    fleet = [rows.a_machine(cell, f"n{i}") for i in range(4)]
+    decided = [plan(cell, *[put(job, i, fleet[(i + turn) % 4]) for i in range(4)]) for turn in range(6)]
+    outcomes = []
+
+    def run(one: Plan) -> None:
+        try:
+            outcomes.append(commit(cell.id, one, principal=rows.ME, chunk=2))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=[one]) for one in decided]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    applied = [(a.index, a.machine_id) for outcome in outcomes for a in outcome.applied]
+    assert sorted(index for index, _ in applied) == [0, 1, 2, 3]
+    assert len({machine for _, machine in applied}) == 4, (
+        "one machine was used on the strength of an old plan"
+    )
+    assert set(Task.objects.filter(job=job).values_list("incarnation", flat=True)) == {1}
