@@ -18,15 +18,19 @@ _TUNABLE = (
     "BORG_MAX_BULK_JOBS",
     "BORG_LOG_LEVEL",
 )
+# Options of the Borglet's, such as BORGLET_CAPACITY; where it lives and dials is not theirs to say.
+_BORGLET = ("BORGLET_CAPACITY", "BORGLET_RACK", "BORGLET_PLATFORM", "BORGLET_POWER_DOMAIN", "BORGLET_PORT_")
 
 
 def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:
     """For a Borglet: no address of PostgreSQL or Redis, no key. Tasks run below it."""
     kept = {name: inherited[name] for name in _INHERITED if name in inherited}
+    tuned = {name: value for name, value in inherited.items() if name.startswith(_BORGLET)}
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         **kept,
+        **tuned,
         "PYTHONUNBUFFERED": "1",
         "BORG_HOME": str(options.home),
         "BORG_LOG_LEVEL": inherited.get("BORG_LOG_LEVEL") or "INFO",

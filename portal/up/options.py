@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ class Options:
     dns_port: int
     link_port: int
     zone: str
+    hostname: str
     fleet: Fleet | None
 
     @property
@@ -51,6 +54,7 @@ class Options:
             dns_port=_port(env, "DNS_PORT", 5353),
             link_port=_port(env, "LINK_PORT", 8443),
             zone=env.get("BORG_ZONE") or "borg.internal",
+            hostname=_label(env.get("BORGLET_HOSTNAME") or os.uname().nodename),
             fleet=_fleet(env.get("MACHINES") or ""),
         )
         # DNS listens on TCP too, so that no two of the three can be the same.
@@ -66,6 +70,12 @@ def _port(env: Mapping[str, str], name: str, default: int) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
         raise OptionError(f"{name}={text!r}: a port is a number from 1 to 65535, such as {name}={default}")
     return int(text)
+
+
+def _label(nodename: str) -> str:
+    """A host's own name as one DNS label, which it may not be."""
+    label = re.sub(r"[^a-z0-9-]+", "-", nodename.partition(".")[0].lower())[:63].strip("-")
+    return label or "localhost"
 
 
 def _fleet(text: str) -> Fleet | None:

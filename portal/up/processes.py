@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from portal.up import probes
@@ -16,6 +16,7 @@ ENGINES = ("postgres", "redis")
 # What holds or starts tasks: stopped first, so that nobody above sees the tasks end.
 MACHINES = ("borglet", "fleet")
 
+_BORGLET = (sys.executable, "-m", "borglet")
 _CELERY = (sys.executable, "-m", "celery", "-A", "portal.celery")
 _WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "portal.up.pulse")
 
@@ -121,32 +122,26 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
 
     `joins`: one-time tokens by process, for those that have not joined yet.
     """
-    common = (
-        "--link",
-        options.link_url,
-        "--authority",
-        str(home.path / "authority" / "ca.pem"),
-        "--cell",
-        CELL,
-    )
     specs = [
         Spec(
             name="borglet",
-            argv=(sys.executable, "-m", "borglet", "run", "--home", str(home.borglet), *common),
+            argv=(
+                *(*_BORGLET, "run", "--home", str(home.borglet), "--link", options.link_url),
+                *("--hostname", options.hostname, "--address", options.host),
+            ),
             env={**env, **_join(joins, "borglet")},
             needs=("link",),
         )
     ]
     if options.fleet:
-        which = (
-            ("--file", str(options.fleet.file))
-            if options.fleet.file
-            else ("--count", str(options.fleet.count))
-        )
+        file, count = options.fleet.file, options.fleet.count
         specs.append(
             Spec(
                 name="fleet",
-                argv=(sys.executable, "-m", "borglet", "fleet", "--home", str(home.fleet), *common, *which),
+                argv=(
+                    *(*_BORGLET, "fleet", "--home", str(home.fleet), "--link", options.link_url),
+                    *(("--file", str(file)) if file else ("--machines", str(count))),
+                ),
                 env={**env, **_join(joins, "fleet")},
                 needs=("link",),
             )
@@ -156,13 +151,9 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
 
 def stop_tasks(home: Home, env: Mapping[str, str]) -> Spec:
     """A step: end the tasks that outlive the Borglet on purpose."""
-    argv = (sys.executable, "-m", "borglet", "stop-all", "--home", str(home.borglet))
+    argv = (*_BORGLET, "stop-all", "--home", str(home.borglet))
     return Spec("stop-tasks", argv, env=env, start_s=30.0)
 
 
 def _join(joins: Mapping[str, str], name: str) -> dict[str, str]:
-    return {"BORG_JOIN_TOKEN": joins[name]} if name in joins else {}
-
-
-def names(specs: Sequence[Spec]) -> list[str]:
-    return [spec.name for spec in specs]
+    return {"BORGLET_JOIN_TOKEN": joins[name]} if name in joins else {}

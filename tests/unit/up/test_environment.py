@@ -26,6 +26,13 @@ def test_an_operator_may_tune_but_not_redirect() -> None:
 
 
 def test_a_machine_learns_no_address_and_no_key_of_the_server() -> None:
-    env = machine_environment(_OPTIONS, {"BORG_SECRET_KEY": "x", "BORG_DATABASE_URL": "y", "PATH": "/bin"})
+    inherited = {
+        "BORG_SECRET_KEY": "x",
+        "BORG_DATABASE_URL": "y",
+        "PATH": "/bin",
+        "BORGLET_CAPACITY": "cpu=2",
+    }
+    env = machine_environment(_OPTIONS, inherited)
     assert {name for name in env if name.startswith("BORG_")} == {"BORG_HOME", "BORG_LOG_LEVEL"}
     assert env["PATH"] == "/bin"
+    assert env["BORGLET_CAPACITY"] == "cpu=2"

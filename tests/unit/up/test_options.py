@@ -23,6 +23,20 @@ def test_a_bad_port_names_the_setting(name: str, text: str) -> None:
         Options.read({name: text})
 
 
+@pytest.mark.parametrize(
+    ("nodename", "label"),
+    [
+        ("Alice.example.org", "alice"),
+        ("my_host", "my-host"),
+        ("-x-", "x"),
+        ("é", "localhost"),
+        ("a" * 80, "a" * 63),
+    ],
+)
+def test_the_hosts_name_becomes_one_dns_label(nodename: str, label: str) -> None:
+    assert Options.read({"BORGLET_HOSTNAME": nodename}).hostname == label
+
+
 def test_ports_must_differ() -> None:
     with pytest.raises(
         OptionError, match="PORT=8443, DNS_PORT=5353, LINK_PORT=8443: the three ports must differ"

@@ -1,0 +1,47 @@
+"""One installation for all tests that only disturb it; those that stop it make their own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.installation import ROOT, Installation, wait_for
+
+
+@contextmanager
+def installation_in_a_folder() -> Iterator[Installation]:
+    """Not started yet. In a folder that others may pass: tasks may run as somebody else."""
+    folder = Path(tempfile.mkdtemp(prefix="borg-up-"))
+    folder.chmod(0o711)
+    made = Installation(folder / "home")
+    try:
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder)
+
+
+def say_hello(there: Installation) -> None:
+    there.borgctl("submit", str(ROOT / "examples" / "hello.jsonnet"))
+    wait_for(lambda: there.up("hello"), 30.0, story=lambda: there.borgctl("why", "hello"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Installation]:
+    """Up, with the three servers of `hello` running."""
+    with installation_in_a_folder() as made:
+        made.start()
+        say_hello(made)
+        yield made
+
+
+@pytest.fixture
+def own() -> Iterator[Installation]:
+    """An installation that the test may start and stop as it likes."""
+    with installation_in_a_folder() as made:
+        yield made

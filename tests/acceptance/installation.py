@@ -1,0 +1,224 @@
+"""A whole installation in a process tree of its own: `python -m portal.up` on a home and ports of its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from portal.up import children, probes
+
+ROOT = Path(__file__).parents[2]
+START_S = 90.0  # a bound, not a wish: what the start has to keep is asserted where it is measured
+_PASSED_ON = ("PATH", "HOME", "LANG", "NUMBA_CACHE_DIR")
+_numbers = itertools.count()
+_direct = build_opener(ProxyHandler({}))
+
+
+class Failed(AssertionError):
+    """A command of borgctl's ended with an error; its text is what it said."""
+
+
+class Installation:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        port, dns_port, link_port = free_ports(3)
+        self.settings = {
+            "BORG_HOME": str(home),
+            "PORT": str(port),
+            "DNS_PORT": str(dns_port),
+            "LINK_PORT": str(link_port),
+            **_task_ports(),
+        }
+        self.url = f"http://127.0.0.1:{port}"
+        self.dns_port = dns_port
+        self._output = home.with_name(f"{home.name}.out")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # -- the whole
+
+    def start(self) -> float:
+        """Start everything; the seconds until it said that it is up."""
+        began_s = time.monotonic()
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "portal.up"],
+                cwd=ROOT,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        process = self._process
+        children.wait_until(lambda: process.poll() is not None or b"Ready after" in self._said(), START_S)
+        if b"Borg Portal is up: " + self.url.encode() not in self._said():
+            story = self._said().decode(errors="replace")
+            self.stop()
+            raise Failed(f"make up does not come up:\n{story}")
+        return time.monotonic() - began_s
+
+    def stop(self, number: signal.Signals = signal.SIGINT, *, timeout_s: float = 90.0) -> int | None:
+        """Send the supervisor a signal and wait for its end; its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.send_signal(number)
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10.0)
+            raise
+
+    @property
+    def supervisor_pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def environment(self) -> dict[str, str]:
+        return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | self.settings
+
+    def said(self) -> str:
+        return self._said().decode(errors="replace")
+
+    # -- its processes
+
+    def pid(self, name: str) -> int | None:
+        return children.record_find(self.home / "run" / f"{name}.pid")
+
+    def kill(self, name: str) -> int:
+        """SIGKILL to one process; the pid it had."""
+        pid = self.pid(name)
+        assert pid is not None, f"{name} does not run"
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    # -- what people do with it
+
+    def borgctl(self, *words: str, profile: str = "demo") -> Any:
+        """The JSON that a command prints. Raises `Failed`."""
+        done = subprocess.run(
+            [Path(sys.executable).with_name("borgctl"), "--json", "--profile", profile, *words],
+            cwd=ROOT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise Failed(
+                f"borgctl {' '.join(words)} ended with {done.returncode}: {done.stderr or done.stdout}"
+            )
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    def submit(self, name: str, command: Sequence[str], **more: Any) -> None:
+        """A job at priority zero, which costs no quota."""
+        file = self.home.with_name(f"{name}.json")
+        file.write_text(json.dumps({"name": name, "task": {"command": list(command)}, **more}))
+        self.borgctl("submit", str(file))
+
+    def up(self, job: str) -> bool:
+        """Whether every task of a job runs. False while the portal can't say."""
+        try:
+            rows = self.tasks(job)
+        except (OSError, URLError, KeyError):
+            return False
+        return bool(rows) and all(row["phase"] == "up" for row in rows)
+
+    def tasks(self, job: str) -> list[dict[str, Any]]:
+        """The tasks of a job, by REST: no new process, so that waiting costs little."""
+        token = tomllib.loads((self.home / "client.toml").read_text())["profiles"]["demo"]["token"]
+        request = Request(
+            f"{self.url}/api/v1/cells/dev/jobs/demo/{job}/tasks/",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        with _direct.open(request, timeout=5.0) as answer:
+            rows: list[dict[str, Any]] = json.load(answer)["results"]
+        return rows
+
+    def task_pids(self, job: str) -> set[int]:
+        """The processes that listen where the tasks of a job are said to."""
+        ports = {port for row in self.tasks(job) for port in (row["ports"] or {}).values()}
+        return {pid for port in ports for pid in listeners(port)}
+
+    def well(self) -> str | None:
+        """None, or why portal or resolver do not serve."""
+        port = int(self.settings["PORT"])
+        return (
+            probes.http_ok("127.0.0.1", port, "/readyz")()
+            or probes.dns_answers("127.0.0.1", self.dns_port, "dev.borg.internal")()
+        )
+
+    def _said(self) -> bytes:
+        return self._output.read_bytes() if self._output.exists() else b""
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, *, story: Callable[[], object]) -> float:
+    """The seconds until it came true. Fails with `story` otherwise."""
+    began_s = time.monotonic()
+    if not children.wait_until(condition, timeout_s, every_s=0.1):
+        raise Failed(f"not within {timeout_s:.0f} s: {story()}")
+    return time.monotonic() - began_s
+
+
+def _task_ports() -> dict[str, str]:
+    """Each Borglet on this host gives its tasks other ports."""
+    low = 20_000 + 500 * next(_numbers)
+    return {"BORGLET_PORT_LOW": str(low), "BORGLET_PORT_HIGH": str(low + 499)}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now, by TCP and UDP."""
+    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
+        sockets = [first, second, third][:count]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def listeners(port: int) -> set[int]:
+    """The pids of whoever listens on a TCP port of this host."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            if inodes & {os.readlink(descriptor) for descriptor in folder.iterdir()}:
+                found.add(int(folder.parent.name))
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+def tree_of(pid: int) -> set[int]:
+    """A process and all below it."""
+    children_of: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children_of.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, left = set(), [pid]
+    while left:
+        each = left.pop()
+        found.add(each)
+        left += children_of.get(each, [])
+    return found

@@ -1,0 +1,32 @@
+"""kill -9 on any one process: no task stops, service is back within 15 s, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.installation import Installation, wait_for
+
+pytestmark = pytest.mark.acceptance
+BACK_S = 15.0
+_PROCESSES = ("web", "link", "worker", "master", "beat", "resolver", "borglet", "redis", "postgres")
+
+
+@pytest.mark.parametrize("name", _PROCESSES)
+def test_a_killed_process_costs_no_task_and_nothing_acknowledged(shared: Installation, name: str) -> None:
+    tasks = shared.task_pids("hello")
+    assert len(tasks) == 3
+    job = f"before-{name}"
+    shared.submit(job, ["sleep", "infinity"])  # acknowledged, and perhaps on its way when the blow falls
+
+    killed = shared.kill(name)
+
+    def back() -> bool:
+        return shared.pid(name) not in (None, killed) and shared.well() is None and shared.up(job)
+
+    took_s = wait_for(
+        back, BACK_S, story=lambda: (name, shared.pid(name), shared.well(), shared.said()[-2000:])
+    )
+    assert shared.task_pids("hello") == tasks, f"tasks of hello changed when {name} was killed"
+    restarts = [row["restarts"] for row in shared.tasks("hello")]
+    assert restarts == [0, 0, 0], f"{name} was back after {took_s:.1f} s, but tasks were restarted"
+    shared.borgctl("kill", job)

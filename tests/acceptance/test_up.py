@@ -1,0 +1,116 @@
+"""What `make up` leaves for people and programs, and that it can be stopped, killed, restarted and moved."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import psutil
+import pytest
+
+from portal.up import children
+from tests.acceptance.conftest import installation_in_a_folder, say_hello
+from tests.acceptance.installation import ROOT, Installation, tree_of, wait_for
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
+READY_S = 15.0
+_MOST_PSS_BYTES = 3 * 2**29  # 1.5 GiB
+
+
+def test_what_is_generated_is_private_and_works_at_once(shared: Installation) -> None:
+    for name in ("client.toml", "secrets.json"):
+        assert (shared.home / name).stat().st_mode & 0o777 == 0o600
+    client = tomllib.loads((shared.home / "client.toml").read_text())
+    assert (client["url"], client["cell"], client["default_profile"]) == (shared.url, "dev", "demo")
+    assert [row["state"] for row in shared.borgctl("machines", profile="admin")] == ["up"]
+    for log in (shared.home / "log").iterdir():
+        text = log.read_text(errors="replace")
+        for profile in client["profiles"].values():
+            assert profile["token"] not in text, f"a token is in {log.name}"
+
+
+def test_a_second_start_names_the_first_and_disturbs_nothing(shared: Installation) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "portal.up"],
+        cwd=ROOT, env=shared.environment(), capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert second.returncode == 1
+    assert f"is in use by process {shared.supervisor_pid}" in second.stderr
+    assert shared.well() is None
+
+
+def test_all_of_it_fits_into_its_memory(shared: Installation) -> None:
+    ours = tree_of(shared.supervisor_pid)
+    used = {pid: psutil.Process(pid).memory_full_info().pss for pid in ours if psutil.pid_exists(pid)}
+    assert sum(used.values()) < _MOST_PSS_BYTES, used
+
+
+def test_ctrl_c_stops_all_and_the_next_start_goes_on(own: Installation) -> None:
+    own.start()
+    say_hello(own)
+    ours = tree_of(own.supervisor_pid) | own.task_pids("hello")
+    assert own.stop(signal.SIGINT) == 0
+    left = [pid for pid in ours if children.start_time_ticks(pid) is not None]
+    assert left == [], "Ctrl-C must stop everything, tasks included"
+
+    took_s = own.start()
+    assert took_s <= READY_S
+    wait_for(lambda: own.up("hello"), 30.0, story=lambda: own.borgctl("why", "hello"))
+    assert len(own.task_pids("hello")) == 3
+
+
+def test_tasks_outlive_a_killed_supervisor_and_are_adopted(own: Installation) -> None:
+    own.start()
+    say_hello(own)
+    tasks = own.task_pids("hello")
+    servers = tree_of(own.supervisor_pid) - tasks
+    names = {pid: _command(pid) for pid in servers}
+    own.stop(signal.SIGKILL)
+    assert all(children.start_time_ticks(pid) is not None for pid in tasks)
+
+    own.start()
+    wait_for(lambda: own.up("hello"), 30.0, story=lambda: own.borgctl("why", "hello"))
+    assert own.task_pids("hello") == tasks
+    assert [row["restarts"] for row in own.tasks("hello")] == [0, 0, 0]
+    engines = [pid for pid, name in names.items() if "postgres" in name or "redis" in name]
+    assert [pid for pid in engines if children.start_time_ticks(pid) is not None] == []
+
+
+def test_a_running_home_is_saved_and_moves(own: Installation) -> None:
+    own.start()
+    say_hello(own)
+    file = own.home.with_name("backup.tar")
+    _backup(own, "save", str(file))
+    assert own.up("hello")
+    own.submit("after-the-backup", ["sleep", "infinity"])
+    refused = _backup(own, "restore", str(file), status=1)
+    assert "is not empty" in refused
+    own.stop()
+
+    with installation_in_a_folder() as moved:
+        _backup(moved, "restore", str(file))
+        moved.start()
+        wait_for(lambda: moved.up("hello"), 45.0, story=lambda: moved.borgctl("why", "hello"))
+        names = {job["name"] for job in moved.borgctl("status")}
+        assert names == {"hello"}
+        assert (moved.home / "secrets.json").read_text() == (own.home / "secrets.json").read_text()
+
+
+def _backup(there: Installation, *words: str, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "portal.up.backup", *words],
+        cwd=ROOT, env=there.environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done.stderr
+
+
+def _command(pid: int) -> str:
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return ""
