@@ -1,0 +1,277 @@
+"""Carries out what `AgentState` decides: the loop between the state, the runtime, the prober and the store.
+
+    link ── polled ──► Agent ── handle ──► AgentState
+                         │ ◄─ instructions ─┘
+                         ├─► store.save      (at once, before anything else)
+                         ├─► runtime.start, stop, resize, remove
+                         └─► prober.probe
+
+Everything happens on one asyncio loop. What fails becomes an event; what can't be understood ends the process:
+tasks outlive it, and the next Borglet adopts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import assert_never
+
+from borglet.events import (
+    Adopted,
+    Ended,
+    Event,
+    Polled,
+    ProbeAnswered,
+    Sampled,
+    Saved,
+    SaveFailed,
+    Started,
+    StartRefused,
+    StopRefused,
+    TimePassed,
+)
+from borglet.instructions import Instruction, Probe, Remove, Resize, Save, Start, Terminate
+from borglet.messages import LogChunk, LogRequest, Poll, Report
+from borglet.prober import Prober
+from borglet.runtimes.base import Runtime, StartFailed
+from borglet.state import AgentState
+from borglet.store import Store
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+def steady_clock() -> Clock:
+    """Seconds since the epoch that never run backwards, whatever happens to the machine's clock."""
+    offset = time.time() - time.monotonic()
+    return lambda: time.monotonic() + offset
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How often one Borglet looks at its own machine."""
+
+    sample_interval_s: float = 5.0
+    settle_s: float = 1.0  # after adoption, first reports wait this long for first answers of health checks
+
+
+class Agent:
+    """One machine. `open`, then feed it polls; `failed` ends when something went wrong that has no event."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: Store,
+        prober: Prober,
+        *,
+        clock: Clock,
+        settings: AgentSettings = AgentSettings(),
+    ) -> None:
+        self.state = AgentState()
+        self.runtime = runtime
+        self._store, self._prober, self._clock, self._settings = store, prober, clock, settings
+        self._listeners: list[Callable[[], None]] = []
+        self._work: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._ends: asyncio.Task[None] | None = None
+        self.failed: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        """Adopt what runs, note what ended, restart what should run: no master is needed for that."""
+        self.failed = asyncio.get_running_loop().create_future()
+        presences = await self.runtime.presences()
+        self.handle(Adopted(self._store.load(), tuple(presences)))
+        self._ends = asyncio.get_running_loop().create_task(self._watch_ends())
+        self._ends.add_done_callback(self._work_done)
+
+    async def settle(self) -> None:
+        """Wait, for a short while, until adopted tasks have answered their first probe: thus a restart of the
+        Borglet does not make names come and go."""
+        settled = asyncio.Event()
+        self.subscribe(settled.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.settle_s):
+                while self.state.probing:
+                    settled.clear()
+                    await settled.wait()
+        self._listeners.remove(settled.set)
+
+    async def close(self) -> None:
+        """Let go of everything; no task is stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+        running = [*self._work, *([self._ends] if self._ends is not None else [])]
+        for work in running:
+            work.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.runtime.close()
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """`listener` is called whenever something changed that a report should tell at once."""
+        self._listeners.append(listener)
+
+    # -- what comes in
+
+    def polled(self, session: int, poll: Poll) -> None:
+        self.handle(Polled(session, poll.sequence, poll.desired))
+
+    async def report(self, session: int, poll: Poll) -> Report:
+        """The answer to `poll`, as of now."""
+        logs = [await self._read_log(request) for request in poll.logs]
+        return self.state.report(session=session, sequence=poll.sequence, logs=logs)
+
+    async def _read_log(self, request: LogRequest) -> LogChunk:
+        try:
+            return await self.runtime.read_log(request)
+        except Exception as error:
+            log.exception("the log of task %s can't be read", request.key)
+            return LogChunk(request.request_id, 0, 0, "", error=f"the log can't be read: {error}")
+
+    async def sample(self) -> None:
+        """Measure once what the tasks use."""
+        self.handle(Sampled(await self.runtime.sample()))
+
+    async def sample_forever(self) -> None:
+        while True:
+            try:
+                await self.sample()
+            except Exception:
+                log.exception("usage could not be measured; the next attempt follows")
+            await asyncio.sleep(self._settings.sample_interval_s)
+
+    async def _watch_ends(self) -> None:
+        while True:
+            presence = await self.runtime.next_end()
+            assert presence.exit is not None, f"the runtime told of an end of {presence.key} without exit"
+            self.handle(Ended(presence.key, presence.run, presence.exit))
+
+    def handle(self, event: Event) -> None:
+        """Take an event in and carry out what follows, until nothing follows at once."""
+        before = self.state.version
+        events: deque[Event] = deque([event])
+        while events:
+            for instruction in self.state.handle(events.popleft(), now=self._clock()):
+                answer = self._execute(instruction)
+                if answer is not None:
+                    events.append(answer)
+        self._arm()
+        if self.state.version != before:
+            for listener in tuple(self._listeners):
+                listener()
+
+    # -- what goes out
+
+    def _execute(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case Save():
+                return self._save(instruction)
+            case Start():
+                self._spawn(self._start(instruction))
+            case Terminate():
+                self._spawn(self._terminate(instruction))
+            case Resize():
+                self._spawn(self._resize(instruction))
+            case Remove():
+                self._spawn(self._remove(instruction))
+            case Probe():
+                self._spawn(self._probe(instruction))
+            case _:
+                assert_never(instruction)
+        return None
+
+    def _save(self, instruction: Save) -> Event:
+        try:
+            self._store.save(instruction.remembered)
+        except OSError as error:
+            log.error("the desired state can't be saved: %s", error)
+            return SaveFailed(instruction.generation, str(error))
+        return Saved(instruction.generation)
+
+    async def _start(self, instruction: Start) -> None:
+        key, run = instruction.task.key, instruction.run
+        try:
+            await self.runtime.start(instruction.task, run=run)
+        except StartFailed as error:
+            log.warning("task %s (%s) can't be started: %s", instruction.task.name, key, error)
+            self.handle(StartRefused(key, run, str(error)))
+        except Exception as error:
+            log.exception("task %s (%s) can't be started", instruction.task.name, key)
+            self.handle(StartRefused(key, run, f"the machine could not start it: {error}"))
+        else:
+            self.handle(Started(key, run))
+
+    async def _terminate(self, instruction: Terminate) -> None:
+        log.info(
+            "task %s gets SIGTERM, SIGKILL after %g s: %s %s",
+            instruction.key,
+            instruction.notice_s,
+            instruction.cause,
+            instruction.detail,
+        )
+        try:
+            await self.runtime.stop(
+                instruction.key,
+                notice_s=instruction.notice_s,
+                cause=instruction.cause,
+                detail=instruction.detail,
+            )
+        except OSError as error:
+            log.exception("task %s could not be told to stop; it is tried again", instruction.key)
+            self.handle(StopRefused(instruction.key, str(error)))
+
+    async def _resize(self, instruction: Resize) -> None:
+        try:
+            await self.runtime.resize(instruction.task)
+        except Exception:
+            log.exception("task %s keeps its old limits", instruction.task.key)
+
+    async def _remove(self, instruction: Remove) -> None:
+        try:
+            await self.runtime.remove(instruction.key)
+        except OSError:
+            log.exception("the files of task %s could not be removed", instruction.key)
+
+    async def _probe(self, instruction: Probe) -> None:
+        answer = await self._prober.probe(instruction.check, instruction.port)
+        self.handle(ProbeAnswered(instruction.key, instruction.run, answer.ok, answer.detail, answer.holds_s))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work_done)
+
+    def _work_done(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if task.cancelled() or task.exception() is None:
+            return
+        error = task.exception()
+        assert error is not None
+        assert self.failed is not None
+        log.error("the Borglet can't go on", exc_info=error)
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def _arm(self) -> None:
+        """One timer a machine, and none while nothing is due."""
+        at = self.state.next_wake()
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = at
+        if at != math.inf:
+            delay_s = max(0.0, at - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self.handle(TimePassed())

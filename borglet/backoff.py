@@ -1,0 +1,29 @@
+"""How long to wait before the next attempt to reach a shard. Pure, given its randomness."""
+
+from __future__ import annotations
+
+import random
+
+FIRST_S = 0.25
+MOST_S = 5.0
+# After "coming back can't help": a person has to change something first.
+REFUSED_S = 60.0
+
+
+class Backoff:
+    """Full jitter over a doubling ceiling: many Borglets that lose one shard don't come back together."""
+
+    def __init__(self, rng: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
+        self._rng, self._first_s, self._most_s = rng, first_s, most_s
+        self._attempts = 0
+
+    def succeeded(self) -> None:
+        self._attempts = 0
+
+    def next_s(self, *, hopeless: bool = False) -> float:
+        """Delay in seconds; the first is at most twice `first_s`."""
+        if hopeless:
+            return REFUSED_S * self._rng.uniform(0.5, 1.0)
+        ceiling = min(self._most_s, 2 * self._first_s * 2 ** min(self._attempts, 30))
+        self._attempts += 1
+        return self._rng.uniform(0.2, 1.0) * ceiling

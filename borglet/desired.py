@@ -1,0 +1,83 @@
+"""Whether a desired state may come into force. Pure: a refusal is a value that travels in the next report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from borglet.messages import Desired, Refusal, RunTask, TaskKey
+
+# What processes were started with: it can't change under them. A change of these needs a new incarnation.
+FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir")
+
+
+def refusal_of(
+    desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]
+) -> Refusal | None:
+    """Why `desired` is refused, or None. `present`: what is assigned or has processes on the machine."""
+    return _fence(desired, in_force) or _contradiction(desired) or _changed_in_place(desired, present)
+
+
+def _fence(desired: Desired, in_force: Desired | None) -> Refusal | None:
+    """Order is (history ordinal, revision, epoch). A new history must come with a higher ordinal."""
+    if in_force is None or desired.history_ordinal > in_force.history_ordinal:
+        return None
+    if desired.history_ordinal < in_force.history_ordinal:
+        return _older("history_ordinal", desired.history_ordinal, in_force.history_ordinal)
+    if desired.history_id != in_force.history_id:
+        return Refusal(
+            "foreign-history",
+            "desired.history_id",
+            f"history {desired.history_id!r} has the same ordinal {desired.history_ordinal} as"
+            f" {in_force.history_id!r}, which this machine serves; a restored cell must raise its ordinal",
+            retry=False,
+        )
+    if (desired.revision, desired.epoch) < (in_force.revision, in_force.epoch):
+        if desired.revision < in_force.revision:
+            return _older("revision", desired.revision, in_force.revision)
+        return _older("epoch", desired.epoch, in_force.epoch)
+    return None
+
+
+def _older(field: str, found: int, wanted: int) -> Refusal:
+    return Refusal(
+        "older-desired-state",
+        f"desired.{field}",
+        f"{field} {found} is older than {wanted}, which is in force here; send a newer desired state",
+    )
+
+
+def _contradiction(desired: Desired) -> Refusal | None:
+    run: set[TaskKey] = set()
+    for position, task in enumerate(desired.run):
+        if task.key in run:
+            return Refusal("listed-twice", f"desired.run[{position}].key", f"{task.key} is in run twice")
+        run.add(task.key)
+        if not task.command:
+            return Refusal("no-command", f"desired.run[{position}].command", f"{task.key} has no command")
+    for position, stop in enumerate(desired.stop):
+        if stop.key in run:
+            return Refusal("run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in run too")
+    return None
+
+
+def _changed_in_place(desired: Desired, present: Mapping[TaskKey, RunTask]) -> Refusal | None:
+    for position, task in enumerate(desired.run):
+        before = present.get(task.key)
+        if before is None or before is task:
+            continue
+        for field in FIXED_FIELDS:
+            if getattr(before, field) != getattr(task, field):
+                return Refusal(
+                    "changed-in-place",
+                    f"desired.run[{position}].{field}",
+                    f"{field} of {task.key} can't change under a running incarnation; stop it and list a"
+                    " new incarnation",
+                )
+    return None
+
+
+def differs_in_place(before: RunTask, task: RunTask) -> bool:
+    """Whether what runs must be told: anything but what it waited for."""
+    return msgspec.structs.replace(before, waits_for=[]) != msgspec.structs.replace(task, waits_for=[])

@@ -1,0 +1,104 @@
+"""What can happen to a Borglet: the only input of `AgentState`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from borglet.instructions import Remembered
+from borglet.messages import Desired, Exit, TaskKey, Usage
+from borglet.runtimes.base import Presence
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The Borglet started. What it remembers, and what is on the machine. Always the first event."""
+
+    remembered: Remembered
+    presences: tuple[Presence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The shard asked, perhaps with a new desired state."""
+
+    session: int
+    sequence: int
+    desired: Desired | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What `Save` asked for is on the disk."""
+
+    generation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    generation: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    key: TaskKey
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRefused:
+    """The runtime could not start it; `detail` says why."""
+
+    key: TaskKey
+    run: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRefused:
+    """The runtime failed to deliver the stop; it is tried again."""
+
+    key: TaskKey
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    key: TaskKey
+    run: int
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswered:
+    key: TaskKey
+    run: int
+    ok: bool
+    detail: str = ""
+    holds_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    usages: dict[TaskKey, Usage]
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The time of `AgentState.next_wake` has come."""
+
+
+Event: TypeAlias = (
+    Adopted
+    | Polled
+    | Saved
+    | SaveFailed
+    | Started
+    | StartRefused
+    | StopRefused
+    | Ended
+    | ProbeAnswered
+    | Sampled
+    | TimePassed
+)

@@ -1,0 +1,265 @@
+"""Simulated machines, thousands in one process, each a real state behind a real connection.
+
+    machines ─► join (500 a request) ─► fleet.json ─► one Agent and one Link each ─► the link
+                                                  one sampler for all, a few machines at a time
+
+Their secrets are in one file. What they ran is forgotten with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.sslproto
+import gc
+import logging
+import random
+import resource
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from borglet.agent import Agent, Clock, steady_clock
+from borglet.join import JoinClient, JoinFailed, parse_token
+from borglet.link import Introduction, Link, LinkSettings, pinned_context
+from borglet.machines import MachineSpec
+from borglet.messages import JoinRequest
+from borglet.prober import SimulatedProber
+from borglet.runtimes.simulated import SimulatedRuntime, Simulation
+from borglet.store import Identity, MemoryStore, replace_durably
+
+log = logging.getLogger(__name__)
+
+JOIN_BATCH = 500
+# asyncio gives each TLS connection a read buffer of 256 KiB, all of it resident: 2.4 GiB at 10,000 machines.
+TLS_BUFFER_BYTES = 16 * 2**10
+DESCRIPTORS_BESIDE_LINKS = 64
+
+
+class FleetSecrets(msgspec.Struct):
+    """fleet.json, mode 0600."""
+
+    cell: str = ""
+    authority: str = ""
+    secrets: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How a fleet behaves as a whole."""
+
+    seed: int = 0
+    start_delay_s: float = 0.05
+    sample_interval_s: float = 10.0
+    connecting: int = 32  # handshakes at a time
+    software: str = "borglet-fleet"
+
+
+def load_secrets(home: Path) -> FleetSecrets:
+    """Raises `JoinFailed` for a damaged file."""
+    path = home / "fleet.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FleetSecrets)
+    except FileNotFoundError:
+        return FleetSecrets()
+    except msgspec.MsgspecError as error:
+        raise JoinFailed(f"{path} can't be read: {error}. Remove it and join again") from error
+
+
+def join_fleet(
+    home: Path, url: str, token: str, machines: Sequence[MachineSpec], *, ports: tuple[int, int]
+) -> FleetSecrets:
+    """Join those machines that have no secret yet, `JOIN_BATCH` a request; saved after each.
+
+    Raises `JoinFailed`. Those that joined before it stay joined."""
+    home.mkdir(mode=0o711, parents=True, exist_ok=True)
+    known = load_secrets(home)
+    strangers = [machine for machine in machines if machine.hostname not in known.secrets]
+    if not strangers:
+        return known
+    client = JoinClient(url, parse_token(token))
+    try:
+        if known.authority not in ("", client.authority):
+            raise JoinFailed(f"authority: the machines in {home} belong to another cell; give another --home")
+        for start in range(0, len(strangers), JOIN_BATCH):
+            batch = strangers[start : start + JOIN_BATCH]
+            answers = client.join_many([join_request(machine, token, ports=ports) for machine in batch])
+            known.authority, known.cell = client.authority, answers[0].cell
+            known.secrets.update((answer.hostname, answer.secret) for answer in answers)
+            replace_durably(home / "fleet.json", msgspec.json.encode(known), mode=0o600)
+    finally:
+        client.close()
+    log.info("%d machines joined cell %s", len(strangers), known.cell)
+    return known
+
+
+def join_request(machine: MachineSpec, token: str, *, ports: tuple[int, int]) -> JoinRequest:
+    runtime = SimulatedRuntime(Simulation(clock=lambda: 0.0), machine.capacity)
+    return JoinRequest(
+        token=token,
+        hostname=machine.hostname,
+        address=machine.address,
+        capacity=machine.capacity,
+        attributes={**runtime.attributes(), **dict(machine.attributes)},
+        platform=machine.platform,
+        rack=machine.rack,
+        power_domain=machine.power_domain,
+        port_low=ports[0],
+        port_high=ports[1],
+    )
+
+
+class FleetMachine:
+    """One simulated machine."""
+
+    def __init__(
+        self,
+        spec: MachineSpec,
+        identity: Identity,
+        url: str,
+        context: ssl.SSLContext,
+        simulation: Simulation,
+        *,
+        rng: random.Random,
+        software: str,
+        link: LinkSettings,
+        admission: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.runtime = SimulatedRuntime(simulation, spec.capacity)
+        self.agent = Agent(self.runtime, MemoryStore(), SimulatedProber(), clock=simulation.clock)
+        introduction = Introduction(
+            boot_id=f"{rng.getrandbits(128):032x}",
+            software=software,
+            attributes={**self.runtime.attributes(), **dict(spec.attributes)},
+            capacity=spec.capacity,
+        )
+        self.link = Link(
+            self.agent,
+            identity,
+            url,
+            context,
+            introduction,
+            rng=rng,
+            settings=link,
+            admission=admission,
+        )
+
+    async def run(self) -> None:
+        await self.agent.open()
+        assert self.agent.failed is not None
+        link = asyncio.get_running_loop().create_task(self.link.run())
+        try:
+            await asyncio.wait({link, self.agent.failed}, return_when=asyncio.FIRST_COMPLETED)
+            if self.agent.failed.done():
+                self.agent.failed.result()
+            link.result()
+        finally:
+            link.cancel()
+            await self.agent.close()
+
+
+class Fleet:
+    """All simulated machines of one process. `run` it until it is cancelled."""
+
+    def __init__(
+        self,
+        machines: Sequence[MachineSpec],
+        secrets: FleetSecrets,
+        url: str,
+        *,
+        settings: FleetSettings = FleetSettings(),
+        link: LinkSettings = LinkSettings(),
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = settings
+        simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
+        context = pinned_context(secrets.authority)
+        rng = random.Random(settings.seed)
+        self._pace = _Pace(settings.connecting)
+        self.machines = [
+            FleetMachine(
+                spec,
+                Identity(spec.hostname, secrets.cell, secrets.secrets[spec.hostname]),
+                url,
+                context,
+                simulation,
+                rng=rng,
+                software=settings.software,
+                link=link,
+                admission=self._pace.admit,
+            )
+            for spec in machines
+        ]
+
+    @property
+    def connected(self) -> int:
+        return sum(machine.link.connected for machine in self.machines)
+
+    async def run(self) -> None:
+        """Raises the first failure of any machine."""
+        raise_descriptor_limit(len(self.machines) + DESCRIPTORS_BESIDE_LINKS)
+        asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
+        tune_collector()
+        async with asyncio.TaskGroup() as group:
+            for machine in self.machines:
+                group.create_task(machine.run())
+            group.create_task(self._sample_forever())
+            group.create_task(self._say_when_connected())
+
+    async def _sample_forever(self) -> None:
+        """Each machine once an interval, spread evenly over it."""
+        pause_s = self._settings.sample_interval_s / len(self.machines)
+        batch = max(1, round(0.05 / pause_s)) if pause_s < 0.05 else 1
+        while True:
+            for start in range(0, len(self.machines), batch):
+                for machine in self.machines[start : start + batch]:
+                    await machine.agent.sample()
+                await asyncio.sleep(pause_s * batch)
+
+    async def _say_when_connected(self) -> None:
+        while self.connected < len(self.machines):
+            await asyncio.sleep(0.25)
+        gc.collect()
+        gc.freeze()
+        log.info("all %d machines are connected", len(self.machines))
+
+
+class _Pace:
+    """Lets so many connections begin every 50 ms: a fleet must not drown its link in handshakes."""
+
+    def __init__(self, at_a_time: int) -> None:
+        self._at_a_time = at_a_time
+        self._next = 0.0
+        self._left = 0
+
+    async def admit(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._next < now:
+            self._next, self._left = now, self._at_a_time
+        if self._left == 0:
+            self._next, self._left = self._next + 0.05, self._at_a_time
+        self._left -= 1
+        if self._next > now:
+            await asyncio.sleep(self._next - now)
+
+
+def raise_descriptor_limit(wanted: int) -> None:
+    """Raises OSError with the cure when this process may not have so many open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise OSError(
+            f"{wanted} open files are needed and {hard} allowed; raise the limit (ulimit -n {wanted})"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def tune_collector() -> None:
+    """Connections live long: look at them seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)

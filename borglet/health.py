@@ -1,0 +1,49 @@
+"""The verdict over a task's health from the answers to its probes (§2.6). Pure; `prober` asks.
+
+Right after a start the probes follow each other fast, so that a task is known to be healthy soon after it
+is; once it has answered they come every `interval_s`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from borglet.messages import Health, HealthCheck
+
+FIRST_PROBE_S = 0.1
+# Before the first success the pause is this share of the time since the start: ten probes in the first second,
+# about 46 in the first minute.
+FIRST_PROBE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is known about the health of one run. Times are seconds since the epoch."""
+
+    since: float
+    due: float  # when to probe next; infinite while a probe is under way
+    health: Health = Health.UNKNOWN
+    failures: int = 0  # in a row, of those that count
+    succeeded: bool = False
+    detail: str = ""  # of the last failure
+
+    def asked(self) -> Watch:
+        return replace(self, due=math.inf)
+
+
+def begin(started_at: float, *, now: float) -> Watch:
+    return Watch(since=started_at, due=now)
+
+
+def answered(watch: Watch, check: HealthCheck, *, ok: bool, detail: str, holds_s: float, now: float) -> Watch:
+    """The watch after one answer. `holds_s`: the answer is known to hold that long, ask no sooner."""
+    if ok:
+        due = now + max(check.interval_s, holds_s)
+        return replace(watch, due=due, health=Health.HEALTHY, failures=0, succeeded=True, detail="")
+    if not watch.succeeded and now - watch.since < check.grace_s:
+        pause = max(FIRST_PROBE_S, FIRST_PROBE_SHARE * (now - watch.since))
+        return replace(watch, due=now + min(pause, check.interval_s), detail=detail)
+    failures = watch.failures + 1
+    health = Health.UNHEALTHY if failures >= check.failures else watch.health
+    return replace(watch, due=now + check.interval_s, health=health, failures=failures, detail=detail)

@@ -1,0 +1,297 @@
+"""The Borglet's end of the link: it dials a shard, says hello, and from then on answers polls (§3.3).
+
+    connect ─► Hello ─► Welcome ─► Poll ─► Report ─► Poll …
+       ▲                   │ Refusal, silence, a frame that is no message
+       └──── jittered pause ◄─┘
+
+A poll with `hold_s` is answered at once when the state changes (changes within `COALESCE_S` travel together), at the
+latest after `hold_s`. A newer poll answers the held one first. Nothing here touches a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+import urllib.parse
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.frames import CloseCode
+
+from borglet.agent import Agent
+from borglet.backoff import Backoff
+from borglet.messages import (
+    MAX_FRAME_BYTES,
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    Hello,
+    MalformedMessage,
+    Poll,
+    Refusal,
+    Welcome,
+    decode_to_borglet,
+    encode,
+)
+from borglet.store import Identity
+
+log = logging.getLogger(__name__)
+
+COALESCE_S = 0.02
+CLOSE_REASON_BYTES = 120
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """One connection to a shard."""
+
+    connect_timeout_s: float = 10.0
+    silence_s: float = 30.0  # without a poll for this long beyond the last hold, the shard counts as gone
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a machine says of itself in `Hello`."""
+
+    boot_id: str
+    software: str
+    attributes: dict[str, str]
+    capacity: dict[str, int]
+
+
+class BadAddress(ValueError):
+    """No address of a link; the text says what is wanted."""
+
+
+class BadAuthority(ValueError):
+    """The file with the cell's authority holds no certificate: join again with a new token."""
+
+
+class Refused(Exception):
+    """The shard does not want this connection. `retry` says whether coming back soon can help."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{refusal.code} ({refusal.field or 'no field'}): {refusal.detail}")
+        self.retry = refusal.retry
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection after its welcome, and the poll held open on it."""
+
+    socket: ClientConnection
+    number: int
+    told_version: int = -1
+    held: Poll | None = None
+    held_until: float = 0.0
+    release: asyncio.TimerHandle | None = None
+    answers: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Link:
+    """`run` keeps one machine connected until it is cancelled."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        identity: Identity,
+        url: str,
+        context: ssl.SSLContext,
+        introduction: Introduction,
+        *,
+        rng: random.Random,
+        settings: LinkSettings = LinkSettings(),
+        admission: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`url`: `https://host:port`. `admission` is awaited before each attempt to connect."""
+        self._agent, self._identity, self._context = agent, identity, context
+        self._url = link_url(url)
+        self._introduction, self._settings = introduction, settings
+        self._backoff = Backoff(rng)
+        self._admission = admission
+        self._session: _Session | None = None
+        agent.subscribe(self._on_change)
+
+    @property
+    def connected(self) -> bool:
+        return self._session is not None
+
+    async def run(self) -> None:
+        while True:
+            hopeless = False
+            try:
+                await self._connect_and_serve()
+            except Refused as error:
+                hopeless = not error.retry
+                log.warning("the shard refused this machine: %s", error)
+            except InvalidStatus as error:
+                hopeless = error.response.status_code in (401, 403)
+                log.warning("the shard refused the connection: %s", _of_status(error))
+            except ssl.SSLCertVerificationError as error:
+                log.warning(
+                    "%s does not show a certificate of this machine's cell: %s",
+                    self._url,
+                    error.verify_message,
+                )
+            except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
+                log.info("the link to %s is down: %s", self._url, error or type(error).__name__)
+            await asyncio.sleep(self._backoff.next_s(hopeless=hopeless))
+
+    async def _connect_and_serve(self) -> None:
+        if self._admission is not None:
+            await self._admission()
+        async with connect(
+            self._url,
+            ssl=self._context,
+            additional_headers={"Authorization": f"Bearer {self._identity.hostname}:{self._identity.secret}"},
+            compression=None,
+            max_size=MAX_FRAME_BYTES,
+            max_queue=4,
+            open_timeout=self._settings.connect_timeout_s,
+            ping_interval=None,  # the polls are the heartbeat
+            close_timeout=1.0,
+            proxy=None,
+            user_agent_header=None,
+        ) as socket:
+            session = _Session(socket, await self._greet(socket))
+            self._backoff.succeeded()
+            log.info("session %d at %s", session.number, self._url)
+            self._session = session
+            try:
+                await self._serve(session)
+            finally:
+                self._session = None
+                self._let_go(session)
+
+    async def _greet(self, socket: ClientConnection) -> int:
+        """Say hello; the session's number. Raises `Refused`."""
+        introduction = self._introduction
+        hello = Hello(
+            protocol=PROTOCOL,
+            hostname=self._identity.hostname,
+            boot_id=introduction.boot_id,
+            software=introduction.software,
+            history_id=self._agent.state.history_id,
+            attributes=introduction.attributes,
+            capacity=introduction.capacity,
+        )
+        await socket.send(encode(hello), text=True)
+        message = await self._receive(socket, self._settings.silence_s)
+        if isinstance(message, Refusal):
+            raise Refused(message)
+        if not isinstance(message, Welcome):
+            await self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
+        assert isinstance(message, Welcome)
+        if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
+            detail = (
+                f"the shard speaks protocol {message.protocol}, this Borglet {OLDEST_PROTOCOL} to {PROTOCOL}"
+            )
+            raise Refused(Refusal("protocol", "protocol", detail, retry=False))
+        return message.session
+
+    async def _receive(self, socket: ClientConnection, timeout_s: float) -> Welcome | Refusal | Poll:
+        """The next message. Raises `Refused` for a frame that is none, after closing with the reason."""
+        async with asyncio.timeout(timeout_s):
+            frame = await socket.recv()
+        try:
+            return decode_to_borglet(frame)
+        except MalformedMessage as error:
+            await self._hang_up(socket, str(error))
+            raise AssertionError("unreachable") from error
+
+    async def _hang_up(self, socket: ClientConnection, reason: str) -> None:
+        """Always raises `Refused`."""
+        short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
+        await socket.close(CloseCode.INVALID_DATA, short)
+        raise Refused(Refusal("malformed", "", f"the shard sent a frame that is no message: {reason}"))
+
+    # -- polls
+
+    async def _serve(self, session: _Session) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            silence_s = max(0.0, session.held_until - loop.time()) + self._settings.silence_s
+            message = await self._receive(session.socket, silence_s)
+            if isinstance(message, Refusal):
+                raise Refused(message)
+            if isinstance(message, Welcome):
+                await self._hang_up(session.socket, "type: a second welcome")
+            assert isinstance(message, Poll)
+            await self._answer_held(session)
+            self._agent.polled(session.number, message)
+            session.held = message
+            if message.hold_s <= 0 or message.logs:
+                await self._answer_held(session)
+                continue
+            session.held_until = loop.time() + message.hold_s
+            fresh = self._agent.state.version != session.told_version
+            self._release_after(session, COALESCE_S if fresh else message.hold_s)
+
+    def _on_change(self) -> None:
+        session = self._session
+        if session is not None and session.held is not None:
+            self._release_after(session, COALESCE_S)
+
+    def _release_after(self, session: _Session, delay_s: float) -> None:
+        """Answer the held poll in `delay_s`, or sooner if that was planned already."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_s
+        if session.release is not None:
+            if session.release.when() <= at:
+                return
+            session.release.cancel()
+        session.release = loop.call_at(at, self._release, session)
+
+    def _release(self, session: _Session) -> None:
+        session.release = None
+        answer = asyncio.get_running_loop().create_task(self._answer_held(session))
+        session.answers.add(answer)
+        answer.add_done_callback(session.answers.discard)
+
+    async def _answer_held(self, session: _Session) -> None:
+        poll, session.held = session.held, None
+        if session.release is not None:
+            session.release.cancel()
+            session.release = None
+        session.held_until = 0.0
+        if poll is None:
+            return
+        session.told_version = self._agent.state.version
+        report = await self._agent.report(session.number, poll)
+        # A connection that closes meanwhile is noticed where frames are received.
+        with contextlib.suppress(ConnectionClosed):
+            await session.socket.send(encode(report), text=True)
+
+    def _let_go(self, session: _Session) -> None:
+        if session.release is not None:
+            session.release.cancel()
+        for answer in session.answers:
+            answer.cancel()
+
+
+def link_url(url: str) -> str:
+    """`https://host:port` as the WebSocket's address. Raises `BadAddress`."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("https", "wss") or not parts.hostname:
+        raise BadAddress(f"link: {url!r} is no address of a link; wanted https://host:port")
+    return f"wss://{parts.netloc}/link"
+
+
+def pinned_context(authority: str) -> ssl.SSLContext:
+    """TLS that trusts the cell's own authority and no other. `authority`: PEM. Raises `BadAuthority`."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cadata=authority)
+    except ssl.SSLError as error:
+        raise BadAuthority(f"authority: no certificate in PEM form: {error}") from error
+    return context
+
+
+def _of_status(error: InvalidStatus) -> str:
+    body = bytes(error.response.body or b"")[:500].decode(errors="replace").strip()
+    return f"HTTP {error.response.status_code} {body}".strip()

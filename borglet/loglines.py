@@ -1,0 +1,31 @@
+"""Log lines on stderr: one JSON object each, by the standard library alone."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line = {
+            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(level: str) -> None:
+    """Raises ValueError for an unknown level."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Of the library, only what went wrong: each reconnection has a line of ours.
+    logging.getLogger("websockets").setLevel(logging.ERROR)

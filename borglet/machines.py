@@ -1,0 +1,156 @@
+"""What a machine is said to be: resources and attributes as given on the command line or in a fleet's file."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+# DNS labels, joined by dots: a machine's name becomes a part of others.
+_HOSTNAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
+)
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)")
+_BYTES = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
+}  # fmt: skip
+_MILLI = {"": 1000, "m": 1}
+_SUFFIXES = {"cpu": _MILLI, "accelerators": _MILLI, "ram": _BYTES, "disk": _BYTES, "disk_bandwidth": _BYTES}
+MAX_QUANTITY = 2**53
+CSV_COLUMNS = (
+    "hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes",
+)  # fmt: skip
+# RFC 2544 sets these addresses aside for load tests; nobody answers there.
+_FLEET_NETWORK = (198, 18)
+_MACHINES_A_RACK = 40
+_RACKS_A_POWER_DOMAIN = 10
+
+
+class BadMachine(ValueError):
+    """A description that can't be used; its text names the field and what is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSpec:
+    """One machine, as it joins. Quantities in the units of the resource axis (milli-cores, bytes)."""
+
+    hostname: str
+    address: str
+    capacity: dict[str, int]
+    platform: str = ""
+    rack: str = ""
+    power_domain: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+def check_hostname(name: str) -> str:
+    """Raises `BadMachine`."""
+    if not _HOSTNAME.fullmatch(name):
+        raise BadMachine(
+            f"hostname: {name!r} is no host name; wanted lower-case letters, digits and hyphens, up to 63 between dots"
+        )
+    return name
+
+
+def parse_capacity(text: str) -> dict[str, int]:
+    """`cpu=4,ram=16Gi,disk=100G`: cores and bytes, as in job files; other names are counts. Raises `BadMachine`."""
+    capacity: dict[str, int] = {}
+    for name, value in parse_pairs("capacity", text, ","):
+        match = _QUANTITY.fullmatch(value)
+        suffixes = _SUFFIXES.get(name, {"": 1})
+        if match is None or match.group(2) not in suffixes:
+            accepted = ", ".join(repr(suffix) for suffix in suffixes if suffix) or "none"
+            raise BadMachine(
+                f"capacity.{name}: {value!r} is no quantity; wanted a number (suffixes: {accepted})"
+            )
+        quantity = int(Decimal(match.group(1)) * suffixes[match.group(2)])
+        if quantity > MAX_QUANTITY:
+            raise BadMachine(f"capacity.{name}: {value!r} is absurd; at most {MAX_QUANTITY}")
+        capacity[name] = quantity
+    return capacity
+
+
+def parse_pairs(field: str, text: str, separator: str) -> list[tuple[str, str]]:
+    """`a=1,b=2`. Raises `BadMachine`."""
+    pairs = []
+    for part in filter(None, (part.strip() for part in text.split(separator))):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise BadMachine(f"{field}: {part!r} is no pair; wanted name=value")
+        pairs.append((name.strip(), value.strip()))
+    return pairs
+
+
+def uniform_fleet(count: int, capacity: dict[str, int]) -> list[MachineSpec]:
+    """`count` equal machines, 40 a rack and 10 racks a power domain."""
+    return [
+        MachineSpec(
+            hostname=f"sim-{number:05d}",
+            address=fleet_address(number),
+            capacity=capacity,
+            platform="simulated",
+            rack=f"rack-{number // _MACHINES_A_RACK:04d}",
+            power_domain=f"power-{number // _MACHINES_A_RACK // _RACKS_A_POWER_DOMAIN:03d}",
+        )
+        for number in range(count)
+    ]
+
+
+def fleet_address(number: int) -> str:
+    if number >= 2**17:
+        raise BadMachine(f"machines: at most {2**17} simulated machines have addresses")
+    return f"{_FLEET_NETWORK[0]}.{_FLEET_NETWORK[1] + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def read_fleet(path: Path) -> list[MachineSpec]:
+    """The machines of a CSV file with the columns `CSV_COLUMNS`.
+
+    Raises `BadMachine` with the line's number, or OSError."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        missing = [column for column in CSV_COLUMNS[:4] if column not in (reader.fieldnames or ())]
+        unknown = [column for column in reader.fieldnames or () if column not in CSV_COLUMNS]
+        if missing or unknown:
+            raise BadMachine(
+                f"{path}: columns {', '.join(missing + unknown)} are missing or unknown;"
+                f" wanted {', '.join(CSV_COLUMNS)}"
+            )
+        machines = list(_fleet_rows(path, reader))
+    hostnames = set()
+    for machine in machines:
+        if machine.hostname in hostnames:
+            raise BadMachine(f"{path}: hostname {machine.hostname!r} is there twice")
+        hostnames.add(machine.hostname)
+    if not machines:
+        raise BadMachine(f"{path}: no machine in it")
+    return machines
+
+
+def _fleet_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[MachineSpec]:
+    for number, row in enumerate(reader):
+        try:
+            capacity = {"cpu": _count(row, "cpu_milli"), "ram": _count(row, "ram_bytes")}
+            if row.get("disk_bytes"):
+                capacity["disk"] = _count(row, "disk_bytes")
+            yield MachineSpec(
+                hostname=check_hostname(row["hostname"]),
+                address=fleet_address(number),
+                capacity=capacity,
+                platform=row.get("platform") or "",
+                rack=row.get("rack") or "",
+                power_domain=row.get("power_domain") or "",
+                attributes=tuple(parse_pairs("attributes", row.get("attributes") or "", ";")),
+            )
+        except BadMachine as error:
+            raise BadMachine(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _count(row: dict[str, str], column: str) -> int:
+    text = row[column] or ""
+    if not text.isascii() or not text.isdigit() or int(text) > MAX_QUANTITY:
+        raise BadMachine(f"{column}: {text!r} is no whole number from 0 to {MAX_QUANTITY}")
+    return int(text)

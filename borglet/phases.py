@@ -1,0 +1,73 @@
+"""The lifecycle of one incarnation on its machine, as one table. The README's diagram is drawn from it.
+
+`installing` is not reached yet: packages come with a later change, between `assigned` and `starting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from borglet.messages import Phase, TaskKey
+
+
+class Step(StrEnum):
+    """What happens to an incarnation."""
+
+    ASSIGN = "assign"  # the master lists it in `run` for the first time
+    ADOPT = "adopt"  # an earlier Borglet started it
+    START = "start"  # nothing stands in its way any more
+    STARTED = "started"  # its program runs
+    STOP = "stop"  # asked for by the master, or it is unhealthy
+    RETRY = "retry"  # it ended and is to be started again
+    FINISH = "finish"  # it ended for good
+
+
+TRANSITIONS: dict[tuple[Phase | None, Step], Phase] = {
+    (None, Step.ASSIGN): Phase.ASSIGNED,
+    (None, Step.ADOPT): Phase.UP,
+    (Phase.ASSIGNED, Step.START): Phase.STARTING,
+    (Phase.ASSIGNED, Step.STOP): Phase.ENDED,
+    (Phase.STARTING, Step.STARTED): Phase.UP,
+    (Phase.STARTING, Step.STOP): Phase.STOPPING,
+    (Phase.STARTING, Step.RETRY): Phase.BACKOFF,
+    (Phase.STARTING, Step.FINISH): Phase.ENDED,
+    (Phase.UP, Step.STOP): Phase.STOPPING,
+    (Phase.UP, Step.RETRY): Phase.BACKOFF,
+    (Phase.UP, Step.FINISH): Phase.ENDED,
+    (Phase.STOPPING, Step.STARTED): Phase.STOPPING,
+    (Phase.STOPPING, Step.STOP): Phase.STOPPING,
+    (Phase.STOPPING, Step.RETRY): Phase.BACKOFF,
+    (Phase.STOPPING, Step.FINISH): Phase.ENDED,
+    (Phase.BACKOFF, Step.START): Phase.STARTING,
+    (Phase.BACKOFF, Step.STOP): Phase.ENDED,
+}
+
+# Phases in which processes of the incarnation exist, or may exist at any moment.
+WITH_PROCESSES = frozenset({Phase.STARTING, Phase.UP, Phase.STOPPING})
+
+
+class IllegalTransition(RuntimeError):
+    """A step that the table does not know from this phase: a bug of the Borglet, told with its story."""
+
+    def __init__(self, key: TaskKey, phase: Phase | None, step: Step, story: Iterable[str]) -> None:
+        before = "; ".join(story) or "nothing"
+        super().__init__(f"task {key}: no step {step} from phase {phase or 'none'}; before that: {before}")
+        self.key, self.phase, self.step = key, phase, step
+
+
+def after(key: TaskKey, phase: Phase | None, step: Step, story: Iterable[str]) -> Phase:
+    """The phase that `step` leads to. Raises `IllegalTransition`."""
+    try:
+        return TRANSITIONS[phase, step]
+    except KeyError:
+        raise IllegalTransition(key, phase, step, story) from None
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    for (phase, step), to in TRANSITIONS.items():
+        lines.append(f"    {phase or '[*]'} --> {to}: {step}")
+    lines.append(f"    {Phase.ENDED} --> [*]: acknowledged")
+    return "\n".join(lines)

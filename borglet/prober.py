@@ -1,0 +1,96 @@
+"""Asking a task how it is: one HTTP request or one TCP connection, with nothing but asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from borglet.messages import HealthCheck
+
+MAX_STATUS_LINE_BYTES = 1024
+MAX_BODY_BYTES = 65536
+MAX_BODY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """`detail` says what was found when it is not ok. `holds_s`: asking again sooner is useless."""
+
+    ok: bool
+    detail: str = ""
+    holds_s: float = 0.0
+
+
+class Prober(Protocol):
+    async def probe(self, check: HealthCheck, port: int) -> ProbeAnswer:
+        """One probe, over within `check.timeout_s`. Raises nothing for a task that does not answer."""
+
+
+class SocketProber:
+    """Probes at the address at which clients reach the machine's tasks."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def probe(self, check: HealthCheck, port: int) -> ProbeAnswer:
+        try:
+            async with asyncio.timeout(check.timeout_s):
+                if check.kind == "tcp":
+                    return await self._connect(port)
+                if check.kind == "http":
+                    return await self._get(check.path, port)
+        except TimeoutError:
+            return ProbeAnswer(False, f"port {port}: no answer within {check.timeout_s:g} s")
+        except OSError as error:
+            return ProbeAnswer(False, f"port {port}: {error.strerror or error}")
+        return ProbeAnswer(False, f"health.kind: {check.kind!r} is unknown; this Borglet knows http and tcp")
+
+    async def _connect(self, port: int) -> ProbeAnswer:
+        _, writer = await asyncio.open_connection(self._address, port)
+        writer.transport.abort()
+        return ProbeAnswer(True)
+
+    async def _get(self, path: str, port: int) -> ProbeAnswer:
+        if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
+            return ProbeAnswer(False, f"health.path: {path!r} is no path; wanted /…, percent-encoded")
+        reader, writer = await asyncio.open_connection(self._address, port, limit=MAX_STATUS_LINE_BYTES)
+        try:
+            request = f"GET {path} HTTP/1.1\r\nHost: {self._address}:{port}\r\nUser-Agent: borglet\r\n"
+            writer.write(f"{request}Accept: */*\r\nConnection: close\r\n\r\n".encode())
+            line = await _status_line(reader)
+            if line:
+                await _take_rest(reader)
+        finally:
+            writer.transport.abort()
+        words = line.split(None, 2)
+        if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+            return ProbeAnswer(False, f"port {port}: no HTTP answer to GET {path}")
+        status = int(words[1])
+        return ProbeAnswer(200 <= status < 400, f"port {port}: GET {path} answered {status}")
+
+
+async def _status_line(reader: asyncio.StreamReader) -> bytes:
+    """Empty when what comes is no line."""
+    try:
+        return await reader.readuntil(b"\n")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return b""
+
+
+async def _take_rest(reader: asyncio.StreamReader) -> None:
+    """Take a small answer whole, so that plain servers don't log a broken pipe at each probe."""
+    taken = 0
+    with contextlib.suppress(TimeoutError, OSError):  # the status is known: what the body does is no matter
+        async with asyncio.timeout(MAX_BODY_S):
+            while taken < MAX_BODY_BYTES and (chunk := await reader.read(8192)):
+                taken += len(chunk)
+
+
+class SimulatedProber:
+    """Every task is healthy, and stays so: simulated machines are asked once."""
+
+    async def probe(self, check: HealthCheck, port: int) -> ProbeAnswer:
+        return ProbeAnswer(True, holds_s=math.inf)

@@ -1,0 +1,55 @@
+"""Whether an incarnation that ended is started again here, and when (§2.6, §3.3). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from borglet.messages import EndCause, Exit, RestartPolicy
+
+# Ends that say nothing about the task itself: it is started again and they are not held against it.
+BLAMELESS = frozenset({EndCause.STOPPED, EndCause.MACHINE_RESTARTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Start it again at `at` (seconds since the epoch). `failures` are the times of those that count."""
+
+    at: float
+    failures: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """It will not run again here. `crash_loop` says that it spent its restarts; `detail` with which figures."""
+
+    crash_loop: bool = False
+    detail: str = ""
+
+
+def is_failure(exit_: Exit) -> bool:
+    """Status 0 is success. A blameless end is neither."""
+    return exit_.cause not in BLAMELESS and not (exit_.cause is EndCause.EXITED and exit_.status == 0)
+
+
+def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, now: float) -> Again | Final:
+    """What follows an end under `policy`. `failures`: times of earlier failures, oldest first, in seconds."""
+    if policy.on == "never":
+        return Final()
+    if exit_.cause in BLAMELESS:
+        return Again(now, failures)
+    if not is_failure(exit_):
+        return Again(now + policy.backoff_s, failures) if policy.on == "always" else Final()
+    recent = (*(at for at in failures if at > now - policy.window_s), now)
+    if len(recent) > policy.max_failures:
+        return Final(
+            crash_loop=True,
+            detail=f"crash loop: {len(recent)} failures within {policy.window_s:g} s,"
+            f" more than the {policy.max_failures} allowed",
+        )
+    return Again(now + backoff(policy, len(recent)), recent)
+
+
+def backoff(policy: RestartPolicy, failures: int) -> float:
+    """Delay in seconds after the `failures`-th failure inside the window, counted from 1."""
+    doublings = min(failures - 1, 62)
+    return float(min(policy.backoff_max_s, policy.backoff_s * 2**doublings))

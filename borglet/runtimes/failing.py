@@ -1,0 +1,73 @@
+"""A runtime that fails on demand, for tests: another runtime behind a list of failures to raise."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from borglet.messages import EndCause, LogChunk, LogRequest, RunTask, TaskKey, Usage
+from borglet.runtimes.base import Presence, Runtime
+
+
+class FailingRuntime:
+    """`fail("start", StartFailed("no such file"), times=3)` makes the next three starts fail. All calls that came in
+    are kept in `calls` as (method, key)."""
+
+    name = "failing"
+
+    def __init__(self, inner: Runtime) -> None:
+        self._inner = inner
+        self._failures: dict[str, deque[Exception]] = {}
+        self.calls: list[tuple[str, TaskKey]] = []
+
+    def fail(self, method: str, error: Exception, *, times: int = 1) -> None:
+        self._failures.setdefault(method, deque()).extend([error] * times)
+
+    def _raise_due(self, method: str) -> None:
+        failures = self._failures.get(method)
+        if failures:
+            raise failures.popleft()
+
+    def attributes(self) -> dict[str, str]:
+        return self._inner.attributes()
+
+    def capacity(self) -> dict[str, int]:
+        return self._inner.capacity()
+
+    async def start(self, task: RunTask, *, run: int) -> None:
+        self.calls.append(("start", task.key))
+        self._raise_due("start")
+        await self._inner.start(task, run=run)
+
+    async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
+        self.calls.append(("stop", key))
+        self._raise_due("stop")
+        await self._inner.stop(key, notice_s=notice_s, cause=cause, detail=detail)
+
+    async def resize(self, task: RunTask) -> None:
+        self.calls.append(("resize", task.key))
+        self._raise_due("resize")
+        await self._inner.resize(task)
+
+    async def remove(self, key: TaskKey) -> None:
+        self.calls.append(("remove", key))
+        self._raise_due("remove")
+        await self._inner.remove(key)
+
+    async def presences(self) -> list[Presence]:
+        self._raise_due("presences")
+        return await self._inner.presences()
+
+    async def next_end(self) -> Presence:
+        self._raise_due("next_end")
+        return await self._inner.next_end()
+
+    async def sample(self) -> dict[TaskKey, Usage]:
+        self._raise_due("sample")
+        return await self._inner.sample()
+
+    async def read_log(self, request: LogRequest) -> LogChunk:
+        self._raise_due("read_log")
+        return await self._inner.read_log(request)
+
+    async def close(self) -> None:
+        await self._inner.close()

@@ -1,0 +1,188 @@
+"""The `simulated` runtime: tasks that use nothing and report usage, for thousands of machines in one process.
+
+Each task draws, from the seed and its own key, the share of its limit that it uses on average: means by kind as
+measured in the cells of the paper's trace, CPU 0.15, 0.34 and 0.42, RAM 0.12, 0.36 and 0.63 of the limit for
+free, batch and production work. Each sample wobbles around it. The same seed gives the same usage.
+
+A command ends with status 0 after `SIM_DURATION_S` seconds if its environment says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
+from borglet.runtimes.base import Presence, StartFailed
+
+BATCH_PRIORITY = 100  # below it, work is free
+_CPU_MEANS = {"free": 0.15, "batch": 0.34, "prod": 0.42}
+_RAM_MEANS = {"free": 0.12, "batch": 0.36, "prod": 0.63}
+_CONCENTRATION = 4.0  # of the beta distribution of averages: wide, as real work is
+_WOBBLE = 0.2  # a sample lies within this share around the average
+_SIGTERM = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What all machines of one process share."""
+
+    clock: Callable[[], float]
+    seed: int = 0
+    start_delay_s: float = 0.05
+
+
+@dataclass(slots=True)
+class _Simulated:
+    task: RunTask
+    run: int
+    started_at: float
+    ratios: tuple[float, float]  # averages: CPU, RAM
+    noise: int
+    exit: Exit | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def presence(self) -> Presence:
+        return Presence(self.task, self.run, self.started_at, self.exit)
+
+
+class SimulatedRuntime:
+    """One machine. Tasks end with this object: to the cell that is a machine that restarted."""
+
+    name = "simulated"
+
+    def __init__(self, simulation: Simulation, capacity: dict[str, int]) -> None:
+        self._simulation, self._capacity = simulation, capacity
+        self._tasks: dict[TaskKey, _Simulated] = {}
+        self._ended: asyncio.Queue[Presence] = asyncio.Queue()
+        self._samples = 0
+
+    def attributes(self) -> dict[str, str]:
+        return {
+            "runtime": self.name,
+            "isolation.memory": "none",
+            "isolation.cpu": "none",
+            "isolation.processes": "none",
+            "isolation.disk": "none",
+        }
+
+    def capacity(self) -> dict[str, int]:
+        return dict(self._capacity)
+
+    async def start(self, task: RunTask, *, run: int) -> None:
+        known = self._tasks.get(task.key)
+        if known is not None and known.exit is None:
+            return
+        duration_s = _duration(task)
+        ratios, noise = usage_ratios(task, seed=self._simulation.seed)
+        started = _Simulated(task, run, self._simulation.clock(), ratios, noise)
+        self._tasks[task.key] = started
+        await asyncio.sleep(self._simulation.start_delay_s)
+        if duration_s is not None and started.exit is None:
+            self._end_after(started, duration_s, Exit(EndCause.EXITED, 0.0, status=0))
+
+    async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
+        """A simulated task obeys SIGTERM at once."""
+        known = self._tasks.get(key)
+        if known is not None and known.exit is None:
+            self._end_after(known, 0.0, Exit(cause, 0.0, signal=_SIGTERM, detail=detail))
+
+    async def resize(self, task: RunTask) -> None:
+        known = self._tasks.get(task.key)
+        if known is not None and known.exit is None:
+            known.task = task
+            known.ratios, known.noise = usage_ratios(task, seed=self._simulation.seed)
+
+    async def remove(self, key: TaskKey) -> None:
+        known = self._tasks.get(key)
+        if known is None:
+            return
+        if known.exit is None:
+            raise ValueError(f"task {key} still runs; stop it and wait for its end before removing it")
+        del self._tasks[key]
+
+    async def presences(self) -> list[Presence]:
+        return [known.presence() for known in self._tasks.values()]
+
+    async def next_end(self) -> Presence:
+        return await self._ended.get()
+
+    async def sample(self) -> dict[TaskKey, Usage]:
+        self._samples += 1
+        return {key: _usage(known, self._samples) for key, known in self._tasks.items() if known.exit is None}
+
+    async def read_log(self, request: LogRequest) -> LogChunk:
+        return LogChunk(request.request_id, 0, 0, "", error="a simulated task writes no log")
+
+    async def close(self) -> None:
+        for known in self._tasks.values():
+            if known.timer is not None:
+                known.timer.cancel()
+
+    def end(self, key: TaskKey, exit_: Exit) -> None:
+        """Let a running task end this way, now. Raises KeyError for one that does not run."""
+        known = self._tasks[key]
+        if known.exit is not None:
+            raise KeyError(key)
+        self._end(known, exit_)
+
+    def running(self) -> set[TaskKey]:
+        return {key for key, known in self._tasks.items() if known.exit is None}
+
+    def _end_after(self, known: _Simulated, delay_s: float, exit_: Exit) -> None:
+        if known.timer is not None:
+            known.timer.cancel()
+        known.timer = asyncio.get_running_loop().call_later(delay_s, self._end, known, exit_)
+
+    def _end(self, known: _Simulated, exit_: Exit) -> None:
+        if known.exit is not None:
+            return
+        at = self._simulation.clock()
+        known.exit = Exit(exit_.cause, at, status=exit_.status, signal=exit_.signal, detail=exit_.detail)
+        self._ended.put_nowait(known.presence())
+
+
+def kind(task: RunTask) -> str:
+    if task.prod:
+        return "prod"
+    return "batch" if task.priority >= BATCH_PRIORITY else "free"
+
+
+def usage_ratios(task: RunTask, *, seed: int) -> tuple[tuple[float, float], int]:
+    """The averages (CPU, RAM; shares of the limit) of one task, and the start of its noise."""
+    noise = zlib.crc32(f"{seed}/{task.key}".encode())
+    rng = random.Random(noise)
+    cpu, ram = (_draw(rng, means[kind(task)]) for means in (_CPU_MEANS, _RAM_MEANS))
+    return (cpu, ram), noise
+
+
+def _draw(rng: random.Random, mean: float) -> float:
+    return rng.betavariate(_CONCENTRATION * mean, _CONCENTRATION * (1 - mean))
+
+
+def _usage(known: _Simulated, sample: int) -> Usage:
+    limit, (cpu, ram) = known.task.limit, known.ratios
+    spread = (((known.noise + sample) * 2654435761) >> 8) & 0xFFFF
+    wobble = 1 - _WOBBLE + 2 * _WOBBLE * spread / 0xFFFF
+    return Usage(
+        cpu_milli=round(limit.get("cpu", 0) * cpu * wobble),
+        ram_bytes=round(limit.get("ram", 0) * min(1.0, ram * wobble)),
+        processes=1,
+    )
+
+
+def _duration(task: RunTask) -> float | None:
+    """Raises `StartFailed` for one that is no number."""
+    text = task.env.get("SIM_DURATION_S")
+    if text is None:
+        return None
+    try:
+        duration_s = float(text)
+    except ValueError:
+        duration_s = -1.0
+    if not 0 <= duration_s < 1e9:
+        raise StartFailed(f"env.SIM_DURATION_S: {text!r} is no number of seconds; wanted 0 or more")
+    return duration_s

@@ -1,0 +1,182 @@
+"""The Borglet of one real machine: its home, its runtime, its link, from start to SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from borglet.agent import Agent, steady_clock
+from borglet.backoff import Backoff
+from borglet.join import LinkUnreachable, join_cell
+from borglet.link import Introduction, Link, pinned_context
+from borglet.messages import EndCause, JoinRequest
+from borglet.prober import SocketProber
+from borglet.runtimes.process import ProcessRuntime
+from borglet.store import DiskStore, Identity
+
+log = logging.getLogger(__name__)
+
+SOFTWARE = "borglet 0.1.0"
+LOG_SWEEP_INTERVAL_S = 600.0
+# Beyond the notice a task has: the supervisor's kill, and the news of it.
+STOP_ALL_MARGIN_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """What the command line says of this machine."""
+
+    home: Path
+    link: str
+    hostname: str
+    address: str
+    join_token: str = ""
+    join_wait_s: float = 30.0  # how long to wait for the link to answer when joining
+    capacity: tuple[tuple[str, int], ...] = ()  # replaces what was measured
+    attributes: tuple[tuple[str, str], ...] = ()
+    platform: str = ""
+    rack: str = ""
+    power_domain: str = ""
+    port_low: int = 20000
+    port_high: int = 29999
+
+
+def run_machine(settings: MachineSettings) -> None:
+    """Serve until SIGTERM or SIGINT; tasks go on running. Raises `HomeInUse`, `JoinFailed`."""
+    store = DiskStore(settings.home)
+    with store.lock():
+        runtime = ProcessRuntime(settings.home)
+        attributes = {**_machine_attributes(), **runtime.attributes(), **dict(settings.attributes)}
+        capacity = {**runtime.capacity(), **dict(settings.capacity)}
+        identity = _join(store, settings, capacity, attributes)
+        asyncio.run(
+            _serve(
+                store, runtime, identity, settings, Introduction(_boot_id(), SOFTWARE, attributes, capacity)
+            )
+        )
+
+
+def _join(
+    store: DiskStore, settings: MachineSettings, capacity: dict[str, int], attributes: dict[str, str]
+) -> Identity:
+    """Waits for a link that does not answer yet. Raises `JoinFailed`."""
+    request = JoinRequest(
+        token=settings.join_token,
+        hostname=settings.hostname,
+        address=settings.address,
+        capacity=capacity,
+        attributes=attributes,
+        platform=settings.platform,
+        rack=settings.rack,
+        power_domain=settings.power_domain,
+        port_low=settings.port_low,
+        port_high=settings.port_high,
+    )
+    deadline = time.monotonic() + settings.join_wait_s
+    backoff = Backoff(random.Random(), most_s=1.0)
+    while True:
+        try:
+            return join_cell(store, settings.link, request)
+        except LinkUnreachable as error:
+            if time.monotonic() > deadline:
+                raise
+            log.info("%s; trying again", error)
+            time.sleep(backoff.next_s())
+
+
+async def _serve(
+    store: DiskStore,
+    runtime: ProcessRuntime,
+    identity: Identity,
+    settings: MachineSettings,
+    introduction: Introduction,
+) -> None:
+    loop = asyncio.get_running_loop()
+    asked_to_end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_end.set)
+    agent = Agent(runtime, store, SocketProber(settings.address), clock=steady_clock())
+    await agent.open()
+    assert agent.failed is not None
+    log.info("%s has adopted %d tasks", identity.hostname, len(agent.state.incarnations()))
+    await agent.settle()
+    context = pinned_context(store.authority())
+    link = Link(agent, identity, settings.link, context, introduction, rng=random.Random())
+    gc.collect()
+    gc.freeze()
+    lasting: set[asyncio.Future[None]] = {
+        loop.create_task(_until(asked_to_end)),
+        loop.create_task(link.run()),
+        loop.create_task(agent.sample_forever()),
+        loop.create_task(_sweep_logs(runtime)),
+    }
+    try:
+        done, _ = await asyncio.wait({agent.failed, *lasting}, return_when=asyncio.FIRST_COMPLETED)
+        for finished in done:
+            finished.result()
+    finally:
+        for task in lasting:
+            task.cancel()
+        await asyncio.gather(*lasting, return_exceptions=True)
+        await agent.close()
+    log.info("%s ends; its tasks go on running", identity.hostname)
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _sweep_logs(runtime: ProcessRuntime) -> None:
+    while True:
+        for name in await runtime.sweep(time.time()):
+            log.info("the logs of task %s were deleted: their time was up", name)
+        await asyncio.sleep(LOG_SWEEP_INTERVAL_S)
+
+
+def stop_all(home: Path, *, wait_s: float) -> int:
+    """Stop every task of this home, each with its notice; how many were running.
+
+    They are started again by the next Borglet of this home if the cell still wants them. Raises `HomeInUse`
+    when a Borglet still owns the home after `wait_s`, TimeoutError when a task does not end."""
+    if not home.is_dir():
+        return 0
+    with DiskStore(home).lock(wait_s=wait_s):
+        return asyncio.run(_stop_all(ProcessRuntime(home)))
+
+
+async def _stop_all(runtime: ProcessRuntime) -> int:
+    running = {presence.key: presence.task for presence in await runtime.presences() if presence.exit is None}
+    for key, task in running.items():
+        detail = "all tasks of the machine were stopped"
+        await runtime.stop(key, notice_s=task.notice_s, cause=EndCause.STOPPED, detail=detail)
+    left = set(running)
+    margin_s = max((task.notice_s for task in running.values()), default=0.0) + STOP_ALL_MARGIN_S
+    try:
+        async with asyncio.timeout(margin_s):
+            while left:
+                left.discard((await runtime.next_end()).key)
+    except TimeoutError:
+        names = ", ".join(sorted(running[key].name for key in left))
+        raise TimeoutError(f"tasks did not end within {margin_s:g} s: {names}") from None
+    finally:
+        await runtime.close()
+    return len(running)
+
+
+def _machine_attributes() -> dict[str, str]:
+    system = os.uname()
+    return {"architecture": system.machine, "kernel": system.release}
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""

@@ -1,0 +1,475 @@
+"""The Borglet's decisions: events in, instructions out. No socket, no clock, no file.
+
+    Adopted ─┐                                             ┌─► Save (desired state, before it is acted upon)
+    Polled ──┼─► AgentState.handle(event, now) ─ reconcile ┼─► Start  Terminate  Resize  Remove
+    Ended … ─┘             │                               └─► Probe
+                           └─► report(): the full state
+
+Level-triggered (§3.3): each event changes what is known, then *reconcile* compares what should be with what
+is. The same event twice, or late, changes nothing. Three promises: never two incarnations of one task with
+processes; what the master lists in neither list is never stopped; an end is reported until the master has
+heard of it. Times are seconds since the epoch on a clock that never runs backwards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+import msgspec
+
+from borglet import health, restarts
+from borglet.desired import differs_in_place, refusal_of
+from borglet.events import (
+    Adopted,
+    Ended,
+    Event,
+    Polled,
+    ProbeAnswered,
+    Sampled,
+    Saved,
+    SaveFailed,
+    Started,
+    StartRefused,
+    StopRefused,
+    TimePassed,
+)
+from borglet.incarnations import NO_USAGE, Incarnation
+from borglet.instructions import (
+    GivenUp,
+    Instruction,
+    Probe,
+    Remembered,
+    Remove,
+    Resize,
+    Save,
+    Start,
+    Terminate,
+)
+from borglet.messages import (
+    Desired,
+    EndCause,
+    Exit,
+    Health,
+    LogChunk,
+    Phase,
+    Refusal,
+    Report,
+    RunTask,
+    StopTask,
+    TaskKey,
+    Usage,
+)
+from borglet.phases import Step
+from borglet.runtimes.base import Presence
+
+STOP_RETRY_S = 1.0
+
+
+class AgentState:
+    """All that one Borglet knows. `version` grows with every change worth a report at once."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._incarnations: dict[TaskKey, Incarnation] = {}
+        self._desired: Desired | None = None
+        self._pending: Desired | None = None  # accepted, but not yet safe on the disk
+        self._run: dict[TaskKey, RunTask] = {}
+        self._stop: dict[TaskKey, StopTask] = {}
+        self._session = 0
+        self._refused: Refusal | None = None
+
+    # -- reading
+
+    @property
+    def history_id(self) -> str:
+        return self._desired.history_id if self._desired is not None else ""
+
+    @property
+    def probing(self) -> bool:
+        """Whether a first answer about some task's health is on its way."""
+        return any(
+            inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
+            for inc in self._incarnations.values()
+        )
+
+    def incarnations(self) -> tuple[Incarnation, ...]:
+        return tuple(self._incarnations.values())
+
+    def next_wake(self) -> float:
+        """When `TimePassed` is wanted; infinite when nothing is due."""
+        return min((self._wake_of(inc) for inc in self._incarnations.values()), default=math.inf)
+
+    def _wake_of(self, inc: Incarnation) -> float:
+        at = math.inf
+        if inc.phase is Phase.BACKOFF and inc.key in self._run and not self._blocked(inc):
+            at = inc.start_at
+        elif inc.phase is Phase.UP and inc.watch is not None:
+            at = inc.watch.due
+        if inc.stop_again_at is not None:
+            at = min(at, inc.stop_again_at)
+        return at
+
+    def report(self, *, session: int, sequence: int, logs: list[LogChunk] | None = None) -> Report:
+        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once."""
+        tasks, cpu_milli, ram_bytes, disk_bytes, processes = [], 0, 0, 0, 0
+        for inc in self._incarnations.values():
+            if inc.phase is Phase.ENDED and inc.told is None:
+                inc.told = (session, sequence)
+            tasks.append(inc.report(expected=self._listed(inc.key)))
+            usage = inc.usage
+            cpu_milli += usage.cpu_milli
+            ram_bytes += usage.ram_bytes
+            disk_bytes += usage.disk_bytes
+            processes += usage.processes
+        refused, self._refused = self._refused, None
+        return Report(
+            session=session,
+            sequence=sequence,
+            history_id=self.history_id,
+            generation=self._desired.generation if self._desired is not None else "",
+            revision=self._desired.revision if self._desired is not None else 0,
+            tasks=tasks,
+            usage=Usage(cpu_milli, ram_bytes, disk_bytes, processes),
+            logs=logs or [],
+            refused=refused,
+        )
+
+    def _listed(self, key: TaskKey) -> bool:
+        return key in self._run or key in self._stop
+
+    # -- events
+
+    def handle(self, event: Event, *, now: float) -> list[Instruction]:
+        """Take one event in; what is to be done now comes out, in order."""
+        out: list[Instruction] = []
+        match event:
+            case Adopted():
+                self._on_adopted(event, now)
+            case Polled():
+                self._on_polled(event, now, out)
+            case Saved():
+                self._on_saved(event, now)
+            case SaveFailed():
+                self._on_save_failed(event)
+            case Started():
+                self._on_started(event, now)
+            case StartRefused():
+                exit_ = Exit(EndCause.START_FAILED, now, detail=event.detail)
+                self._on_end(event.key, event.run, exit_, now, out)
+            case StopRefused():
+                self._on_stop_refused(event, now)
+            case Ended():
+                self._on_end(event.key, event.run, event.exit, now, out)
+            case ProbeAnswered():
+                self._on_probe_answered(event, now, out)
+            case Sampled():
+                for key, usage in event.usages.items():
+                    if (inc := self._incarnations.get(key)) is not None and inc.has_processes:
+                        inc.usage = usage
+            case TimePassed():
+                pass
+            case _:
+                assert_never(event)
+        if not isinstance(event, Sampled):
+            self._reconcile(now, out)
+        return out
+
+    def _on_adopted(self, event: Adopted, now: float) -> None:
+        remembered = event.remembered
+        self._in_force(remembered.desired)
+        given_up = {given.key: given for given in remembered.given_up}
+        for presence in event.presences:
+            inc = self._adopt(presence, now)
+            inc.quarantined = inc.key in remembered.quarantined
+            if presence.exit is not None and inc.key not in given_up:
+                self._close_run(inc, presence.exit, now)
+            elif presence.exit is not None:
+                self._give_up(inc, given_up[inc.key], now)
+        for key, given in given_up.items():
+            if (
+                key in self._run and key not in self._incarnations
+            ):  # it failed before anything was on the disk
+                self._give_up(
+                    self._adopt(Presence(self._run[key], given.run, 0.0, given.exit), now), given, now
+                )
+        for task in self._run.values():
+            if task.key not in self._incarnations:
+                self._assign(task, now)
+        self.version += 1
+
+    def _adopt(self, presence: Presence, now: float) -> Incarnation:
+        task = self._run.get(presence.key, presence.task)
+        inc = Incarnation(task, run=presence.run, started_at=presence.started_at)
+        inc.resize_due = presence.exit is None and differs_in_place(presence.task, task)
+        inc.step(Step.ADOPT, now=now)
+        self._watch(inc, now)
+        self._incarnations[inc.key] = inc
+        return inc
+
+    def _give_up(self, inc: Incarnation, given: GivenUp, now: float) -> None:
+        inc.exit, inc.watch, inc.given_up = given.exit, None, True
+        inc.step(Step.FINISH, now=now)
+
+    def _assign(self, task: RunTask, now: float) -> None:
+        inc = Incarnation(task)
+        inc.step(Step.ASSIGN, now=now)
+        self._incarnations[task.key] = inc
+
+    def _on_polled(self, event: Polled, now: float, out: list[Instruction]) -> None:
+        if event.session != self._session:
+            self._session = event.session
+            for inc in self._incarnations.values():
+                # Whether the last report of a lost connection arrived, nobody knows: tell it again.
+                inc.told = None
+        for inc in self._incarnations.values():
+            if inc.told is not None and event.sequence > inc.told[1]:
+                inc.acknowledged = True
+        if event.desired is None:
+            return
+        present = {key: inc.task for key, inc in self._incarnations.items() if inc.phase is not Phase.ENDED}
+        self._refused = refusal_of(event.desired, self._pending or self._desired, present)
+        if self._refused is not None:
+            self.version += 1
+            return
+        self._pending = event.desired
+        if event.desired == self._desired:
+            self._on_saved(Saved(event.desired.generation), now)
+        else:
+            out.append(Save(self._remembered(event.desired)))
+
+    def _remembered(self, desired: Desired | None) -> Remembered:
+        """As it will be once `desired` is in force."""
+        listed: set[TaskKey] = set()
+        changed = False
+        if desired is not None:
+            listed = {task.key for task in desired.run} | {stop.key for stop in desired.stop}
+            changed = self._desired is not None and self._desired.history_id != desired.history_id
+        return Remembered(
+            desired,
+            given_up=[
+                GivenUp(inc.key, inc.run, inc.exit)
+                for inc in self._incarnations.values()
+                if inc.given_up and inc.exit is not None and inc.key in listed
+            ],
+            quarantined=[
+                inc.key
+                for inc in self._incarnations.values()
+                if inc.phase is not Phase.ASSIGNED and inc.key not in listed and (changed or inc.quarantined)
+            ],
+        )
+
+    def _on_saved(self, event: Saved, now: float) -> None:
+        if self._pending is None or self._pending.generation != event.generation:
+            return
+        desired, self._pending = self._pending, None
+        changed = self._desired is not None and self._desired.history_id != desired.history_id
+        self._in_force(desired)
+        for inc in list(self._incarnations.values()):
+            if self._listed(inc.key):
+                inc.quarantined = inc.dropped = False
+            elif inc.phase is Phase.ASSIGNED:
+                del self._incarnations[inc.key]
+            else:
+                inc.dropped = inc.phase is Phase.ENDED
+                inc.quarantined = inc.quarantined or changed
+        for task in desired.run:
+            known = self._incarnations.get(task.key)
+            if known is None:
+                self._assign(task, now)
+            elif known.phase is not Phase.ENDED:
+                self._retarget(known, task, now)
+        self.version += 1
+
+    def _in_force(self, desired: Desired | None) -> None:
+        self._desired = desired
+        self._run = {task.key: task for task in desired.run} if desired is not None else {}
+        self._stop = {stop.key: stop for stop in desired.stop} if desired is not None else {}
+
+    def _retarget(self, inc: Incarnation, task: RunTask, now: float) -> None:
+        """A change in place: limits, priority, health check, notice, restart policy."""
+        inc.resize_due = inc.resize_due or (inc.has_processes and differs_in_place(inc.task, task))
+        check_changed = inc.task.health != task.health
+        inc.task = task
+        if check_changed and inc.phase is Phase.UP:
+            self._watch(inc, now)
+
+    def _on_save_failed(self, event: SaveFailed) -> None:
+        if self._pending is None or self._pending.generation != event.generation:
+            return
+        self._pending = None
+        detail = f"this machine can't keep the desired state: {event.detail}; make its disk writable"
+        self._refused = Refusal("not-saved", "desired", detail)
+        self.version += 1
+
+    def _on_started(self, event: Started, now: float) -> None:
+        inc = self._incarnations.get(event.key)
+        if inc is None or inc.run != event.run:
+            return
+        if inc.phase is Phase.STARTING:
+            inc.step(Step.STARTED, now=now)
+            self._watch(inc, now)
+            self.version += 1
+        elif inc.phase is Phase.STOPPING:
+            inc.step(Step.STARTED, now=now)
+            inc.stop_again_at = now  # the stop may have come before there was anything to stop
+
+    def _watch(self, inc: Incarnation, now: float) -> None:
+        inc.watch = health.begin(inc.started_at, now=now) if inc.task.health is not None else None
+
+    def _on_stop_refused(self, event: StopRefused, now: float) -> None:
+        inc = self._incarnations.get(event.key)
+        if inc is not None and inc.phase is Phase.STOPPING:
+            inc.stop_again_at = now + STOP_RETRY_S
+
+    def _on_end(self, key: TaskKey, run: int, exit_: Exit, now: float, out: list[Instruction]) -> None:
+        inc = self._incarnations.get(key)
+        if inc is None or inc.run != run or not inc.has_processes:
+            return  # late, or told twice
+        self._close_run(inc, exit_, now)
+        if inc.given_up:
+            out.append(Save(self._remembered(self._pending or self._desired)))
+
+    def _close_run(self, inc: Incarnation, exit_: Exit, now: float) -> None:
+        inc.exit, inc.watch, inc.usage = exit_, None, NO_USAGE
+        inc.stop_notice_s = inc.stop_again_at = None
+        inc.resize_due = False
+        self.version += 1
+        if inc.key not in self._run:
+            inc.step(Step.FINISH, now=now)
+            return
+        decision = restarts.decide(inc.task.restart, exit_, inc.failures, now=now)
+        if isinstance(decision, restarts.Again):
+            inc.failures, inc.start_at = decision.failures, decision.at
+            inc.step(Step.RETRY, now=now)
+            return
+        if decision.crash_loop:
+            inc.given_up = True
+            detail = f"{exit_.detail}; {decision.detail}" if exit_.detail else decision.detail
+            inc.exit = msgspec.structs.replace(exit_, detail=detail)
+        inc.step(Step.FINISH, now=now)
+
+    def _on_probe_answered(self, event: ProbeAnswered, now: float, out: list[Instruction]) -> None:
+        inc = self._incarnations.get(event.key)
+        if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:
+            return
+        before = inc.watch.health
+        inc.watch = health.answered(
+            inc.watch, inc.task.health, ok=event.ok, detail=event.detail, holds_s=event.holds_s, now=now
+        )
+        if inc.watch.health is not before:
+            self.version += 1
+        if inc.watch.health is Health.UNHEALTHY and inc.phase is Phase.UP and inc.key in self._run:
+            detail = f"{inc.watch.failures} checks in a row failed; the last: {inc.watch.detail}"
+            self._terminate(inc, inc.task.notice_s, EndCause.UNHEALTHY, detail, now, out)
+
+    # -- reconciling what is with what should be
+
+    def _reconcile(self, now: float, out: list[Instruction]) -> None:
+        for key, stop in self._stop.items():
+            if (inc := self._incarnations.get(key)) is not None:
+                self._reconcile_stop(inc, stop, now, out)
+        waiting = [
+            inc
+            for inc in self._incarnations.values()
+            if inc.key in self._run
+            and (inc.phase is Phase.ASSIGNED or (inc.phase is Phase.BACKOFF and inc.start_at <= now))
+        ]
+        for inc in sorted(waiting, key=lambda inc: inc.key, reverse=True):  # the newest incarnation first
+            if not self._blocked(inc):
+                self._start(inc, now, out)
+        for inc in list(self._incarnations.values()):
+            if inc.phase is Phase.UP:
+                self._reconcile_up(inc, now, out)
+            elif inc.phase is Phase.STOPPING and inc.stop_again_at is not None and inc.stop_again_at <= now:
+                inc.stop_again_at = None
+                notice_s = inc.task.notice_s if inc.stop_notice_s is None else inc.stop_notice_s
+                out.append(Terminate(inc.key, notice_s, inc.stop_cause, inc.stop_detail))
+            elif inc.phase is Phase.ENDED and inc.acknowledged and inc.dropped and not inc.quarantined:
+                del self._incarnations[inc.key]
+                out.append(Remove(inc.key))
+
+    def _reconcile_stop(self, inc: Incarnation, stop: StopTask, now: float, out: list[Instruction]) -> None:
+        if inc.phase in (Phase.ASSIGNED, Phase.BACKOFF):
+            if inc.exit is None:
+                inc.exit = Exit(EndCause.STOPPED, now, detail=f"{stop.cause}: stopped before its start")
+            inc.step(Step.STOP, now=now)
+            self.version += 1
+        elif inc.has_processes:
+            notice_s = inc.task.notice_s if stop.notice_s is None else min(stop.notice_s, inc.task.notice_s)
+            if inc.stop_notice_s is None or notice_s < inc.stop_notice_s:
+                self._terminate(inc, notice_s, EndCause.STOPPED, stop.cause, now, out)
+
+    def _terminate(
+        self,
+        inc: Incarnation,
+        notice_s: float,
+        cause: EndCause,
+        detail: str,
+        now: float,
+        out: list[Instruction],
+    ) -> None:
+        inc.step(Step.STOP, now=now)
+        inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
+        inc.stop_again_at = None
+        out.append(Terminate(inc.key, inc.stop_notice_s, cause, detail))
+        self.version += 1
+
+    def _start(self, inc: Incarnation, now: float, out: list[Instruction]) -> None:
+        inc.run += 1
+        inc.started_at = now
+        inc.step(Step.START, now=now)
+        out.append(Start(inc.task, inc.run))
+        self.version += 1
+
+    def _reconcile_up(self, inc: Incarnation, now: float, out: list[Instruction]) -> None:
+        if inc.resize_due:
+            inc.resize_due = False
+            out.append(Resize(inc.task))
+        check, watch = inc.task.health, inc.watch
+        if check is None or watch is None or watch.due > now:
+            return
+        inc.watch = watch.asked()
+        port = inc.task.ports.get(check.port)
+        if port is not None:
+            out.append(Probe(inc.key, inc.run, check, port))
+            return
+        ports = ", ".join(sorted(inc.task.ports)) or "none"
+        detail = f"health.port: the task has no port {check.port!r} (its ports: {ports})"
+        self._on_probe_answered(ProbeAnswered(inc.key, inc.run, False, detail), now, out)
+
+    def _blocked(self, inc: Incarnation) -> bool:
+        """Whether an incarnation that must be gone first is not."""
+        for other in self._incarnations.values():
+            same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
+            if other is not inc and (same_task or other.key in inc.task.waits_for) and self._holds(other):
+                return True
+        return False
+
+    def _holds(self, inc: Incarnation) -> bool:
+        """Whether it has processes or gets them again without a word of the master."""
+        return inc.has_processes or (inc.phase is Phase.BACKOFF and inc.key in self._run)
+
+    # -- invariants
+
+    def validate(self) -> None:
+        """Raises AssertionError, with the incarnation, when a promise of this module is broken."""
+        holders: dict[tuple[str, int], TaskKey] = {}
+        for key, inc in self._incarnations.items():
+            story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"
+            assert key == inc.key, story
+            assert inc.phase is not None, story
+            if inc.has_processes:
+                other = holders.setdefault((key.job, key.index), key)
+                assert other == key, f"two incarnations with processes: {other} and {story}"
+            assert (inc.phase is Phase.ASSIGNED) == (inc.run == 0 and inc.phase is not Phase.ENDED), story
+            assert inc.phase is not Phase.ENDED or inc.exit is not None, story
+            assert inc.phase is not Phase.STOPPING or inc.stop_notice_s is not None, story
+            assert inc.watch is None or inc.has_processes, story
+            assert inc.phase is not Phase.ASSIGNED or key in self._run, story
+            assert not (inc.quarantined and self._listed(key)), story
+        for key in self._run:
+            assert key in self._incarnations, f"{key} is in run and unknown"
+        for key in self._stop:
+            known = self._incarnations.get(key)
+            assert known is None or known.phase in (Phase.STOPPING, Phase.ENDED), f"{key} is not stopped"
