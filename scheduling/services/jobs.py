@@ -1,0 +1,416 @@
+"""Jobs: submitted, one or thousands at a time, and killed (§2.3). Changes of live jobs are `services.updates`.
+
+files ─► parse ─► may they? ─► chunks of ≤ 5,000 tasks ─► lock the cell ─► names, quota ─► rows + events
+           └──────────┴────────────── a verdict per job ──────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Count, F
+
+from quota.bands import Band, band_of
+from quota.errors import Conflict, NotFound, Refused
+from quota.models import Tenant
+from quota.permissions import Action, Principal
+from quota.services import admission
+from scheduling import journal, spec
+from scheduling.core import events
+from scheduling.core.requirement import INDEX_BITS
+from scheduling.core.states import JobState, TaskState
+from scheduling.models import Cell, Job, JobSpec, Task
+from scheduling.services import transitions, updates
+from scheduling.services.tenancy import own_tenant, require_tenant
+from scheduling.services.transitions import Ending, NewTasks
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The verdict on one submitted job. `outcome`: submitted, updated, unchanged (it is live already), refused."""
+
+    name: str
+    tenant: str
+    outcome: str
+    job: Job | None = None
+    problem: Refused | None = None
+
+
+def spec_limits(cell: Cell) -> spec.Limits:
+    """What a job file may say in this cell."""
+    return spec.Limits(
+        max_tasks=min(settings.BORG_MAX_TASKS_PER_JOB, 1 << INDEX_BITS),
+        bands=admission.bands(),
+        extra=tuple(cell.extra_resources),
+    )
+
+
+def spec_for(
+    *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = "",
+    limits: spec.Limits | None = None,
+) -> spec.JobSpec:  # fmt: skip
+    """A job file read for this cell, tenant and name; what the file says must agree with them.
+
+    Without a tenant anywhere, it is the only one the caller belongs to. Raises `Refused` naming the field.
+    """
+    read = spec.parse(file, limits=limits or spec_limits(cell))
+    for path, found, wanted in (
+        ("cell", read.cell, cell.name),
+        ("tenant", read.tenant, tenant),
+        ("name", read.name, name),
+    ):
+        if found and wanted and found != wanted:
+            raise Refused(
+                "invalid-spec",
+                f"{path}: the file says {found!r}, the request {wanted!r}; let them agree",
+                fields={path: f"{found!r} is not {wanted!r}"},
+            )
+    owner = read.tenant or tenant or own_tenant(principal)
+    return read.at(cell=cell.name, tenant=owner)
+
+
+def job_submit(
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, dry_run: bool = False
+) -> Submission:
+    """A new job with all its tasks pending. An equal live job is left as it is.
+
+    Raises `Refused` (quota, limits), `Conflict` when a different live job has the name, `NotFound` for a
+    tenant the caller may not know. Locks: the cell's row, then the tenant's use of quota.
+    """
+    (verdict,) = _submit(principal, cell, [job_spec], dry_run=dry_run)
+    if verdict.problem is not None:
+        raise verdict.problem
+    return verdict
+
+
+def job_apply(
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, dry_run: bool = False
+) -> Submission:
+    """Let the job be as the spec says: submitted when no live one has the name, else updated. Idempotent.
+
+    Raises and locks as `job_submit` and `updates.job_update`.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
+    job = (
+        Job.objects.select_related("cell", "tenant")
+        .filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
+        .exclude(state=JobState.DEAD.value)
+        .first()
+    )
+    if job is None:
+        return job_submit(principal=principal, cell=cell, job_spec=job_spec, dry_run=dry_run)
+    done = updates.job_update(principal=principal, job=job, job_spec=job_spec, dry_run=dry_run)
+    return Submission(job_spec.name, job_spec.tenant, done.outcome, job=done.job)
+
+
+def jobs_submit_bulk(
+    *, principal: Principal, cell: Cell, files: Sequence[Any], tenant: str = "", dry_run: bool = False
+) -> list[Submission]:
+    """Many new jobs; a verdict for each, in order, and what is refused hinders no other.
+
+    Locks: the cell's row, then the tenants' uses of quota, for one chunk of about 5,000 tasks at a time.
+    Raises `Refused` when there are too many for one request.
+    """
+    if len(files) > settings.BORG_MAX_BULK_JOBS:
+        raise Refused(
+            "too-many-jobs",
+            f"{len(files)} jobs in one request; send at most {settings.BORG_MAX_BULK_JOBS} at a time",
+            figures={"jobs": len(files), "most": settings.BORG_MAX_BULK_JOBS},
+            status=413,
+        )
+    limits = spec_limits(cell)
+    read: list[spec.JobSpec | Submission] = []
+    for file in files:
+        try:
+            read.append(spec_for(principal=principal, cell=cell, file=file, tenant=tenant, limits=limits))
+        except Refused as problem:
+            name = str(file.get("name", ""))[:63] if isinstance(file, Mapping) else ""
+            read.append(Submission(name, tenant, "refused", problem=problem))
+    verdicts = iter(
+        _submit(principal, cell, [s for s in read if isinstance(s, spec.JobSpec)], dry_run=dry_run)
+    )
+    return [item if isinstance(item, Submission) else next(verdicts) for item in read]
+
+
+def job_kill(
+    *,
+    principal: Principal,
+    job: Job,
+    indexes: Sequence[int] | None = None,
+    reason: str = "",
+    dry_run: bool = False,
+) -> int:
+    """Kill a job, or some of its tasks. Returns how many die by it: none when they are dead already.
+
+    Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
+    tasks = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value)
+    if indexes is not None:
+        known = set(Task.objects.filter(job=job, index__in=indexes).values_list("index", flat=True))
+        unknown = sorted(set(indexes) - known)
+        if unknown:
+            raise Refused(
+                "no-such-task",
+                f"job {job.name} has no task {', '.join(map(str, unknown[:10]))}; it has {job.tasks_total} tasks",
+                fields={"indexes": f"no such task: {unknown[:10]}"},
+                status=404,
+            )
+        tasks = tasks.filter(index__in=indexes)
+    living = list(tasks.order_by("id").values_list("id", flat=True))
+    if dry_run:
+        return len(living)
+    killed = 0
+    detail = reason or f"killed by {principal.name}"
+    if indexes is None and living:
+        # Or the update would let tasks live again that die here.
+        updates.update_close(principal=principal, job=job, detail="the job is being killed")
+    for first in range(0, len(living), journal.CHUNK):
+        part = living[first : first + journal.CHUNK]
+        with journal.write(job.cell_id, principal) as entry:
+            ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in part])
+        killed += len(ended)
+    return killed
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    """One job on its way in; `size` tasks are made with it, the rest by an update that adds them."""
+
+    spec: spec.JobSpec
+    tenant: Tenant
+    digest: str
+    size: int
+    verdict: Submission | None = None
+    job: Job | None = None
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return (self.tenant.id, self.spec.name)
+
+    def refuse(self, problem: Refused) -> None:
+        self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)
+
+
+class _Rehearsal(Exception):
+    """Takes a dry run back."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    items: list[_Item] = field(default_factory=list)
+    tasks: int = 0
+
+
+def _submit(
+    principal: Principal, cell: Cell, specs: Sequence[spec.JobSpec], *, dry_run: bool
+) -> list[Submission]:
+    refusals = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
+    tenants = {row.name: row for row in Tenant.objects.filter(name__in=refusals)}
+    items: list[_Item | Submission] = []
+    for job_spec in specs:
+        problem = refusals[job_spec.tenant] or _unsupported(job_spec)
+        if problem is None and job_spec.tenant not in tenants:
+            problem = NotFound("tenant", job_spec.tenant)
+        if problem is not None:
+            items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
+        else:
+            size = min(job_spec.tasks, journal.CHUNK)
+            items.append(_Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size))
+    bands = admission.bands()
+    for batch in _batches([item for item in items if isinstance(item, _Item)]):
+        try:
+            _write(principal, cell, batch.items, bands, dry_run=dry_run)
+        except _Rehearsal:
+            for item in batch.items:
+                item.job = None
+    done = [_verdict(item) if isinstance(item, _Item) else item for item in items]
+    for item in items:
+        if isinstance(item, _Item) and item.job is not None and item.size < item.spec.tasks:
+            updates.update_advance_job(item.job)
+    return done
+
+
+def _verdict(item: _Item) -> Submission:
+    return item.verdict or Submission(item.spec.name, item.spec.tenant, "submitted", job=item.job)
+
+
+def _refusal(principal: Principal, cell: Cell, tenant: str) -> Refused | None:
+    try:
+        require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
+    except Refused as problem:
+        return problem
+    return None
+
+
+def _unsupported(job_spec: spec.JobSpec) -> Refused | None:
+    if job_spec.kind == "alloc-set" or job_spec.alloc_set:
+        path = "alloc_set" if job_spec.alloc_set else "kind"
+        return Refused(
+            "not-available",
+            f"{path}: machines don't hold allocs yet (§2.4); submit a job of its own",
+            fields={path: "allocs are not available yet"},
+        )
+    return None
+
+
+def _batches(items: Sequence[_Item]) -> Iterator[_Batch]:
+    """At most about a chunk of tasks, so that no transaction holds the cell's lock for long."""
+    batch = _Batch()
+    for item in items:
+        if batch.items and batch.tasks + item.size > journal.CHUNK:
+            yield batch
+            batch = _Batch()
+        batch.items.append(item)
+        batch.tasks += item.size
+    if batch.items:
+        yield batch
+
+
+def _write(
+    principal: Principal, cell: Cell, items: list[_Item], bands: Sequence[Band], *, dry_run: bool
+) -> None:
+    """One revision. The number of statements doesn't depend on the number of jobs."""
+    with journal.write(cell.id, principal) as entry:
+        _check_names(cell, items)
+        _check_numbers([item for item in items if item.verdict is None])
+        asking = [item for item in items if item.verdict is None]
+        asks = [
+            admission.Ask(item.tenant.id, item.tenant.name, item.spec.priority, item.spec.total())
+            for item in asking
+        ]
+        for item, problem in zip(asking, admission.admit(cell=cell.name, asks=asks), strict=True):
+            if problem is not None:
+                item.refuse(problem)
+        if dry_run:
+            raise _Rehearsal
+        admitted = [item for item in items if item.verdict is None]
+        _create(entry, principal, cell, admitted, bands)
+        for item in items:
+            if item.verdict is not None and item.verdict.problem is not None:
+                _append_rejection(entry, item.verdict)
+
+
+def _check_names(cell: Cell, items: Sequence[_Item]) -> None:
+    """One live job a name; an equal one makes the submission an answered question."""
+    live = {
+        (job.tenant_id, job.name): job
+        for job in Job.objects.filter(
+            cell=cell,
+            tenant_id__in={item.tenant.id for item in items},
+            name__in=[item.spec.name for item in items],
+        ).exclude(state=JobState.DEAD.value)
+    }
+    current = JobSpec.objects.filter(job__in=live.values(), version=F("job__spec_version"))
+    digests = dict(current.values_list("job_id", "digest")) if live else {}
+    taken: set[tuple[int, str]] = set()
+    for item in items:
+        job = live.get(item.key)
+        if job is not None and digests.get(job.id) == item.digest:
+            item.verdict = Submission(item.spec.name, item.spec.tenant, "unchanged", job=job)
+        elif job is not None or item.key in taken:
+            item.refuse(
+                Conflict(
+                    "job-exists",
+                    f"tenant {item.spec.tenant} has a live job {item.spec.name} in cell {cell.name} already; "
+                    f"update it, kill it first, or choose another name",
+                    fields={"name": "taken by a live job"},
+                )
+            )
+        taken.add(item.key)
+
+
+def _check_numbers(items: Sequence[_Item]) -> None:
+    tenants = {item.tenant.id: item.tenant for item in items}
+    rows = (
+        Job.objects.filter(tenant_id__in=tenants)
+        .exclude(state=JobState.DEAD.value)
+        .order_by()
+        .values("tenant_id")
+        .annotate(number=Count("id"))
+    )
+    numbers = Counter({row["tenant_id"]: row["number"] for row in rows}) if items else Counter()
+    for item in items:
+        if numbers[item.tenant.id] >= item.tenant.max_jobs:
+            item.refuse(
+                Refused(
+                    "too-many-jobs",
+                    f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs, at most "
+                    f"{item.tenant.max_jobs}; kill some, or ask an SRE for more",
+                    figures={"live": numbers[item.tenant.id], "most": item.tenant.max_jobs},
+                    status=403,
+                )
+            )
+        else:
+            numbers[item.tenant.id] += 1
+
+
+def _create(
+    entry: journal.Entry, principal: Principal, cell: Cell, items: Sequence[_Item], bands: Sequence[Band]
+) -> None:
+    jobs = Job.objects.bulk_create(
+        Job(
+            cell=cell,
+            tenant=item.tenant,
+            name=item.spec.name,
+            kind=item.spec.kind,
+            labels=item.spec.labels,
+            priority=item.spec.priority,
+            band=band_of(item.spec.priority, bands).name,
+            latency_sensitive=item.spec.latency_sensitive,
+            port_names=list(item.spec.base.ports),
+            requested=list(item.spec.total()),
+            submitted_by=principal.name,
+        )
+        for item in items
+    )
+    JobSpec.objects.bulk_create(
+        JobSpec(job=job, version=1, spec=item.spec.to_json(), digest=item.digest, actor=principal.name)
+        for job, item in zip(jobs, items, strict=True)
+    )
+    new: list[NewTasks] = []
+    for job, item in zip(jobs, items, strict=True):
+        item.job = job
+        groups = item.spec.groups(0, item.size - 1)
+        new.append(NewTasks(job.id, groups, 1))
+        entry.append(
+            events.JobSubmitted(
+                job_id=job.id,
+                uid=job.uid.hex,
+                tenant_id=item.tenant.id,
+                tenant=item.tenant.name,
+                name=job.name,
+                job_kind=job.kind,
+                priority=job.priority,
+                latency_sensitive=job.latency_sensitive,
+                spec_version=1,
+                groups=groups,
+                labels=job.labels,
+                port_names=item.spec.base.ports,
+            )
+        )
+    if new:
+        transitions.tasks_create(entry, new)
+    for item in items:
+        if item.job is not None and item.size < item.spec.tasks:
+            updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)
+
+
+def _append_rejection(entry: journal.Entry, verdict: Submission) -> None:
+    """Admission's refusals are news; a name that is taken is only an answer to the caller."""
+    assert verdict.problem is not None
+    if verdict.problem.code == "job-exists":
+        return
+    entry.append(
+        events.JobRejected(
+            tenant=verdict.tenant,
+            name=verdict.name,
+            code=verdict.problem.code,
+            detail=verdict.problem.detail,
+            figures=verdict.problem.figures,
+        )
+    )

@@ -1,0 +1,285 @@
+"""The next part of an update (§2.3): which tasks follow the new spec now, and when it is over."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection
+from django.db.models import Max, Q, QuerySet
+
+from quota.permissions import Principal
+from scheduling import journal, spec
+from scheduling.core import events
+from scheduling.core.requirement import Requirement
+from scheduling.core.states import EvictionCause, TaskState
+from scheduling.journal import Cause, Entry
+from scheduling.models import CrashedPair, Event, JobSpec, Machine, Task, Update
+from scheduling.services import transitions
+from scheduling.services.transitions import Ending, Eviction, NewTasks
+from scheduling.taskspec import Change
+
+PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
+# The mark of tasks that a smaller job let go: a larger one brings them back.
+SHRUNK = "the job shrank"
+# A task of the new version that was restarted this often, and is not up, does not come up by itself.
+HOPELESS_RESTARTS = 3
+
+
+def advance(cell_id: int, job_id: int, *, principal: Principal) -> bool:
+    """Do all of a job's open update that may be done now, in chunks. True when anything changed.
+
+    Locks: the cell's row, then the tasks in order of id; at most `journal.CHUNK` tasks at a time.
+    """
+    changed = False
+    while True:
+        with journal.write(cell_id, principal) as entry:
+            again = _step(entry, job_id)
+            changed = changed or len(entry) > 0
+        if not again:
+            return changed
+
+
+@dataclass(slots=True)
+class _Part:
+    """What happens to tasks in one step. `left`: those that have to wait for others to be up."""
+
+    revive: list[int] = field(default_factory=list)
+    evict: list[Eviction] = field(default_factory=list)
+    follow: list[tuple[int, int, Requirement]] = field(default_factory=list)
+    disruptions: int = 0
+    left: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.revive or self.evict or self.follow)
+
+
+def _step(entry: Entry, job_id: int) -> bool:
+    """One chunk. True when there may be more to do at once."""
+    update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
+    if update is None:
+        return False
+    target = _load(update, [update.to_version])[update.to_version]
+    if _add_missing(entry, update, target) or _end_surplus(entry, update, target):
+        return True
+    part = _choose(update, target)
+    if not part:
+        _end_if_over(entry, update, target, part.left)
+        return False
+    if part.revive:
+        transitions.tasks_revive(entry, part.revive, spec_version=update.to_version)
+    if part.evict:
+        transitions.tasks_evict(entry, part.evict)
+    transitions.tasks_follow(entry, part.follow)
+    if part.disruptions:
+        update.disruptions += part.disruptions
+        update.save(update_fields=["disruptions"])
+    return True
+
+
+def _load(update: Update, versions: list[int]) -> dict[int, spec.JobSpec]:
+    rows = JobSpec.objects.filter(job_id=update.job_id, version__in=versions).values_list("version", "spec")
+    extra = tuple(update.job.cell.extra_resources)
+    return {version: spec.load(stored, extra=extra) for version, stored in rows}
+
+
+def _add_missing(entry: Entry, update: Update, target: spec.JobSpec) -> bool:
+    highest = Task.objects.filter(job_id=update.job_id).aggregate(highest=Max("index"))["highest"]
+    first = 0 if highest is None else highest + 1
+    if first >= target.tasks:
+        return False
+    groups = target.groups(first, min(target.tasks, first + journal.CHUNK) - 1)
+    entry.append(events.TasksAdded(job_id=update.job_id, groups=groups, spec_version=update.to_version))
+    transitions.tasks_create(entry, [NewTasks(update.job_id, groups, update.to_version)])
+    return True
+
+
+def _end_surplus(entry: Entry, update: Update, target: spec.JobSpec) -> bool:
+    surplus = (
+        Task.objects.filter(job_id=update.job_id, index__gte=target.tasks)
+        .exclude(state=DEAD)
+        .order_by("id")
+        .values_list("id", flat=True)[: journal.CHUNK]
+    )
+    cause = _cause(update)
+    endings = [Ending(task, "killed", cause="update", detail=SHRUNK, caused_by=cause) for task in surplus]
+    return bool(endings) and bool(transitions.tasks_end(entry, endings))
+
+
+def _cause(update: Update) -> Cause | None:
+    """The event that started the update: what happens to its tasks happens because of it."""
+    place = (
+        Event.objects.filter(job_id=update.job_id, kind="update.started", data__update_id=update.id)
+        .order_by("-revision", "-seq")
+        .values_list("revision", "seq")
+        .first()
+    )
+    return Cause(*place) if place else None
+
+
+def _choose(update: Update, target: spec.JobSpec) -> _Part:
+    """Tasks that are not up follow at once; of those that are up, as many as may be down."""
+    older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(
+        spec_version=update.to_version
+    )
+    idle = _rows(older.filter(up=False))
+    serving = _rows(older.filter(up=True)) if len(idle) < journal.CHUNK else []
+    part = _Part()
+    if not idle and not serving:
+        return part
+    specs = _load(update, sorted({row["spec_version"] for row in (*idle, *serving)}))
+    cause = _cause(update)
+    fits = _Fits(update.job.priority, target, [*idle, *serving])
+    for row in idle:
+        _take(part, update, target, specs, row, fits, cause)
+    budget = max(0, update.max_down - _down(update, target) - len(part.revive))
+    if update.max_disruptions:
+        budget = min(budget, max(0, update.max_disruptions - update.disruptions))
+    for row in serving:
+        if len(part.follow) >= journal.CHUNK:
+            break
+        if _kind(target, specs, row) is not Change.RESTART and fits.in_place(row):
+            part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
+        elif part.disruptions < budget:
+            _evict(part, update, target, row, cause)
+            part.disruptions += 1
+        else:
+            part.left += 1
+    return part
+
+
+def _rows(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
+    return list(
+        tasks.order_by("id").values(
+            "id", "index", "state", "machine_id", "incarnation", "spec_version", "limit", "outcome", "detail"
+        )[: journal.CHUNK]
+    )
+
+
+def _kind(target: spec.JobSpec, specs: dict[int, spec.JobSpec], row: dict[str, Any]) -> Change:
+    before = specs.get(row["spec_version"])
+    if before is None or row["index"] >= before.tasks:
+        return Change.RESTART
+    return spec.change(before, target, row["index"])
+
+
+def _take(
+    part: _Part, update: Update, target: spec.JobSpec, specs: dict[int, spec.JobSpec], row: dict[str, Any],
+    fits: _Fits, cause: Cause | None,
+) -> None:  # fmt: skip
+    """A task that is not up follows now: nobody is disturbed by it."""
+    restart = _kind(target, specs, row) is Change.RESTART
+    if row["state"] == RUNNING and (restart or not fits.in_place(row)):
+        _evict(part, update, target, row, cause)
+        return
+    if row["state"] == DEAD and (row["detail"] == SHRUNK or (restart and row["outcome"] != "killed")):
+        part.revive.append(row["id"])
+    part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
+
+
+def _evict(
+    part: _Part, update: Update, target: spec.JobSpec, row: dict[str, Any], cause: Cause | None
+) -> None:
+    part.evict.append(
+        Eviction(
+            row["id"],
+            row["incarnation"],
+            EvictionCause.UPDATE.value,
+            detail=f"update to version {update.to_version}",
+            caused_by=cause,
+        )
+    )
+    part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
+
+
+def _down(update: Update, target: spec.JobSpec) -> int:
+    return (
+        Task.objects.filter(job_id=update.job_id, index__lt=target.tasks, up=False)
+        .exclude(state=DEAD)
+        .count()
+    )
+
+
+class _Fits:
+    """Whether running tasks may have their new limits where they are (§2.3: or else they move).
+
+    By what the machine has left: limits of prod tasks against its capacity, and reservations of all (§5.5).
+    """
+
+    def __init__(self, priority: int, target: spec.JobSpec, rows: list[dict[str, Any]]) -> None:
+        self._target = target
+        growing = [
+            row for row in rows if row["machine_id"] is not None and any(x > 0 for x in self._growth(row))
+        ]
+        machines = {row["machine_id"] for row in growing}
+        self._left: dict[int, list[int]] = _left_on(machines) if machines else {}
+
+    def _growth(self, row: dict[str, Any]) -> list[int]:
+        limit = self._target.task(row["index"]).limit
+        old = [*row["limit"], *[0] * (len(limit) - len(row["limit"]))]
+        return [new - before for new, before in zip(limit, old, strict=True)]
+
+    def in_place(self, row: dict[str, Any]) -> bool:
+        """Takes what the growth needs from what the machine has left, when it fits."""
+        growth = self._growth(row)
+        if all(change <= 0 for change in growth):
+            return True
+        left = self._left[row["machine_id"]]
+        if any(change > 0 and change > have for change, have in zip(growth, left, strict=False)):
+            return False
+        self._left[row["machine_id"]] = [have - max(0, g) for have, g in zip(left, growth, strict=False)]
+        return True
+
+
+def _left_on(machines: set[int]) -> dict[int, list[int]]:
+    """Capacity less what is taken, per machine: limits of prod tasks, reservations of the others."""
+    used: dict[int, list[int]] = defaultdict(list)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'SELECT t.machine_id, r.i, sum(CASE WHEN b.prod THEN greatest(t."limit"[r.i], t.reservation[r.i])'
+            " ELSE t.reservation[r.i] END)::bigint"
+            " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+            " LEFT JOIN quota_priorityband AS b ON b.name = j.band"
+            " CROSS JOIN LATERAL generate_subscripts(t.limit, 1) AS r(i)"
+            " WHERE t.machine_id = ANY(%s) GROUP BY 1, 2 ORDER BY 1, 2",
+            [sorted(machines)],
+        )
+        for machine, _, amount in cursor.fetchall():
+            used[machine].append(amount)
+    capacity = dict(Machine.objects.filter(pk__in=machines).values_list("id", "capacity"))
+    return {
+        machine: [have - taken for have, taken in zip(capacity[machine], used[machine], strict=False)]
+        for machine in machines
+    }
+
+
+def _end_if_over(entry: Entry, update: Update, target: spec.JobSpec, left: int) -> None:
+    down = _down(update, target)
+    if left == 0 and (update.disruptions == 0 or down == 0):
+        _end(entry, update, Update.DONE, "")
+        return
+    hopeless = _hopeless(update) if update.disruptions else 0
+    if hopeless and (hopeless >= update.max_down or (left == 0 and hopeless >= down)):
+        detail = f"{hopeless} tasks of version {update.to_version} don't come up; undo, or update again"
+        _end(entry, update, Update.STOPPED, detail)
+    elif left and update.max_disruptions and update.disruptions >= update.max_disruptions and down == 0:
+        detail = f"{left} tasks keep their version: at most {update.max_disruptions} disruptions were allowed"
+        _end(entry, update, Update.STOPPED, detail)
+
+
+def _hopeless(update: Update) -> int:
+    """Tasks of the new version that crash again and again as far as the rows tell."""
+    new = Task.objects.filter(job_id=update.job_id, spec_version=update.to_version, up=False)
+    crashed = CrashedPair.objects.filter(task__in=new, at__gte=update.created_at).values("task_id")
+    return new.filter(
+        Q(state=RUNNING, restarts__gte=HOPELESS_RESTARTS)
+        | Q(state=PENDING, id__in=crashed)
+        | Q(state=DEAD, outcome="failed", since__gte=update.created_at)
+    ).count()
+
+
+def _end(entry: Entry, update: Update, how: str, detail: str) -> None:
+    update.state, update.detail, update.ended_at = how, detail, entry.time
+    update.save(update_fields=["state", "detail", "ended_at"])
+    entry.append(events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=how, detail=detail))

@@ -1,0 +1,110 @@
+"""People, tokens and job files for tests of jobs: who may ask, and what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractBaseUser
+from django.test import Client
+
+from quota.models import Membership, Tenant
+from quota.permissions import Principal, Role, Scope, system
+from quota.services.access import principal_of_user, token_issue
+from scheduling import journal, spec
+from scheduling.core.requirement import task_id
+from scheduling.models import Cell, Job, Machine, Task
+from scheduling.services import jobs, transitions
+from scheduling.services.transitions import Observation, Placement
+
+ALL_SCOPES = tuple(Scope)
+
+
+def a_file(name: str = "web", **changes: Any) -> dict[str, Any]:
+    """A small production server of three tasks."""
+    file: dict[str, Any] = {
+        "name": name,
+        "priority": "production",
+        "tasks": 3,
+        "task": {
+            "command": ["serve"],
+            "ports": ["http"],
+            "limit": {"cpu": "100m", "ram": "64Mi", "disk": "64Mi"},
+        },
+    }
+    return file | changes
+
+
+def with_task(name: str = "web", *, tasks: int = 3, **changes: Any) -> dict[str, Any]:
+    file = a_file(name, tasks=tasks)
+    return file | {"task": file["task"] | changes}
+
+
+def a_user(
+    name: str, *, tenant: Tenant | None = None, role: Role = Role.OWNER, sre: bool = False
+) -> AbstractBaseUser:
+    user, _ = get_user_model().objects.get_or_create(username=name, defaults={"is_staff": sre})
+    if tenant is not None:
+        Membership.objects.get_or_create(user=user, tenant=tenant, defaults={"role": role.value})
+    return user
+
+
+def principal(name: str, **who: Any) -> Principal:
+    return principal_of_user(a_user(name, **who), request_id="r-1")
+
+
+def bearer(
+    user: AbstractBaseUser, *, scopes: Iterable[Scope] = ALL_SCOPES, tenant: Tenant | None = None
+) -> Client:
+    _, secret = token_issue(
+        principal=system("test"), user=user, name="test", scopes=[s.value for s in scopes], tenant=tenant
+    )
+    return Client(headers={"authorization": f"Bearer {secret}"})
+
+
+def submit(who: Principal, cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> Job:
+    read = jobs.spec_for(principal=who, cell=cell, file=file, tenant=tenant)
+    submission = jobs.job_submit(principal=who, cell=cell, job_spec=read)
+    assert submission.job is not None
+    return submission.job
+
+
+def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> spec.JobSpec:
+    return spec.parse(file, limits=jobs.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
+
+
+def place(job: Job, machine: Machine, *indexes: int) -> None:
+    """Pending tasks get this machine and the ports from 20000 on."""
+    with journal.write(job.cell_id, system("test")) as entry:
+        transitions.tasks_place(
+            entry,
+            [
+                Placement(task_id(job.id, i), machine.id, ports=(20000 + i,), score={"fit": 0.5})
+                for i in indexes
+            ],
+        )
+
+
+def report(job: Job, *indexes: int, up: bool = True, restarts: int = 0) -> None:
+    """What the Borglets say of tasks that run."""
+    running = Task.objects.filter(job=job, index__in=indexes).values_list("id", "incarnation")
+    with journal.write(job.cell_id, system("test")) as entry:
+        transitions.tasks_observe(
+            entry,
+            [
+                Observation(task, incarnation, "up" if up else "backoff", "unknown", up=up, restarts=restarts)
+                for task, incarnation in running
+            ],
+        )
+
+
+def bring_up(job: Job, machine: Machine) -> None:
+    """Whatever is pending is placed, and up."""
+    waiting = list(Task.objects.filter(job=job, state="pending").values_list("index", flat=True))
+    place(job, machine, *waiting)
+    report(job, *waiting)
+
+
+def versions(job: Job) -> list[int]:
+    return list(Task.objects.filter(job=job).order_by("index").values_list("spec_version", flat=True))
