@@ -23,7 +23,7 @@ class TaskEndpointSerializer(serializers.Serializer):
     state = serializers.CharField()
     phase = serializers.CharField(allow_blank=True)
     health = serializers.CharField()
-    serving = serializers.BooleanField(help_text="Up, and not unhealthy: the job's name answers with it.")
+    serving = serializers.BooleanField(help_text="Up, and healthy where a check is declared.")
     machine = serializers.CharField(allow_blank=True)
     address = serializers.CharField(allow_blank=True)
     ports = serializers.DictField(child=serializers.IntegerField())

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from naming.names import JobName, TaskName
 from naming.news import CellFacts, Snapshot
-from naming.table import NAMING_KINDS, serves
+from naming.table import NAMING_KINDS
 from quota.errors import NotFound
 from quota.permissions import Action, Principal, may
 from scheduling.core import events
@@ -235,7 +235,7 @@ def _endpoint(
         state=row.state,
         phase=row.phase,
         health=row.health or "unknown",
-        serving=row.machine is not None and serves(row.phase, row.health),
+        serving=row.up,
         machine=row.machine.hostname if row.machine else "",
         address=row.machine.address if row.machine else "",
         ports=dict(zip(port_names, row.ports, strict=False)) if row.machine else {},

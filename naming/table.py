@@ -3,8 +3,8 @@
 `apply` takes every event of the journal in order and costs O(1) for what happens to a task, so a name is right
 one event after the news. Nothing here knows DNS, a clock or a database.
 
-A task *serves* when its phase is `up` and its health is not `unhealthy`. Its Borglet keeps a task with a declared
-check in `starting` until the first answer, so `up` with health `unknown` means that no check is declared.
+A task *serves* when its phase is `up` and its health is not `unhealthy`. The journal does not say whether a check is
+declared, so `up` with health `unknown` counts as fine, also while the first answer of a declared check is awaited.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ def serial_newer(a: int, b: int) -> bool:
     return a != b and (a - b) % SERIAL_MODULUS < SERIAL_MODULUS // 2
 
 
-def serves(phase: str, health: str) -> bool:
-    """Whether a job's name answers with a task in this state."""
-    return phase == "up" and health != "unhealthy"
-
-
 @dataclass(slots=True)
 class Machine:
     machine_id: int
@@ -63,7 +58,7 @@ class Task:
 
     @property
     def serves(self) -> bool:
-        return serves(self.phase, self.health)
+        return self.phase == "up" and self.health != "unhealthy"
 
     def named_ports(self) -> list[tuple[str, int]]:
         return list(zip(self.port_names, self.ports, strict=False))

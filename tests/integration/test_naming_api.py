@@ -73,6 +73,11 @@ def test_a_pending_task_has_no_address(job: Job) -> None:
     assert not answer["serving"]
 
 
+def test_a_task_that_awaits_the_first_answer_of_its_check_does_not_serve(job: Job) -> None:
+    report(job.cell, job, 0, phase="up", health="unknown")
+    assert not get(client("ann", tenant=job.tenant), f"{JOB}/0")["serving"]
+
+
 def test_a_job_whose_only_task_is_unhealthy_fails_open(job: Job) -> None:
     evict(job.cell, job, 0)
     answer = get(client("ann", tenant=job.tenant), JOB)
