@@ -125,8 +125,9 @@ class Up:
         return joins
 
 
-async def run(up: Up) -> None:
+async def run(options: Options) -> None:
     """Start, serve until a signal comes, stop. A second signal makes the stop quick."""
+    up = Up(options)
     began_s = time.monotonic()
     stop = asyncio.Event()
 
@@ -148,7 +149,10 @@ async def run(up: Up) -> None:
         if starting.done():
             starting.result()
             print(up.banner(time.monotonic() - began_s), flush=True)
-            await stop.wait()
+            either = {up.supervisor.broken, stopping}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if up.supervisor.broken.done():
+                up.supervisor.broken.result()
     finally:
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -163,12 +167,12 @@ def main() -> int:
     except OptionError as error:
         print(error, file=sys.stderr)
         return 2
-    up = Up(options)
+    home = Home(options.home)
     try:
-        up.home.prepare()
-        with up.home.lock():
-            _log_to(up.home)
-            asyncio.run(run(up))
+        home.prepare()
+        with home.lock():
+            _log_to(home)
+            asyncio.run(run(options))
     except (HomeError, AccountError, engines.EngineError, ports.PortTaken, SupervisorError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -16,7 +16,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -79,22 +79,25 @@ class Keeper:
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self, on_error: Callable[[BaseException], None]) -> None:
+        """`on_error` hears of a mistake of our own, after which nobody keeps the process any more."""
+
+        def report(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                on_error(error)
+
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
+        self._task.add_done_callback(report)
 
     async def stop(self) -> None:
         """Stop the process: its stop signal, SIGKILL after `stop_s`, or at once after `hurry`."""
         self._stopping.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait({self._task})  # a mistake in it was told to `on_error`
 
     def hurry(self) -> None:
         """Stop patience is over."""
         self._hurry.set()
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        return self._task
 
     async def _keep(self) -> None:
         while not self._stopping.is_set():
@@ -116,6 +119,27 @@ class Keeper:
 
     async def _run_once(self) -> str:
         """One run of the process, from its start to its end; how it ended, as the rest of a sentence."""
+        try:
+            process = self._spawn()
+        except OSError as error:  # a full disk or process table: the next attempt may do better
+            return f"can't be started: {error}"
+        self.state, self.pid = State.STARTING, process.pid
+        ended = end_of(process)
+        try:
+            story = await self._watch(ended)
+            if process.poll() is None:
+                await self._end(process, ended)
+        finally:
+            if process.poll() is None:  # a mistake of our own: leave nobody unwatched
+                process.kill()
+                process.wait()
+            self.up.clear()
+            self.pid = None
+            ended.cancel()
+            self.record.unlink(missing_ok=True)
+        return story or _ending(process.returncode)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
         if self.spec.pulse is not None:
             self.spec.pulse.unlink(missing_ok=True)
         output = self.logfile.open()
@@ -128,23 +152,15 @@ class Keeper:
                 account=self.spec.account,
                 death_signal=self.spec.stop_signal,
             )
-        except OSError as error:
-            return f"can't be started: {error}"
         finally:
             os.close(output)
-        self.state, self.pid = State.STARTING, process.pid
-        children.record_write(self.record, process.pid)
-        ended = end_of(process)
         try:
-            story = await self._watch(ended)
-            if process.poll() is None:
-                await self._end(process, ended)
-        finally:
-            self.up.clear()
-            self.pid = None
-            ended.cancel()
-            self.record.unlink(missing_ok=True)
-        return story or _ending(process.returncode)
+            children.record_write(self.record, process.pid)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
+        return process
 
     async def _watch(self, ended: asyncio.Future[None]) -> str | None:
         """Wait until the process ended or has to (then why), or until the supervisor stops."""

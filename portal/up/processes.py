@@ -28,6 +28,9 @@ def engine(launch: Launch) -> Spec:
         env=launch.env,
         ready=launch.probe,
         alive=launch.probe,
+        # After a crash the engine first replays its log: patience, or the replay begins anew each time.
+        start_s=300.0,
+        unwell_limit=12,
         stop_signal=launch.stop_signal,
         stop_s=20.0,
         account=launch.account,
@@ -89,6 +92,8 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             ready=probes.heartbeat(master_pulse, 150.0),
             # One run of the master fills its only thread for up to 60 s.
             alive=probes.heartbeat(master_pulse, 150.0),
+            # Nothing is lost if that run is cut short: what counts is committed, the lease ends by itself.
+            stop_s=3.0,
         ),
         Spec(
             name="beat",

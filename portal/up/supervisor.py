@@ -30,6 +30,7 @@ class Supervisor:
         self.run_folder = run_folder
         self.log_folder = log_folder
         self.keepers: dict[str, Keeper] = {}
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rotation: asyncio.Task[None] | None = None
 
     def start(self, specs: Iterable[Spec]) -> None:
@@ -41,7 +42,7 @@ class Supervisor:
             needs = [self.keepers[name] for name in spec.needs]
             keeper = Keeper(spec, record=self.record(spec.name), logfile=self.logfile(spec.name), needs=needs)
             self.keepers[spec.name] = keeper
-            keeper.start()
+            keeper.start(self._break)
         if self._rotation is None:
             self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
 
@@ -66,6 +67,8 @@ class Supervisor:
             await asyncio.gather(*(keeper.stop() for keeper in free))
             for keeper in free:
                 del left[keeper.spec.name]
+        if names is None and self.broken.done():
+            self.broken.exception()  # whoever cares has read it by now
         if names is None and self._rotation is not None:
             self._rotation.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -105,6 +108,11 @@ class Supervisor:
                 f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
             )
             raise SupervisorError(f"{spec.name} {story}; the end of {logfile.path}:\n{logfile.tail(15)}")
+
+    def _break(self, error: BaseException) -> None:
+        """A mistake of our own: `broken` raises it, so that whoever runs this stops in order."""
+        if not self.broken.done():
+            self.broken.set_exception(error)
 
     async def _rotate(self) -> None:
         while True:

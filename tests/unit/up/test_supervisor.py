@@ -172,6 +172,34 @@ def test_a_step_that_fails_stops_the_start(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_start_that_the_system_refuses_is_tried_again(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([Spec("web", (str(program),))])
+            await until(lambda: "can't be started" in kept.keepers["web"].why)
+            program.write_text("#!/bin/sh\nexec sleep 600\n")
+            program.chmod(0o700)
+            await kept.wait_up(10.0)
+
+    run(scenario())
+
+
+def test_a_mistake_of_our_own_is_reported_not_swallowed(tmp_path: Path) -> None:
+    def broken_probe() -> str | None:
+        raise ZeroDivisionError("a mistake")
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([script("web", "import time; time.sleep(600)", ready=broken_probe)])
+            with pytest.raises(ZeroDivisionError, match="a mistake"):
+                await asyncio.wait_for(kept.broken, 10.0)
+            assert kept.keepers["web"].pid is None, "nobody runs unwatched"
+
+    run(scenario())
+
+
 def test_leftovers_of_a_killed_supervisor_are_stopped(tmp_path: Path) -> None:
     sleeper = children.spawn(script("web", "import time; time.sleep(600)").argv)
     children.record_write(tmp_path / "web.pid", sleeper.pid)
