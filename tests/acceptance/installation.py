@@ -12,6 +12,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -134,7 +135,7 @@ class Installation:
         """Whether every task of a job runs. False while the portal can't say."""
         try:
             rows = self.tasks(job)
-        except (OSError, URLError, KeyError):
+        except (OSError, URLError, HTTPException, KeyError):
             return False
         return bool(rows) and all(row["phase"] == "up" for row in rows)
 
