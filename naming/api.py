@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from naming import selectors
+from naming.lookup import published_revision
 from naming.names import InvalidName, JobName, check_label, parse_index
 from quota.errors import Refused
 
@@ -47,6 +48,23 @@ def _job_name(cell: str, tenant: str, job: str) -> JobName:
 
 def _refused(error: InvalidName) -> Refused:
     return Refused("invalid-name", str(error), fields={error.field: error.detail})
+
+
+class CellNamesSerializer(serializers.Serializer):
+    zone = serializers.CharField()
+    revision = serializers.IntegerField(help_text="Of the cell that the resolver's answers have followed to.")
+
+
+class CellNamesView(APIView):
+    @extend_schema(operation_id="bns_cell", responses=CellNamesSerializer, tags=["names"])
+    def get(self, request: Request, cell: str) -> Response:
+        """How far the resolver has followed a cell: what `borgctl wait --for visible` asks."""
+        try:
+            check_label(cell, "cell")
+        except InvalidName as error:
+            raise _refused(error) from error
+        zone = f"{cell}.{settings.BORG_ZONE}"
+        return Response({"zone": zone, "revision": published_revision(zone)})
 
 
 class JobEndpointsView(APIView):

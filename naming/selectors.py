@@ -138,14 +138,24 @@ def _placed(cell_id: int) -> Iterable[Event]:
         "spec_version",
         "phase",
         "health",
+        "up",
         "restarts",
     )
-    for job_id, index, machine_id, incarnation, ports, version, phase, health, restarts in rows.values_list(
-        *fields
-    ).iterator(chunk_size=5_000):
+    for (
+        job_id,
+        index,
+        machine_id,
+        incarnation,
+        ports,
+        version,
+        phase,
+        health,
+        up,
+        restarts,
+    ) in rows.values_list(*fields).iterator(chunk_size=5_000):
         ids = {"job_id": job_id, "index": index, "machine_id": machine_id, "incarnation": incarnation}
         yield events.TaskPlaced(**ids, ports=tuple(ports), spec_version=version)
-        yield events.TaskReported(**ids, phase=phase, health=health or "unknown", restarts=restarts)
+        yield events.TaskReported(**ids, phase=phase, health=health or "unknown", up=up, restarts=restarts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 `apply` takes every event of the journal in order and costs O(1) for what happens to a task, so a name is right
 one event after the news. Nothing here knows DNS, a clock or a database.
 
-A task *serves* when its phase is `up` and its health is not `unhealthy`. The journal does not say whether a check is
-declared, so `up` with health `unknown` counts as fine, also while the first answer of a declared check is awaited.
+A task *serves* when its Borglet's report says that it is up: phase `up`, and healthy where a check is declared.
 """
 
 from __future__ import annotations
@@ -54,11 +53,8 @@ class Task:
     ports: tuple[int, ...]
     phase: str = "assigned"
     health: str = "unknown"
+    serves: bool = False
     revision: int = 0  # of its last change
-
-    @property
-    def serves(self) -> bool:
-        return self.phase == "up" and self.health != "unhealthy"
 
     def named_ports(self) -> list[tuple[str, int]]:
         return list(zip(self.port_names, self.ports, strict=False))
@@ -285,9 +281,9 @@ class NameTable:
         task = None if job is None else job.placed.get(event.index)
         if job is None or task is None or task.incarnation != event.incarnation:
             return False
-        if (task.phase, task.health) == (event.phase, event.health):
+        if (task.phase, task.health, task.serves) == (event.phase, event.health, event.up):
             return False
-        task.phase, task.health, task.revision = event.phase, event.health, revision
+        task.phase, task.health, task.serves, task.revision = event.phase, event.health, event.up, revision
         if task.serves:
             job.serving.put(task)
         else:

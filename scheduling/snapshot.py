@@ -93,7 +93,7 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
     wanted = _Requirements(ids, cell.extra_resources)
     rows = Task.objects.filter(job_id__in=ids).order_by("id").values_list(
         "job_id", "index", "state", "machine_id", "incarnation", "spec_version", "limit", "reservation", "ports",
-        "phase", "health", "restarts", "since",
+        "phase", "health", "up", "restarts", "since",
     )  # fmt: skip
     tasks = {job_id: list(group) for job_id, group in groupby(rows, key=lambda row: row[0])}
     departed: dict[int, list[Departure]] = {}
@@ -120,6 +120,7 @@ class _TaskRow(NamedTuple):
     ports: list[int]
     phase: str
     health: str
+    up: bool
     restarts: int
     since: dt.datetime
 
@@ -190,6 +191,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
                 incarnation=task.incarnation,
                 phase=task.phase,
                 health=task.health,
+                up=task.up,
                 restarts=task.restarts,
             ),
             time,

@@ -24,7 +24,7 @@ def resolve(
     answer = ours.client.get(_path(ours, name))
     if ours.json:
         return output.as_json(answer)
-    rows = answer.get("tasks", [answer])
+    rows = answer.get("endpoints", [answer])
     output.table(
         ("NAME", "ADDRESS", "PORTS", "HEALTH", "MACHINE"),
         [

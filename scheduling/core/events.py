@@ -191,7 +191,10 @@ class TaskUpdated(_Event, tag="task.updated"):
 
 
 class TaskReported(_Event, tag="task.reported"):
-    """What its Borglet says of a running task, when it differs from before."""
+    """What its Borglet says of a running task, when it differs from before.
+
+    `up`: what people call running: phase `up`, and healthy where a check is declared.
+    """
 
     job_id: int
     index: int
@@ -199,6 +202,7 @@ class TaskReported(_Event, tag="task.reported"):
     incarnation: int
     phase: str
     health: str
+    up: bool = False
     restarts: int = 0
     exit: dict[str, Any] | None = None
 

@@ -337,6 +337,7 @@ def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int
                 incarnation=was.incarnation,
                 phase=seen.phase,
                 health=seen.health,
+                up=seen.up,
                 restarts=seen.restarts,
                 exit=seen.exit,
             )

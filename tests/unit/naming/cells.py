@@ -57,6 +57,7 @@ def reported(
     job_id: int = WEB,
     incarnation: int = 1,
     restarts: int = 0,
+    checked: bool = True,
 ) -> events.TaskReported:
     return events.TaskReported(
         job_id=job_id,
@@ -65,6 +66,7 @@ def reported(
         incarnation=incarnation,
         phase=phase,
         health=health,
+        up=phase == "up" and (health == "healthy" or not checked),
         restarts=restarts,
     )
 

@@ -44,8 +44,15 @@ def test_only_a_task_that_is_up_serves(phase: str) -> None:
     assert indexes(web(table)) == [1]
 
 
+def test_a_task_whose_check_has_not_answered_yet_does_not_serve() -> None:
+    table = table_of(*running(2), reported(0, health="unknown"))
+    assert indexes(web(table)) == [1]
+
+
 def test_up_without_a_declared_check_counts_as_fine() -> None:
-    table = table_of(machine(0), submitted(tasks=1), placed(0, 0), reported(0, health="unknown"))
+    table = table_of(
+        machine(0), submitted(tasks=1), placed(0, 0), reported(0, health="unknown", checked=False)
+    )
     assert not web(table).fails_open
     assert len(web(table).serving) == 1
 

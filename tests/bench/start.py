@@ -1,0 +1,124 @@
+"""`start`: how fast an installation is ready, a job runs, and a real cell's production work runs.
+
+Cases: `ready` and `ready-second` (s), `hello-p50` (s, from submission until all three tasks are healthy), `pss` (MiB),
+`idle` (% of one core), `google2011-prod-running` (s, a fifth of a real cell on simulated machines).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from portal.cli import jobfile
+from tests.bench import google2011
+from tests.bench.installation import Installation, installation
+
+RUNS = 10
+IDLE_S = 30.0
+BULK = 500
+WAIT_S = 900.0
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="borg-bench-home-") as folder:
+        Path(folder).chmod(0o711)
+        home = Path(folder) / "home"
+        with installation(home=home) as first:
+            yield _seconds("ready", first.ready_s)
+        with installation(home=home) as second:
+            yield _seconds("ready-second", second.ready_s)
+            yield from _hello(second)
+            yield from _rest(second)
+    if os.environ.get("BENCH_SMALL") != "1":
+        yield from _google2011()
+
+
+def _seconds(case: str, value: float, **more: Any) -> dict[str, Any]:
+    return {"case": case, "value": round(value, 3), "unit": "s", "better": "lower", **more}
+
+
+def _hello(where: Installation) -> Iterator[dict[str, Any]]:
+    client = where.client()
+    spec = jobfile.read("examples/hello.jsonnet")
+    path = f"/api/v1/cells/{client.profile.cell}/jobs/"
+    times = []
+    for run in range(RUNS + 1):
+        name = f"hello{run}"
+        began = time.monotonic()
+        client.post(path, {**spec, "name": name, "tenant": client.profile.tenant})
+        _until(lambda name=name: client.get(f"{path}{client.profile.tenant}/{name}/")["tasks_up"] == 3, 60.0)
+        times.append(time.monotonic() - began)
+        client.post(f"{path}{client.profile.tenant}/{name}/kill/")
+        _until(
+            lambda name=name: client.get(f"{path}{client.profile.tenant}/{name}/")["state"] == "dead", 60.0
+        )
+    counted = times[1:]
+    yield _seconds("hello-p50", statistics.median(counted), min=min(counted), max=max(counted), runs=RUNS)
+
+
+def _rest(where: Installation) -> Iterator[dict[str, Any]]:
+    time.sleep(5.0)  # what the runs before left to do is done
+    before, began = where.cpu_s(), time.monotonic()
+    time.sleep(IDLE_S)
+    used = 100 * (where.cpu_s() - before) / (time.monotonic() - began)
+    yield {"case": "idle", "value": round(used, 2), "unit": "% of a core", "better": "lower"}
+    mib = where.pss_bytes() / 2**20
+    yield {"case": "pss", "value": round(mib, 1), "unit": "MiB", "better": "lower"}
+
+
+def _google2011() -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="borg-bench-fleet-") as folder:
+        fleet = Path(folder) / "machines.csv"
+        google2011.write_machines(fleet)
+        with installation(machines=f"simulated:{fleet}") as where:
+            admin = where.client("admin")
+            cell = admin.profile.cell
+            machines = len(google2011.machines())
+            _until(lambda: _count(admin, f"/api/v1/cells/{cell}/") >= machines, WAIT_S)
+            tenants = sorted({job["tenant"] for job in google2011.jobs()})
+            for tenant in tenants:
+                admin.post("/api/v1/tenants/", {"name": tenant})
+                for band in ("monitoring", "production", "batch", "best-effort"):
+                    amounts = {"cpu": 10**9, "ram": 2**50, "disk": 2**50}
+                    grant = {"tenant": tenant, "cell": cell, "band": band, "amounts": amounts}
+                    admin.post("/api/v1/quota/grants/", grant)
+            specs = [google2011.spec(job) for job in google2011.jobs()]
+            prod = sum(spec["tasks"] for spec in specs if spec["priority"] >= 120)
+            began = time.monotonic()
+            for first in range(0, len(specs), BULK):
+                admin.post(f"/api/v1/cells/{cell}/jobs:bulk", specs[first : first + BULK])
+            submitted = time.monotonic() - began
+            _until(lambda: _prod_up(admin, cell) >= prod, WAIT_S)
+            yield _seconds(
+                "google2011-prod-running",
+                time.monotonic() - began,
+                submitted_s=round(submitted, 3),
+                machines=machines,
+                tasks=sum(spec["tasks"] for spec in specs),
+                prod_tasks=prod,
+            )
+
+
+def _count(client: Any, path: str) -> int:
+    return sum(client.get(path)["machines"].get(state, 0) for state in ("up",))
+
+
+def _prod_up(client: Any, cell: str) -> int:
+    return sum(
+        row["tasks_up"]
+        for row in client.pages(f"/api/v1/cells/{cell}/jobs/", limit=1000)
+        if row["priority"] >= 120
+    )
+
+
+def _until(reached: Any, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > until:
+            raise TimeoutError(f"not reached within {seconds} s")
+        time.sleep(0.02)
