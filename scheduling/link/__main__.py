@@ -1,0 +1,28 @@
+"""`python -m scheduling.link`: one link shard. Any number of them serve the same cells.
+
+Settings: BORG_LINK_HOST, BORG_LINK_PORT, BORG_LINK_URL, BORG_AUTHORITY, BORG_CELLS, BORG_ZONE.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
+    import django
+
+    django.setup()
+    from scheduling.link.server import make_server
+
+    server = make_server()
+    # Ten thousand connections are ten thousand times the same few objects: let the collector pass them by.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""The doors of a link shard, as a plain ASGI application: no Channels, no Django request.
+
+    GET  /healthz        it answers
+    GET  /authority.pem  the authority's certificate; a machine compares it with its join token's fingerprint
+    POST /join           JoinRequest -> JoinAnswer
+    POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
+    WS   /link           the conversation of `borglet.messages`
+
+Every error says which field is wrong: as a problem document (RFC 9457), or, once the WebSocket is open, as a
+`Refusal` and a close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+
+from borglet.messages import (
+    MAX_FRAME_BYTES,
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    Hello,
+    JoinRequest,
+    MalformedMessage,
+    Refusal,
+    Report,
+    decode_to_shard,
+    encode,
+)
+from quota.errors import Refused
+from scheduling.link import authority
+from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
+from scheduling.link.courier import Courier
+from scheduling.link.shard import DatabaseAway, Greeting, Shard
+from scheduling.link.writer import Known
+from scheduling.services import machines
+
+log = structlog.get_logger(__name__)
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+HELLO_WITHIN_S = 10.0
+_PATH = re.compile(r" - at `\$\.?([^`]*)`")
+_join_one = msgspec.json.Decoder(JoinRequest)
+_join_many = msgspec.json.Decoder(list[JoinRequest])
+
+
+class _Closed(Exception):
+    """The peer has gone."""
+
+
+class LinkApp:
+    """One shard's ASGI application. Lifespan events start and stop the shard."""
+
+    def __init__(self, shard: Shard, courier: Courier) -> None:
+        self.shard = shard
+        self._courier = courier
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._http(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.shard.start()
+                except DatabaseAway as error:
+                    await send({"type": "lifespan.startup.failed", "message": f"database away: {error}"})
+                    return
+                self._courier.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self._courier.stop()
+                await self.shard.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    # -- HTTP
+
+    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        try:
+            if (method, path) == ("GET", "/healthz"):
+                answer = (200, "application/json", b'{"status":"ok"}')
+            elif (method, path) == ("GET", "/authority.pem"):
+                answer = (200, "application/x-pem-file", authority.authority_pem().encode())
+            elif (method, path) == ("POST", "/join"):
+                request = _decoded(_join_one, await _body(receive))
+                answer = _json(await _in_database(machines.machine_join, request))
+            elif (method, path) == ("POST", "/join:bulk"):
+                requests = _decoded(_join_many, await _body(receive))
+                answer = _json(await _in_database(machines.machines_join, requests))
+            else:
+                answer = problem(Refused("not-found", f"there is no {method} {path} here", status=404))
+        except Refused as error:
+            answer = problem(error)
+        except _Closed:
+            return
+        status, content_type, body = answer
+        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    # -- WebSocket
+
+    async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        try:
+            known = await self._admit(scope)
+        except Refused as error:
+            await _reject(send, error)
+            return
+        try:
+            await send({"type": "websocket.accept"})
+            await self._converse(known, receive, send)
+        except _Closed:
+            return
+        except OSError as error:
+            log.info("connection lost", machine=known.hostname, error=str(error) or type(error).__name__)
+
+    async def _admit(self, scope: Message) -> Known:
+        """The machine that dials. Raises `Refused`."""
+        if scope["path"] != "/link":
+            detail = f"there is no WebSocket at {scope['path']}; it is at /link"
+            raise Refused("not-found", detail, status=404)
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, credential = header.decode("latin-1").partition(" ")
+        hostname, colon, secret = credential.strip().partition(":")
+        if scheme.lower() != "bearer" or not colon or not hostname or not secret:
+            detail = (
+                "give the header Authorization: Bearer <hostname>:<secret>, as joining the cell gave them"
+            )
+            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
+        try:
+            known = await self.shard.authenticate(hostname, secret)
+        except DatabaseAway as error:
+            raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+        if known is None:
+            detail = f"no machine {hostname[:63]!r} with this secret; join the cell with a new token"
+            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
+        return known
+
+    async def _converse(self, known: Known, receive: Receive, send: Send) -> None:
+        try:
+            session = await self._welcome(known, receive)
+        except Greeting as error:
+            await _hang_up(send, error.refusal, POLICY_VIOLATION)
+            return
+        except MalformedMessage as error:
+            await _hang_up(send, malformed(error), INVALID_DATA)
+            return
+        held = self.shard.attach(known, session, send)
+        try:
+            while not held.closing:
+                message = decode_to_shard(await _frame(receive))
+                if not isinstance(message, Report):
+                    held.refuse(
+                        Refusal("unexpected", "type", "a report is expected here, not a second hello")
+                    )
+                elif not held.closing:
+                    self.shard.heard(held, message)
+            # Read on until the close has been answered.
+            while True:
+                await _frame(receive)
+        except MalformedMessage as error:
+            held.refuse(malformed(error), INVALID_DATA)
+            await _until_closed(receive)
+        finally:
+            self.shard.detach(held)
+            held.let_go()
+
+    async def _welcome(self, known: Known, receive: Receive) -> int:
+        """Take the hello; the number of the session. Raises `Greeting`, `MalformedMessage`."""
+        try:
+            async with asyncio.timeout(HELLO_WITHIN_S):
+                message = decode_to_shard(await _frame(receive))
+        except TimeoutError as error:
+            raise Greeting(
+                Refusal("no-hello", "type", f"no hello within {HELLO_WITHIN_S:g} s after the handshake")
+            ) from error
+        if not isinstance(message, Hello):
+            raise Greeting(Refusal("no-hello", "type", "the first message must be a hello"))
+        if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
+            detail = (
+                f"this shard speaks protocol {OLDEST_PROTOCOL} to {PROTOCOL}, not {message.protocol}; "
+                "upgrade the older side"
+            )
+            raise Greeting(Refusal("protocol", "protocol", detail, retry=False))
+        if message.hostname != known.hostname:
+            detail = f"authenticated as {known.hostname}, but the hello says {message.hostname[:80]!r}"
+            raise Greeting(Refusal("other-machine", "hostname", detail, retry=False))
+        try:
+            return await self.shard.greet(known, message)
+        except DatabaseAway as error:
+            detail = "the cell's database is away; come back"
+            raise Greeting(Refusal("database-away", "", detail)) from error
+
+
+def malformed(error: MalformedMessage) -> Refusal:
+    text = str(error)
+    path = _PATH.search(text)
+    return Refusal("malformed", path.group(1) if path else "message", _PATH.sub("", text))
+
+
+def problem(error: Refused) -> tuple[int, str, bytes]:
+    """RFC 9457, as the REST doors render it."""
+    body: dict[str, Any] = {
+        "type": f"urn:borg:{error.code}", "status": error.status, "code": error.code, "detail": error.detail,
+    }  # fmt: skip
+    if error.fields:
+        body["fields"] = error.fields
+    if error.figures:
+        body["figures"] = error.figures
+    return error.status, "application/problem+json", msgspec.json.encode(body)
+
+
+def _json(answer: Any) -> tuple[int, str, bytes]:
+    return 200, "application/json", msgspec.json.encode(answer)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = str(error)
+        path = _PATH.search(text)
+        field, what = (path.group(1) if path else "") or "body", _PATH.sub("", text)
+        if missing := re.search(r"field `(\w+)`", what):
+            field = missing.group(1) if field == "body" else f"{field}.{missing.group(1)}"
+        raise Refused("invalid", f"{field}: {what}", fields={field: what}) from error
+
+
+async def _body(receive: Receive) -> bytes:
+    parts = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Closed
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_FRAME_BYTES:
+            detail = f"more than {MAX_FRAME_BYTES} bytes; join fewer machines at once"
+            raise Refused("too-large", detail, fields={"body": detail}, status=413)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _frame(receive: Receive) -> bytes | str:
+    message = await receive()
+    if message["type"] == "websocket.disconnect":
+        raise _Closed
+    frame: bytes | str | None = message.get("text")
+    return frame if frame is not None else message["bytes"]
+
+
+async def _until_closed(receive: Receive) -> None:
+    while True:
+        await _frame(receive)
+
+
+async def _hang_up(send: Send, refusal: Refusal, code: int) -> None:
+    log.warning("refused", code=refusal.code, field=refusal.field, detail=refusal.detail)
+    await send({"type": "websocket.send", "text": encode(refusal).decode()})
+    await send({"type": "websocket.close", "code": code, "reason": refusal.code})
+
+
+async def _reject(send: Send, error: Refused) -> None:
+    """Refuse the handshake with a problem document."""
+    status, content_type, body = problem(error)
+    headers = [(b"content-type", content_type.encode())]
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b'Bearer realm="borg"'))
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+async def _in_database(function: Callable[..., Any], *args: Any) -> Any:
+    """Joining is rare and may be large: not on the shard's thread, so that reports don't wait for it."""
+    return await asyncio.get_running_loop().run_in_executor(None, _guarded, function, args)
+
+
+def _guarded(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        close_old_connections()
+        return function(*args)
+    except (OperationalError, InterfaceError) as error:
+        raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+    finally:
+        connection.close()

@@ -1,0 +1,124 @@
+"""When each machine was last heard of: in Redis, not in rows (§3.3). All times are Redis' clock, in seconds.
+
+    borg:contact:<cell>   sorted set: machine id by time of its last report
+    borg:holder:<cell>    hash: machine id -> shard that holds its connection
+    borg:shards:<cell>    sorted set: shard by time of its last heartbeat
+
+A shard writes once a second, heartbeat and contacts in one transaction: whoever sees a fresh heartbeat sees
+that shard's contacts too. Losing all of it loses no truth: counting starts anew (`scheduling.services.contact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import redis
+import redis.asyncio
+import structlog
+
+from scheduling import notices
+
+log = structlog.get_logger(__name__)
+
+# A shard is alive while its heartbeat is younger; it beats once a second.
+SHARD_TTL_S = 5.0
+# A machine heard of within this is alive: its hostname can't be taken by another.
+LIVE_S = 12.0
+_FORGET_SHARD_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Contacts:
+    """`last`: machine id -> time. `shards`: how many are alive."""
+
+    now: float
+    last: Mapping[int, float]
+    shards: int
+
+
+def contact_key(cell_id: int) -> str:
+    return f"borg:contact:{cell_id}"
+
+
+def holder_key(cell_id: int) -> str:
+    return f"borg:holder:{cell_id}"
+
+
+def shards_key(cell_id: int) -> str:
+    return f"borg:shards:{cell_id}"
+
+
+async def beat(
+    connection: redis.asyncio.Redis,
+    shard: str,
+    cells: Iterable[int],
+    ages: Mapping[int, Mapping[int, float]],
+    held: Mapping[int, Iterable[int]],
+) -> None:
+    """One heartbeat. `ages`: cell -> machine -> seconds since its last report; `held`: cell -> machines whose
+    connection this shard has taken over. Raises `redis.RedisError`."""
+    seconds, micros = await connection.time()
+    now = seconds + micros / 1e6
+    pipe = connection.pipeline(transaction=True)
+    for cell in cells:
+        pipe.zadd(shards_key(cell), {shard: now})
+        pipe.zremrangebyscore(shards_key(cell), "-inf", now - _FORGET_SHARD_S)
+        if fresh := ages.get(cell):
+            pipe.zadd(contact_key(cell), {str(machine): now - age for machine, age in fresh.items()}, gt=True)
+        if taken := list(held.get(cell, ())):
+            pipe.hset(holder_key(cell), mapping={str(machine): shard for machine in taken})
+    await pipe.execute()
+
+
+def read(cell_id: int) -> Contacts:
+    """Raises `redis.RedisError`."""
+    connection = notices.client()
+    pipe = connection.pipeline(transaction=True)
+    pipe.time()
+    pipe.zrange(contact_key(cell_id), 0, -1, withscores=True)
+    pipe.zrange(shards_key(cell_id), 0, -1, withscores=True)
+    (seconds, micros), last, shards = pipe.execute()
+    now = seconds + micros / 1e6
+    return Contacts(
+        now=now,
+        last={int(machine): score for machine, score in last},
+        shards=sum(now - score <= SHARD_TTL_S for _, score in shards),
+    )
+
+
+def holder_of(cell_id: int, machine_id: int) -> str | None:
+    """The shard that took the machine's connection last. Raises `redis.RedisError`."""
+    name = notices.client().hget(holder_key(cell_id), str(machine_id))
+    return name.decode() if name is not None else None
+
+
+def forget(cell_id: int, machine_ids: Iterable[int]) -> None:
+    names = [str(machine) for machine in machine_ids]
+    try:
+        notices.client().zrem(contact_key(cell_id), *names)
+        notices.client().hdel(holder_key(cell_id), *names)
+    except redis.RedisError as error:
+        log.warning("contact not forgotten", machines=len(names), error=str(error))
+
+
+def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = LIVE_S) -> set[int]:
+    """Those of the machines that were heard of in the last `seconds`; none while Redis is away."""
+    ids = list(machine_ids)
+    if not ids:
+        return set()
+    try:
+        contacts = read(cell_id)
+    except redis.RedisError as error:
+        log.warning("contact unknown", error=str(error))
+        return set()
+    return {machine for machine in ids if contacts.now - contacts.last.get(machine, 0.0) < seconds}
+
+
+def silent_machines(contacts: Contacts, since: Mapping[int, float], *, after_s: float) -> list[int]:
+    """Those not heard of for more than `after_s`. `since`: machine -> when counting began for it. Pure."""
+    return sorted(
+        machine
+        for machine, began in since.items()
+        if contacts.now - max(began, contacts.last.get(machine, 0.0)) > after_s
+    )

@@ -1,0 +1,150 @@
+"""A shard's side of Redis: heartbeat, contacts and usage out; notices, log requests and taken sessions in.
+
+Everything here may be lost: without Redis a shard serves its machines and finds news by asking the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import redis.asyncio
+import redis.asyncio.client
+import structlog
+from redis.exceptions import RedisError
+
+from borglet.messages import Report
+from scheduling.link import contact, logs, usage
+from scheduling.link.shard import Shard
+
+log = structlog.get_logger(__name__)
+
+BEAT_S = 1.0
+_SESSIONS = "borg:link:sessions"
+_NOTICES = "borg:cell:*"
+_RETRY_S = 1.0
+
+
+class Courier:
+    """`start` once the shard has started, `stop` before it stops."""
+
+    def __init__(self, shard: Shard, url: str) -> None:
+        self._shard = shard
+        self._redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
+            url, socket_timeout=5.0, socket_connect_timeout=1.0, retry=None
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
+        self._away = False
+        shard.on_logs = self._logs_came
+        shard.on_session = self._session_taken
+
+    def start(self) -> None:
+        self._spawn(self._beat_forever())
+        self._spawn(self._listen_forever())
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._redis.aclose()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- out
+
+    async def _beat_forever(self) -> None:
+        while True:
+            try:
+                await self._beat()
+                self._note(None)
+            except (RedisError, OSError) as error:
+                self._note(error)
+            await asyncio.sleep(BEAT_S)
+
+    async def _beat(self) -> None:
+        shard = self._shard
+        now, wall = asyncio.get_running_loop().time(), time.time()
+        ages: dict[int, dict[int, float]] = {}
+        used: dict[tuple[int, int], usage.MachineUsage] = {}
+        for held in shard.connections.values():
+            if held.heard_at > self._beaten_at and held.answered:
+                ages.setdefault(held.cell_id, {})[held.machine_id] = now - held.heard_at
+                if held.report is not None and held.view is not None:
+                    at = wall - (now - held.heard_at)
+                    used[held.cell_id, held.machine_id] = usage.of(held.report, held.view, at=at)
+        taken, shard.freshly_held = shard.freshly_held, {}
+        try:
+            await contact.beat(self._redis, shard.name, shard.cell_ids, ages, taken)
+        except BaseException:
+            for cell_id, machines in taken.items():
+                shard.freshly_held.setdefault(cell_id, set()).update(machines)
+            raise
+        self._beaten_at = now
+        if used:
+            await usage.store(self._redis, used)
+
+    def _note(self, error: Exception | None) -> None:
+        """Say once that Redis is away, and once that it is back; after that it knows no holders."""
+        if error is not None and not self._away:
+            log.warning("redis away", error=str(error))
+        elif error is None and self._away:
+            log.info("redis is back")
+            for held in self._shard.connections.values():
+                self._shard.freshly_held.setdefault(held.cell_id, set()).add(held.machine_id)
+        self._away = error is not None
+
+    def _logs_came(self, report: Report) -> None:
+        for chunk in report.logs:
+            self._spawn(self._quietly(logs.answer(self._redis, chunk)))
+
+    def _session_taken(self, machine_id: int, session: int) -> None:
+        self._spawn(self._quietly(self._redis.publish(_SESSIONS, f"{machine_id} {session}")))
+
+    async def _quietly(self, work: Any) -> None:
+        try:
+            await work
+        except (RedisError, OSError) as error:
+            self._note(error)
+
+    # -- in
+
+    async def _listen_forever(self) -> None:
+        while True:
+            pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+            try:
+                await pubsub.psubscribe(_NOTICES)
+                await pubsub.subscribe(_SESSIONS, logs.channel(self._shard.name))
+                self._shard.notice()  # whatever was said meanwhile
+                while True:
+                    # A read without end would not notice that Redis is gone.
+                    message = await pubsub.get_message(timeout=4.0)
+                    if message is not None:
+                        await self._take(message)
+            except (RedisError, OSError) as error:
+                self._note(error)
+            finally:
+                await self._quietly(pubsub.aclose())
+            await asyncio.sleep(_RETRY_S)
+
+    async def _take(self, message: dict[str, Any]) -> None:
+        channel = message["channel"].decode()
+        if channel.startswith("borg:cell:"):
+            if int(channel.rpartition(":")[2]) in self._shard.cell_ids:
+                self._shard.notice()
+        elif channel == _SESSIONS:
+            machine_id, session = message["data"].split()
+            self._shard.supersede(int(machine_id), int(session))
+        else:
+            try:
+                asked = msgspec.json.decode(message["data"], type=logs.Asked)
+            except msgspec.MsgspecError as error:
+                log.warning("log request not understood", error=str(error))
+                return
+            if not self._shard.request_log(asked.machine_id, asked.request):
+                await logs.answer(self._redis, logs.not_connected(asked.request))

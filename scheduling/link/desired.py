@@ -1,0 +1,298 @@
+"""What should be on many machines, from rows: a constant number of queries, one snapshot of the database.
+
+    tasks running there ─┐                              ┌─► Desired ─► the Borglet
+    departures ──────────┼─ load(cell, machine ids) ─► Loaded
+    quarantine released ─┘                              └─► View ─► compare with reports (`link.diff`)
+
+All of it is read in one snapshot: a task must not be seen leaving `run` and missed in `stop`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+from django.db import connection, transaction
+
+from borglet.messages import Desired, Health, Phase, RunTask, StopTask, TaskKey
+from quota.resources import as_mapping
+from scheduling import spec
+from scheduling.core.requirement import task_id
+from scheduling.core.states import MachineStatus
+from scheduling.link.diff import Expected, View, exit_mark
+from scheduling.models import JobSpec, Machine
+from scheduling.models.machines import REMOVED
+
+log = structlog.get_logger(__name__)
+
+_MAX_SPECS = 2_000
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(slots=True)
+class Loaded:
+    """One machine as rows have it. `removed`: it belongs to the cell no more. `down`: marked so, though it is here."""
+
+    machine_id: int
+    session: int
+    removed: bool
+    down: bool
+    desired: Desired
+    view: View
+
+
+class Specs:
+    """Parsed specs by (job, version), the last used ones kept: a version never changes."""
+
+    def __init__(self, most: int = _MAX_SPECS) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[int, int], spec.JobSpec | None] = OrderedDict()
+
+    def get(
+        self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
+    ) -> dict[Any, spec.JobSpec | None]:
+        """One query at most. None for a spec that is missing or can't be read; the log tells."""
+        wanted = set(wanted)
+        found: dict[tuple[int, int], spec.JobSpec | None] = {}
+        for pair in wanted & self._known.keys():
+            found[pair] = self._known[pair]
+            self._known.move_to_end(pair)
+        missing = wanted - found.keys()
+        if missing:
+            for job_id, version, stored in _stored_specs(missing):
+                found[job_id, version] = self._known[job_id, version] = _parse(job_id, version, stored, extra)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return found
+
+
+def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
+    """What should be on each of the machines. Eight queries, however many machines."""
+    ids = sorted(machine_ids)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        fence = _fence(cursor, cell_id)
+        machines = list(Machine.objects.filter(pk__in=ids).only("id", "session", "state", "quarantined"))
+        prod = _prod_bands(cursor)
+        running = _running(cursor, ids)
+        departures = _departures(cursor, ids)
+        known = specs.get({(row.job_id, row.spec_version) for row in running}, extra=fence.extra)
+    waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
+    stops: dict[int, list[StopTask]] = defaultdict(list)
+    departing: dict[int, dict[TaskKey, int]] = defaultdict(dict)
+    for machine_id, identity, key, cause, notice_s, preemptor in departures:
+        stops[machine_id].append(StopTask(key, cause, notice_s))
+        departing[machine_id][key] = identity
+        if preemptor is not None:
+            waits[machine_id, preemptor].append(key)
+    runs: dict[int, list[RunTask]] = defaultdict(list)
+    expected: dict[int, dict[TaskKey, Expected]] = defaultdict(dict)
+    for row in running:
+        job = known.get((row.job_id, row.spec_version))
+        if job is None or row.index >= job.tasks:
+            log.error("task without a usable spec is not sent", job_id=row.job_id, version=row.spec_version)
+            continue
+        expected[row.machine_id][row.key] = _expected(row, job)
+        if job.kind == "job":
+            waits_for = sorted(waits.get((row.machine_id, row.task_id), []))
+            runs[row.machine_id].append(
+                _run_task(row, job, fence, prod=row.band in prod, waits_for=waits_for)
+            )
+    return {
+        machine.id: _loaded(
+            machine, fence, runs[machine.id], stops[machine.id], expected[machine.id], departing[machine.id]
+        )
+        for machine in machines
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    cell: str
+    revision: int
+    history_id: str
+    history_ordinal: int
+    epoch: int
+    extra: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Row:
+    machine_id: int
+    job_id: int
+    index: int
+    incarnation: int
+    spec_version: int
+    limit: list[int]
+    ports: list[int]
+    phase: str
+    health: str
+    up: bool
+    restarts: int
+    exit: dict[str, Any] | None
+    uid: str
+    job: str
+    tenant: str
+    priority: int
+    band: str
+    latency_sensitive: bool
+
+    @property
+    def key(self) -> TaskKey:
+        return TaskKey(self.uid, self.index, self.incarnation)
+
+    @property
+    def task_id(self) -> int:
+        return task_id(self.job_id, self.index)
+
+
+def _loaded(
+    machine: Machine,
+    fence: _Fence,
+    run: list[RunTask],
+    stop: list[StopTask],
+    expected: dict[TaskKey, Expected],
+    departing: dict[TaskKey, int],
+) -> Loaded:
+    for item in machine.quarantined:
+        if item.get("release") == "stop" and (key := parse_key(item["key"])) not in departing:
+            stop.append(StopTask(key, item.get("cause", "quarantine")))
+    run.sort(key=lambda task: task.key)
+    stop.sort(key=lambda task: task.key)
+    generation = hashlib.blake2b(_encoder.encode((run, stop)), digest_size=12).hexdigest()
+    return Loaded(
+        machine.id,
+        machine.session,
+        machine.state == REMOVED,
+        machine.state == MachineStatus.DOWN.value,
+        Desired(
+            history_id=fence.history_id,
+            history_ordinal=fence.history_ordinal,
+            revision=fence.revision,
+            epoch=fence.epoch,
+            generation=generation,
+            run=run,
+            stop=stop,
+        ),
+        View(
+            fence.history_id,
+            generation,
+            expected,
+            departing,
+            frozenset(item["key"] for item in machine.quarantined),
+        ),
+    )
+
+
+def parse_key(text: str) -> TaskKey:
+    """The inverse of `str(TaskKey)`."""
+    job, index, incarnation = text.split("/")
+    return TaskKey(job, int(index), int(incarnation))
+
+
+def _expected(row: _Row, job: spec.JobSpec) -> Expected:
+    task = job.task(row.index)
+    return Expected(
+        task_id=row.task_id,
+        checked=task.health is not None,
+        restart_on=task.restart.on,
+        max_moves=task.restart.max_moves,
+        alloc=job.kind != "job",
+        phase=row.phase or Phase.ASSIGNED.value,
+        health=row.health or Health.UNKNOWN.value,
+        up=row.up,
+        restarts=row.restarts,
+        exit=exit_mark(row.exit),
+    )
+
+
+def _run_task(
+    row: _Row, job: spec.JobSpec, fence: _Fence, *, prod: bool, waits_for: list[TaskKey]
+) -> RunTask:
+    """The `BORG_…` variables are the Borglet's to add: it knows all of them from this."""
+    task = job.task(row.index)
+    return RunTask(
+        key=row.key,
+        name=f"{fence.cell}/{row.tenant}/{row.job}/{row.index}",
+        command=list(task.command),
+        env=task.env,
+        limit=as_mapping(row.limit, extra=fence.extra),
+        ports=dict(zip(task.ports, row.ports, strict=False)),
+        priority=row.priority,
+        latency_sensitive=row.latency_sensitive,
+        prod=prod,
+        spec_version=row.spec_version,
+        notice_s=task.notice_s,
+        max_processes=task.max_processes,
+        health=task.health,
+        restart=task.restart.policy(),
+        waits_for=waits_for,
+        working_dir=task.working_dir,
+        user=task.user,
+    )
+
+
+def _fence(cursor: Any, cell_id: int) -> _Fence:
+    cursor.execute(
+        "SELECT c.name, c.revision, c.history_id, c.history_ordinal, c.extra_resources,"
+        " coalesce((SELECT max(l.epoch) FROM scheduling_lease AS l WHERE l.cell_id = c.id), 0)"
+        " FROM scheduling_cell AS c WHERE c.id = %s",
+        [cell_id],
+    )
+    name, revision, history_id, ordinal, extra, epoch = cursor.fetchone()
+    return _Fence(name, revision, history_id.hex, ordinal, epoch, tuple(extra))
+
+
+def _prod_bands(cursor: Any) -> set[str]:
+    cursor.execute("SELECT name FROM quota_priorityband WHERE prod")
+    return {name for (name,) in cursor.fetchall()}
+
+
+def _running(cursor: Any, ids: list[int]) -> list[_Row]:
+    cursor.execute(
+        "SELECT t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version, t.limit, t.ports, t.phase,"
+        " t.health, t.up, t.restarts, t.exit::text, j.uid, j.name, o.name, j.priority, j.band,"
+        " j.latency_sensitive FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+        " JOIN quota_tenant AS o ON o.id = j.tenant_id"
+        " WHERE t.machine_id = ANY(%s) AND t.state = 'running'",
+        [ids],
+    )
+    return [
+        _Row(*row[:11], exit=msgspec.json.decode(row[11]) if row[11] else None, uid=row[12].hex,
+             job=row[13], tenant=row[14], priority=row[15], band=row[16], latency_sensitive=row[17])
+        for row in cursor.fetchall()
+    ]  # fmt: skip
+
+
+def _departures(cursor: Any, ids: list[int]) -> list[tuple[int, int, TaskKey, str, float | None, int | None]]:
+    cursor.execute(
+        "SELECT d.machine_id, d.task_id, j.uid, t.index, d.incarnation, d.cause, d.notice_s, d.preemptor"
+        " FROM scheduling_departure AS d JOIN scheduling_task AS t ON t.id = d.task_id"
+        " JOIN scheduling_job AS j ON j.id = t.job_id WHERE d.machine_id = ANY(%s)",
+        [ids],
+    )
+    return [
+        (machine_id, identity, TaskKey(uid.hex, index, incarnation), cause, notice_s, preemptor)
+        for machine_id, identity, uid, index, incarnation, cause, notice_s, preemptor in cursor.fetchall()
+    ]
+
+
+def _stored_specs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int, Any]]:
+    wanted = sorted(pairs)
+    rows = JobSpec.objects.filter(
+        job_id__in={job_id for job_id, _ in wanted}, version__in={version for _, version in wanted}
+    ).values_list("job_id", "version", "spec")
+    return [row for row in rows if (row[0], row[1]) in set(wanted)]
+
+
+def _parse(job_id: int, version: int, stored: Any, extra: Sequence[str]) -> spec.JobSpec | None:
+    try:
+        return spec.load(stored, extra=extra)
+    except spec.Refused as error:
+        log.error("stored spec can't be read", job_id=job_id, version=version, error=error.detail)
+        return None

@@ -1,0 +1,247 @@
+"""What a full report changes (§3.3). Pure: a view of the rows and a report in, changes out.
+
+    View (rows, as this shard knows them) ─┐
+                                           ├─ compare ─► Changes ─► the shard's writer, in batches
+    Report (what is on the machine) ───────┘
+
+A view lists what should run (`run`) and what should stop (`stop`). What a report *says* of an incarnation counts
+at once. What it leaves out counts only when the report acknowledges the view's generation: an older desired
+state may not have listed it yet. Level-triggered: with a new view the next report tells everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
+
+
+@dataclass(slots=True)
+class Expected:
+    """An incarnation that should run, and what rows say of it. `checked`: it has a health check.
+
+    `alloc`: nothing runs, it only holds a place (§2.4): up as soon as its machine is served.
+    """
+
+    task_id: int
+    checked: bool = False
+    restart_on: str = "failure"
+    max_moves: int = 3
+    alloc: bool = False
+    phase: str = Phase.ASSIGNED.value
+    health: str = Health.UNKNOWN.value
+    up: bool = False
+    restarts: int = 0
+    exit: tuple[str, float] | None = None  # (cause, time)
+
+
+@dataclass(slots=True)
+class View:
+    """One machine. `stop`: departures, key -> task id. `quarantine`: keys noted as unknown, decided or not."""
+
+    history_id: str
+    generation: str
+    run: dict[TaskKey, Expected] = field(default_factory=dict)
+    stop: dict[TaskKey, int] = field(default_factory=dict)
+    quarantine: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """News of an incarnation that goes on running."""
+
+    task_id: int
+    incarnation: int
+    phase: str
+    health: str
+    up: bool
+    restarts: int
+    exit: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """An incarnation that will not run again there, though it should."""
+
+    task_id: int
+    incarnation: int
+    exit: Exit
+    restarts: int
+    restart_on: str
+    max_moves: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A departed incarnation without processes left."""
+
+    task_id: int
+    incarnation: int
+    exit: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Something alive in neither list. `flagged`: its Borglet holds it in quarantine."""
+
+    key: TaskKey
+    name: str
+    flagged: bool
+
+
+@dataclass(slots=True)
+class Changes:
+    """`strangers`: all of them, when they are others than the view knows; None: unchanged."""
+
+    seen: list[Seen] = field(default_factory=list)
+    over: list[Over] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)  # (task id, incarnation)
+    gone: list[Gone] = field(default_factory=list)
+    strangers: list[Stranger] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.seen or self.over or self.lost or self.gone or self.strangers is not None)
+
+
+def compare(view: View, report: Report) -> Changes:
+    """What `report` changes. `view` takes it in: the same report again changes nothing, and should the changes
+    get lost, the view must be made anew. A report of another history changes nothing."""
+    changes = Changes()
+    if report.history_id != view.history_id:
+        return changes
+    acknowledged = report.generation == view.generation
+    strangers: list[Stranger] = []
+    here = set()
+    for task in report.tasks:
+        key = task.key
+        here.add(key)
+        expected = view.run.get(key)
+        if expected is not None:
+            _compare_running(view, key, expected, task, changes)
+        elif key in view.stop:
+            if task.phase is Phase.ENDED:
+                changes.gone.append(Gone(view.stop.pop(key), key.incarnation, exit_json(task.exit)))
+        elif task.phase is not Phase.ENDED:
+            strangers.append(Stranger(key, task.name, task.quarantined))
+    if acknowledged:
+        _compare_missing(view, here, changes)
+        if (keys := frozenset(str(stranger.key) for stranger in strangers)) != view.quarantine:
+            changes.strangers = strangers
+            view.quarantine = keys
+    return changes
+
+
+def _compare_running(
+    view: View, key: TaskKey, expected: Expected, task: TaskReport, changes: Changes
+) -> None:
+    if task.phase is Phase.ENDED:
+        del view.run[key]
+        changes.over.append(
+            Over(
+                expected.task_id,
+                key.incarnation,
+                task.exit or Exit(EndCause.START_FAILED, 0.0, detail="ended without saying why"),
+                task.restarts,
+                expected.restart_on,
+                expected.max_moves,
+            )
+        )
+        return
+    up = task.phase is Phase.UP and (not expected.checked or task.health is Health.HEALTHY)
+    mark = (task.exit.cause.value, task.exit.at) if task.exit is not None else None
+    if (
+        task.phase.value == expected.phase
+        and task.health.value == expected.health
+        and up == expected.up
+        and task.restarts == expected.restarts
+        and (mark is None or mark == expected.exit)
+    ):
+        return
+    changes.seen.append(
+        Seen(
+            expected.task_id,
+            key.incarnation,
+            task.phase.value,
+            task.health.value,
+            up,
+            task.restarts,
+            exit_json(task.exit) if mark != expected.exit else None,
+        )
+    )
+    expected.phase, expected.health, expected.up = task.phase.value, task.health.value, up
+    expected.restarts, expected.exit = task.restarts, mark or expected.exit
+
+
+def _compare_missing(view: View, here: set[TaskKey], changes: Changes) -> None:
+    for key, expected in list(view.run.items()):
+        if expected.alloc:
+            if not expected.up:
+                expected.up, expected.phase = True, Phase.UP.value
+                changes.seen.append(
+                    Seen(expected.task_id, key.incarnation, Phase.UP.value, expected.health, True, 0)
+                )
+        elif key not in here:
+            changes.lost.append((expected.task_id, key.incarnation))
+            del view.run[key]
+    for key in [key for key in view.stop if key not in here]:
+        changes.gone.append(Gone(view.stop.pop(key), key.incarnation))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a task whose incarnation is over: dead (`how`), or back to the queue (`cause`)."""
+
+    detail: str
+    how: str = ""  # finished | failed
+    cause: str = ""  # an EvictionCause
+    avoid: bool = False
+
+
+def judge(over: Over, *, moves: int) -> Verdict:
+    """`moves`: how often the task was moved because it failed, since its spec last changed (§4)."""
+    exit_ = over.exit
+    told = describe(exit_)
+    if exit_.cause is EndCause.MACHINE_SHORT:
+        return Verdict(told, cause="out-of-resources")
+    if exit_.cause is EndCause.MACHINE_RESTARTED:
+        return Verdict(told, cause="machine-failure")
+    if exit_.cause is EndCause.STOPPED:
+        # Nobody here asked for it: somebody on the machine did.
+        return Verdict(f"stopped on its machine: {exit_.detail or 'no reason given'}", cause="other")
+    if exit_.cause is EndCause.EXITED and exit_.status == 0 and over.restart_on != "always":
+        return Verdict(told, how="finished")
+    if over.restarts:
+        told = f"{told}, after {over.restarts} restarts"
+    if over.restart_on == "never":
+        return Verdict(f"{told}; it asks for no restart", how="failed")
+    if moves < over.max_moves:
+        return Verdict(told, cause="failure", avoid=True)
+    return Verdict(f"{told}; moved {moves} times before", how="failed")
+
+
+def describe(exit_: Exit) -> str:
+    """An end as a sentence."""
+    if exit_.status is not None:
+        text = f"exited with status {exit_.status}"
+    elif exit_.signal is not None:
+        text = f"killed by signal {exit_.signal}"
+    else:
+        text = "ended"
+    if exit_.cause not in (EndCause.EXITED, EndCause.SIGNALED):
+        text = f"{exit_.cause.value.replace('-', ' ')}, {text}"
+    return f"{text}: {exit_.detail}" if exit_.detail else text
+
+
+def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
+    """As rows and events hold it."""
+    result: dict[str, Any] | None = None if exit_ is None else msgspec.to_builtins(exit_)
+    return result
+
+
+def exit_mark(stored: Mapping[str, Any] | None) -> tuple[str, float] | None:
+    """What tells one end from another, of a row's `exit`."""
+    return None if not stored else (str(stored.get("cause", "")), float(stored.get("at", 0.0)))

@@ -1,0 +1,75 @@
+"""When each machine is asked next: one heap of times for all of them, and how often is too often."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+SHORTEST_S, LONGEST_S = 2.0, 5.0
+_MACHINES_PER_S = 500.0
+
+# A machine whose state keeps changing is asked again at once, up to this many times; then at this rate.
+BURST = 40
+REFILL_PER_S = 2.0
+GAP_S = 0.05
+
+T = TypeVar("T", bound=Hashable)
+
+
+def poll_interval(machines: int, setting_s: float = 0.0) -> float:
+    """Seconds between polls of one machine; `setting_s` 0: by the number of machines."""
+    return setting_s or min(LONGEST_S, max(SHORTEST_S, machines / _MACHINES_PER_S))
+
+
+class Timetable(Generic[T]):
+    """Things with one time each, soonest first. Moving one leaves its old place behind, which is skipped later."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, T]] = []
+        self._at: dict[T, tuple[float, int]] = {}
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def put(self, thing: T, at: float) -> None:
+        """Set or move."""
+        number = next(self._numbers)
+        self._at[thing] = (at, number)
+        heapq.heappush(self._heap, (at, number, thing))
+        if len(self._heap) > 64 + 4 * len(self._at):
+            self._heap = [(at, number, thing) for thing, (at, number) in self._at.items()]
+            heapq.heapify(self._heap)
+
+    def drop(self, thing: T) -> None:
+        self._at.pop(thing, None)
+
+    def soonest(self) -> float | None:
+        while self._heap and self._at.get(self._heap[0][2]) != self._heap[0][:2]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: float) -> Iterator[T]:
+        """Take out what is due, soonest first."""
+        while (at := self.soonest()) is not None and at <= now:
+            thing = heapq.heappop(self._heap)[2]
+            del self._at[thing]
+            yield thing
+
+
+@dataclass(slots=True)
+class Patience:
+    """How soon a machine that answered early, because something changed, is asked again."""
+
+    left: float = BURST
+    at: float = 0.0
+
+    def gap_s(self, now: float) -> float:
+        """Seconds until the next poll; takes one from the burst."""
+        self.left = min(BURST, self.left + (now - self.at) * REFILL_PER_S) if self.at else float(BURST)
+        self.at = now
+        self.left -= 1.0
+        return GAP_S if self.left >= 0 else max(GAP_S, -self.left / REFILL_PER_S)

@@ -1,0 +1,87 @@
+"""How a shard is served: uvicorn with TLS by the cell's authority, its certificate renewed while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from urllib.parse import urlsplit
+
+import structlog
+import uvicorn
+from django.conf import settings
+
+from borglet.messages import MAX_FRAME_BYTES
+from scheduling.link import authority
+from scheduling.link.app import LinkApp
+from scheduling.link.courier import Courier
+from scheduling.link.shard import Shard
+
+log = structlog.get_logger(__name__)
+
+RENEWAL_CHECK_S = 3600.0
+
+
+class LinkServer(uvicorn.Server):
+    """A server that looks after its certificate: new connections get the renewed one."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._renewal = asyncio.create_task(self._renew_forever())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        renewal: asyncio.Task[None] | None = getattr(self, "_renewal", None)
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+        await super().shutdown(sockets=sockets)
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_CHECK_S)
+            try:
+                assert self.config.ssl is not None
+                self.config.ssl.load_cert_chain(authority.issue_server_certificate(hosts()))
+            except (authority.AuthorityBroken, OSError):
+                log.exception("the certificate can't be renewed; the old one serves on")
+
+
+def make_server(*, host: str | None = None, port: int | None = None) -> LinkServer:
+    """A shard ready to `run()`, on the address of the settings or another."""
+    shard = Shard(
+        cell_names=settings.BORG_CELLS,
+        zone=settings.BORG_ZONE,
+        name=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+    )
+    app = LinkApp(shard, Courier(shard, settings.BORG_REDIS_URL))
+    certificate = authority.issue_server_certificate(hosts())
+    config = uvicorn.Config(
+        app,
+        host=host or settings.BORG_LINK_HOST,
+        port=settings.BORG_LINK_PORT if port is None else port,
+        ssl_certfile=str(certificate),
+        loop="uvloop",
+        http="httptools",
+        ws="websockets-sansio",
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_ping_interval=None,  # the polls are the heartbeat
+        ws_per_message_deflate=False,  # costs more than it saves at a few hundred bytes
+        lifespan="on",
+        backlog=4096,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    return LinkServer(config)
+
+
+def hosts() -> list[str]:
+    """Every name by which Borglets may dial in."""
+    named = [urlsplit(settings.BORG_LINK_URL).hostname, settings.BORG_LINK_HOST, socket.gethostname()]
+    wildcard = {"", "0.0.0.0", "::"}  # noqa: S104 - recognised, not listened on
+    return list(dict.fromkeys([h for h in named if h and h not in wildcard] + ["localhost", "127.0.0.1"]))

@@ -1,0 +1,528 @@
+"""A link shard: holds Borglets' connections, asks each at its pace, and writes down what changes (§3.3).
+
+        Borglets                       event loop                          one database thread
+    ── Report ──► heard ─ compare ─► changes ─┐                  ┌► greet, apply, look (journal), load
+    ◄─ Poll ───── ask ◄─ timetable            ├─► pump, in turns ┤
+                   ▲  ◄─ desired state ◄──────┘                  └► futures, stale sessions, Loaded
+                   └── Redis: notices, log requests, sessions taken elsewhere
+
+The pump works in turns: all that came in during one turn is one batch of the next. So an idle shard writes at
+once, and a busy one writes large batches. Nothing waits for the database but what needs it: polls go on while
+it is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+
+from borglet.messages import Hello, LogRequest, Phase, Refusal, Report, Welcome
+from quota.errors import Refused
+from scheduling import config
+from scheduling.link import news as journal_news
+from scheduling.link import writer
+from scheduling.link.connection import GOING_AWAY, Connection
+from scheduling.link.desired import Loaded, Specs, load
+from scheduling.link.diff import Changes, compare
+from scheduling.link.pace import GAP_S, Timetable, poll_interval
+from scheduling.link.writer import CellFacts, Known, News
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+# The journal is asked at least this often: notices are a courtesy.
+LOOK_EVERY_S = 1.0
+# A poll not answered this long after its hold: the connection is dead.
+ANSWER_WITHIN_S = 10.0
+# A desired state that was refused is offered again after this long.
+OFFER_AGAIN_S = 2.0
+JITTER = 0.1
+_AWAY_S = 1.0
+_BUSY_TURN_S = 0.02
+
+
+class DatabaseAway(Exception):
+    """PostgreSQL can't be reached; come back."""
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """What waits for the next turn of the pump."""
+
+    asks: list[tuple[tuple[str, str], asyncio.Future[Known | None]]] = field(default_factory=list)
+    hellos: dict[int, tuple[Known, Hello, asyncio.Future[int]]] = field(default_factory=dict)
+    news: dict[Connection, News] = field(default_factory=dict)
+    dirty: set[int] = field(default_factory=set)
+
+
+class Greeting(Exception):
+    """A hello that was refused."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
+
+
+class Shard:
+    """`start`, then `authenticate`, `greet`, `attach`, `heard`, `detach` for each connection, then `stop`.
+
+    `zone`: told to Borglets. `cell_names`: the cells served, none for all.
+    """
+
+    def __init__(
+        self, *, cell_names: list[str], zone: str, rng: random.Random | None = None, name: str = ""
+    ) -> None:
+        self.name = name
+        self.connections: dict[int, Connection] = {}
+        self.freshly_held: dict[int, set[int]] = {}  # cell -> machines, for the next heartbeat
+        self.on_logs: Callable[[Report], None] | None = None
+        self.on_session: Callable[[int, int], None] | None = None
+        self._cell_names, self._zone = cell_names, zone
+        self._rng = rng or random.Random()
+        self._cells: dict[int, CellFacts] = {}
+        self._settings: dict[int, config.CellSettings] = {}
+        self._seen: dict[int, int] = {}  # cell -> revision looked at
+        self._inbox = _Inbox()
+        self._timetable: Timetable[Connection] = Timetable()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()
+        self._specs = Specs()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="link-database")
+        self._pump: asyncio.Task[None] | None = None
+        self._looked = 0.0
+        self._noticed = True
+
+    # -- life
+
+    @property
+    def cell_ids(self) -> list[int]:
+        return list(self._cells)
+
+    async def start(self) -> None:
+        """Raises `DatabaseAway`."""
+        await self._look()
+        self._pump = asyncio.create_task(self._pump_forever())
+
+    async def stop(self) -> None:
+        for held in list(self.connections.values()):
+            held.close(GOING_AWAY, "this shard stops")
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.get_running_loop().run_in_executor(self._thread, _close_connection)
+        self._thread.shutdown()
+
+    # -- a connection's life
+
+    async def authenticate(self, hostname: str, secret: str) -> Known | None:
+        """None for an unknown machine or a wrong secret. Raises `DatabaseAway`."""
+        future: asyncio.Future[Known | None] = asyncio.get_running_loop().create_future()
+        self._inbox.asks.append(((hostname, secret), future))
+        self._wake.set()
+        return await future
+
+    async def greet(self, known: Known, hello: Hello) -> int:
+        """The number of the new session. Raises `Greeting` with a refusal, `DatabaseAway`."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        earlier = self._inbox.hellos.get(known.machine_id)
+        if earlier is not None and not earlier[2].done():
+            earlier[2].set_exception(Greeting(superseded(known.hostname)))
+        self._inbox.hellos[known.machine_id] = (known, hello, future)
+        self._wake.set()
+        return await future
+
+    def attach(self, known: Known, session: int, send: Any) -> Connection:
+        """Serve this connection from now on; one of the same machine here ends."""
+        now = asyncio.get_running_loop().time()
+        made = Connection(known.machine_id, known.cell_id, known.hostname, session, send, now)
+        self.supersede(known.machine_id, session)
+        self.connections[known.machine_id] = made
+        self.freshly_held.setdefault(known.cell_id, set()).add(known.machine_id)
+        if self.on_session is not None:
+            self.on_session(known.machine_id, session)
+        made.post(Welcome(1, session, known.cell, known.history_id, self._zone))
+        self.refresh(known.machine_id)
+        # Should the database be slow, the first poll goes out without a desired state: to keep in contact.
+        self._schedule(made, now + 2.0)
+        return made
+
+    def supersede(self, machine_id: int, session: int) -> None:
+        """A machine has a newer session, here or at another shard."""
+        held = self.connections.get(machine_id)
+        if held is not None and held.session < session:
+            held.refuse(superseded(held.hostname))
+            self.detach(held)
+
+    def detach(self, gone: Connection) -> None:
+        self._timetable.drop(gone)
+        self._inbox.news.pop(gone, None)
+        if self.connections.get(gone.machine_id) is gone:
+            del self.connections[gone.machine_id]
+
+    def refresh(self, machine_id: int) -> None:
+        """What should be on a machine may have changed: read it again."""
+        self._inbox.dirty.add(machine_id)
+        self._wake.set()
+
+    def notice(self) -> None:
+        """The journal has news."""
+        self._noticed = True
+        self._wake.set()
+
+    def request_log(self, machine_id: int, request: LogRequest) -> bool:
+        """Ask a machine for part of a log, at once. False when it isn't connected here."""
+        held = self.connections.get(machine_id)
+        if held is None or held.closing:
+            return False
+        held.logs.append(request)
+        self._ask(held)
+        return True
+
+    # -- reports
+
+    def heard(self, held: Connection, report: Report) -> None:
+        """A report came. Late ones and those of another session change nothing."""
+        now = asyncio.get_running_loop().time()
+        if report.session != held.session or not held.answered < report.sequence <= held.asked:
+            log.info("late report ignored", machine=held.hostname, sequence=report.sequence)
+            return
+        held.heard_at = now
+        held.answered = report.sequence
+        if report.logs and self.on_logs is not None:
+            self.on_logs(report)
+        if report.refused is not None:
+            self._refused(held, report.refused)
+        if held.view is not None and report.history_id != held.view.history_id:
+            self._foreign(held, report)
+        else:
+            held.report = report
+            held.acknowledged = report.generation
+            self._compare(held, answers=True)
+        if held.waiting or held.closing:
+            return
+        early = now - held.asked_at < 0.5 * held.hold_s or held.hold_s == 0.0
+        pause_s = held.patience.gap_s(now) if early else 0.0
+        if held.behind:
+            pause_s = OFFER_AGAIN_S if report.refused is not None else GAP_S
+        self._schedule(held, now + pause_s)
+
+    def _refused(self, held: Connection, refusal: Refusal) -> None:
+        held.refused_at = held.heard_at
+        log.warning(
+            "desired state refused",
+            machine=held.hostname,
+            code=refusal.code,
+            field=refusal.field,
+            detail=refusal.detail,
+        )
+        self.refresh(held.machine_id)
+
+    def _foreign(self, held: Connection, report: Report) -> None:
+        """A report of another history is not applied. One that comes after ours was offered is refused."""
+        assert held.view is not None
+        held.report, held.acknowledged = None, ""
+        if report.history_id and 0 < held.told <= report.sequence:
+            held.refuse(
+                Refusal(
+                    "other-history",
+                    "history_id",
+                    f"the report is of history {report.history_id}, this cell's is {held.view.history_id};"
+                    " nothing was taken in, the desired state comes anew after reconnection",
+                )
+            )
+
+    def _compare(self, held: Connection, *, answers: bool = False) -> None:
+        """Note what the last report changes. `answers`: it came just now, so the machine is there."""
+        if held.view is None or held.report is None:
+            return
+        changes = compare(held.view, held.report)
+        returned = answers and held.down
+        if changes or returned:
+            news = self._inbox.news.get(held)
+            if news is None:
+                news = News(held.machine_id, held.session, held.view.history_id)
+                self._inbox.news[held] = news
+            merge(news.changes, changes)
+            news.returned |= returned
+            self._wake.set()
+        elif self._has_leftovers(held):
+            # An ended incarnation is forgotten when a desired state received later doesn't list it: say it again.
+            held.reminded = held.view.generation
+            held.acknowledged = ""
+            self.refresh(held.machine_id)
+
+    def _has_leftovers(self, held: Connection) -> bool:
+        view, report = held.view, held.report
+        assert view is not None
+        assert report is not None
+        return (
+            held.reminded != view.generation
+            and report.generation == view.generation
+            and any(
+                task.phase is Phase.ENDED and task.key not in view.run and task.key not in view.stop
+                for task in report.tasks
+            )
+        )
+
+    # -- polls
+
+    def _schedule(self, held: Connection, at: float) -> None:
+        if held.closing:
+            return
+        self._timetable.put(held, at)
+        self._arm()
+
+    def _arm(self) -> None:
+        soonest = self._timetable.soonest()
+        if soonest is None or (self._timer is not None and self._timer.when() <= soonest):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(soonest, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for held in list(self._timetable.due(now)):
+            if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
+                log.warning("no answer, hanging up", machine=held.hostname, waited_s=now - held.asked_at)
+                held.close(GOING_AWAY, "no answer")
+                self.detach(held)
+            elif held.congested:
+                self._schedule(held, now + 0.5)
+            else:
+                self._ask(held)
+        self._arm()
+
+    def _ask(self, held: Connection) -> None:
+        """Send a poll now; one that is still held is answered first, by the protocol."""
+        now = asyncio.get_running_loop().time()
+        settings = self._settings.get(held.cell_id)
+        interval_s = poll_interval(len(self.connections), settings.poll_interval_s if settings else 0.0)
+        held.ask(now, interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER))
+        self._schedule(held, now + held.hold_s + ANSWER_WITHIN_S)
+
+    # -- the pump
+
+    async def _pump_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._noticed = True
+            self._wake.clear()
+            started = time.perf_counter()
+            try:
+                await self._turn()
+            except DatabaseAway as error:
+                log.warning("database away", error=str(error))
+                await asyncio.sleep(_AWAY_S)
+            except Exception:
+                log.exception("a turn failed; what it was about is read again")
+                await asyncio.sleep(_AWAY_S)
+            if time.perf_counter() - started > _BUSY_TURN_S:
+                await asyncio.sleep(_BUSY_TURN_S)
+
+    async def _turn(self) -> None:
+        inbox, self._inbox = self._inbox, _Inbox()
+        try:
+            await self._authenticate(inbox)
+            await self._greet(inbox)
+            await self._apply(inbox)
+            if self._noticed or time.monotonic() - self._looked >= LOOK_EVERY_S:
+                self._noticed = False
+                inbox.dirty |= await self._look()
+            await self._load(inbox.dirty)
+        except BaseException as error:
+            self._put_back(inbox, error)
+            raise
+
+    def _put_back(self, inbox: _Inbox, error: BaseException) -> None:
+        """A turn broke off. Who waits is told; what was to be written comes out of the rows and reports again."""
+        away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; come back")
+        futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
+        for future in futures:
+            if not future.done():
+                future.set_exception(away)
+        self._inbox.dirty |= inbox.dirty | {held.machine_id for held in inbox.news}
+        self._noticed = True
+
+    async def _authenticate(self, inbox: _Inbox) -> None:
+        if not inbox.asks:
+            return
+        asks = [ask for ask, _ in inbox.asks]
+        answers = await self._database(writer.authenticate, asks, self.cell_ids)
+        for (_, future), answer in zip(inbox.asks, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+    async def _greet(self, inbox: _Inbox) -> None:
+        by_cell: dict[int, dict[int, Hello]] = {}
+        for known, hello, _ in inbox.hellos.values():
+            by_cell.setdefault(known.cell_id, {})[known.machine_id] = hello
+        for cell_id, hellos in by_cell.items():
+            answers = await self._database(writer.greet, cell_id, hellos)
+            for machine_id in hellos:
+                future = inbox.hellos[machine_id][2]
+                answer = answers.get(machine_id)
+                if future.done():
+                    continue
+                if isinstance(answer, int):
+                    future.set_result(answer)
+                else:
+                    future.set_exception(Greeting(answer or removed(inbox.hellos[machine_id][0].hostname)))
+
+    async def _apply(self, inbox: _Inbox) -> None:
+        by_cell: dict[int, list[News]] = {}
+        for held, news in inbox.news.items():
+            by_cell.setdefault(held.cell_id, []).append(news)
+        for cell_id, many in by_cell.items():
+            started = time.perf_counter()
+            stale = await self._apply_or_isolate(cell_id, many)
+            log.debug(
+                "reports written",
+                cell_id=cell_id,
+                machines=len(many),
+                changes=sum(news.size for news in many),
+                ms=round(1000 * (time.perf_counter() - started), 1),
+            )
+            for news in many:
+                held = self.connections.get(news.machine_id)
+                if news.machine_id in stale and held is not None and held.session == news.session:
+                    held.refuse(superseded(held.hostname))
+                    self.detach(held)
+
+    async def _apply_or_isolate(self, cell_id: int, many: list[News]) -> set[int]:
+        """One machine whose news can't be written must not hold up the others."""
+        try:
+            return await self._database(writer.apply, cell_id, many)
+        except DatabaseAway:
+            raise
+        except Exception:
+            if len(many) == 1:
+                log.exception("news of a machine can't be written", machine_id=many[0].machine_id)
+                return set()
+            log.exception("a batch can't be written; machine by machine now", machines=len(many))
+        stale: set[int] = set()
+        for news in many:
+            stale |= await self._apply_or_isolate(cell_id, [news])
+        return stale
+
+    async def _look(self) -> set[int]:
+        """Read which machines the journal's news concerns."""
+        found, dirty, everywhere = await self._database(_look, self._cell_names, dict(self._seen))
+        self._looked = time.monotonic()
+        for cell in found:
+            if self._cells.get(cell.id) is None or self._cells[cell.id].settings != cell.settings:
+                self._settings[cell.id] = _settings(cell)
+            self._seen[cell.id] = cell.revision
+        self._cells = {cell.id: cell for cell in found}
+        dirty |= {m for m, held in self.connections.items() if held.cell_id in everywhere}
+        return dirty
+
+    async def _load(self, dirty: set[int]) -> None:
+        by_cell: dict[int, list[int]] = {}
+        for machine_id in dirty:
+            held = self.connections.get(machine_id)
+            if held is not None:
+                by_cell.setdefault(held.cell_id, []).append(machine_id)
+        for cell_id, machine_ids in by_cell.items():
+            loaded = await self._database(load, cell_id, machine_ids, self._specs)
+            for machine_id in machine_ids:
+                held = self.connections.get(machine_id)
+                if held is not None:
+                    self._take(held, loaded.get(machine_id))
+
+    def _take(self, held: Connection, loaded: Loaded | None) -> None:
+        """Rows were read: from now on reports are compared with these."""
+        if loaded is None or loaded.removed:
+            held.refuse(removed(held.hostname))
+            self.detach(held)
+            return
+        if loaded.session != held.session:
+            if loaded.session > held.session:
+                held.refuse(superseded(held.hostname))
+                self.detach(held)
+            return
+        held.view, held.desired, held.down = loaded.view, loaded.desired, loaded.down
+        self._inbox.news.pop(held, None)  # told again by the comparison with the new view
+        if held.report is not None and held.report.history_id != held.view.history_id:
+            held.report, held.acknowledged = None, ""
+        self._compare(held)
+        if held.behind or held.asked == 0:
+            now = asyncio.get_running_loop().time()
+            if now - held.refused_at < OFFER_AGAIN_S:
+                self._schedule(held, held.refused_at + OFFER_AGAIN_S)
+            else:
+                self._ask(held)
+
+    async def _database(self, function: Callable[..., T], *args: Any) -> T:
+        """Run in the database thread. Raises `DatabaseAway`."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _guarded, function, args)
+
+
+def _guarded(function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    try:
+        close_old_connections()
+        return function(*args)
+    except (OperationalError, InterfaceError) as error:
+        connection.close()
+        raise DatabaseAway(str(error).strip()) from error
+
+
+def _look(names: list[str], seen: dict[int, int]) -> tuple[list[CellFacts], set[int], set[int]]:
+    found = writer.cells(names)
+    dirty: set[int] = set()
+    everywhere: set[int] = set()
+    for cell in found:
+        if cell.id in seen:
+            news = journal_news.since(cell.id, seen[cell.id], newest=cell.revision)
+            dirty |= news.machines
+            if news.everywhere:
+                everywhere.add(cell.id)
+    return found, dirty, everywhere
+
+
+def _settings(cell: CellFacts) -> config.CellSettings:
+    try:
+        return config.load(dict(cell.settings))
+    except Refused as error:
+        log.error("the cell's settings can't be read, defaults hold", cell=cell.name, error=error.detail)
+        return config.CellSettings()
+
+
+def merge(into: Changes, more: Changes) -> None:
+    """Put the changes of a later report behind those of an earlier one."""
+    into.seen += more.seen
+    into.over += more.over
+    into.lost += more.lost
+    into.gone += more.gone
+    if more.strangers is not None:
+        into.strangers = more.strangers
+
+
+def superseded(hostname: str) -> Refusal:
+    return Refusal(
+        "superseded",
+        "session",
+        f"machine {hostname} has a newer session; if it is not the same Borglet, two run under one identity",
+    )
+
+
+def removed(hostname: str) -> Refusal:
+    return Refusal("removed", "hostname", f"machine {hostname} was removed; join it again", retry=False)
+
+
+def _close_connection() -> None:
+    connection.close()

@@ -1,0 +1,229 @@
+"""A link shard on real TLS, and a machine played by hand, for tests of the link."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from borglet.messages import (
+    Desired,
+    Exit,
+    Health,
+    Hello,
+    JoinRequest,
+    Phase,
+    Poll,
+    Refusal,
+    Report,
+    TaskKey,
+    TaskReport,
+    Welcome,
+    decode_to_borglet,
+    encode,
+)
+from scheduling import journal, spec
+from scheduling.core.requirement import task_id
+from scheduling.link import authority
+from scheduling.link.server import LinkServer, make_server
+from scheduling.models import Cell, Job, JobSpec, Task
+from scheduling.services import transitions
+from scheduling.services.machines import join_token_issue
+from scheduling.services.transitions import Placement
+from tests.integration import rows
+
+GIB = 2**30
+
+
+def until(condition: Callable[[], Any], *, seconds: float = 5.0, what: str = "") -> Any:
+    """Wait for a condition; its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {what or condition}")
+        time.sleep(0.01)
+    return value
+
+
+@contextlib.contextmanager
+def running_link() -> Iterator[Link]:
+    server = make_server(host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.run, name="link")
+    thread.start()
+    try:
+        until(lambda: server.started or not thread.is_alive(), seconds=20, what="link started")
+        assert server.started
+        yield Link(server)
+    finally:
+        server.should_exit = True
+        thread.join(15)
+        assert not thread.is_alive()
+
+
+class Link:
+    """The server as machines see it."""
+
+    def __init__(self, server: LinkServer) -> None:
+        self.server = server
+        self.port: int = server.servers[0].sockets[0].getsockname()[1]
+        self.shard = server.config.loaded_app.shard
+        self.context = ssl.create_default_context(cafile=str(authority.ensure_authority()))
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=10)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            content = answer.read()
+            kind = answer.headers["content-type"]
+        finally:
+            connection.close()
+        return answer.status, json.loads(content) if "json" in kind else content
+
+    def join(self, token: str, hostname: str = "m1", **changed: Any) -> tuple[int, Any]:
+        return self.request("POST", "/join", encode(a_join(token, hostname, **changed)))
+
+    def dial(self, hostname: str, secret: str) -> ClientConnection:
+        return connect(
+            f"wss://127.0.0.1:{self.port}/link",
+            ssl=self.context,
+            additional_headers={"Authorization": f"Bearer {hostname}:{secret}"},
+            compression=None,
+            proxy=None,
+        )
+
+    @contextlib.contextmanager
+    def machine(self, cell: Cell, hostname: str = "m1") -> Iterator[Played]:
+        """A machine that joins, dials in and is welcomed."""
+        status, answer = self.join(join_token_issue(principal=rows.ME, cell=cell), hostname)
+        assert status == 200, answer
+        with self.dial(hostname, answer["secret"]) as socket:
+            played = Played(socket, hostname, answer["secret"])
+            played.hello()
+            yield played
+
+
+def a_join(token: str, hostname: str = "m1", **changed: Any) -> JoinRequest:
+    facts = {"address": "10.0.0.1", "capacity": {"cpu": 4000, "ram": 8 * GIB, "disk": 50 * GIB}, **changed}
+    return JoinRequest(token=token, hostname=hostname, **facts)
+
+
+class Played:
+    """A Borglet played by hand: it says what the test wants it to say."""
+
+    def __init__(self, socket: ClientConnection, hostname: str, secret: str) -> None:
+        self.socket, self.hostname, self.secret = socket, hostname, secret
+        self.session = 0
+        self.desired: Desired | None = None
+
+    def hello(self, **changed: Any) -> Welcome | Refusal:
+        message = Hello(protocol=1, hostname=self.hostname, boot_id="b1", software="test")
+        for name, value in changed.items():
+            message = type(message)(
+                **{f: getattr(message, f) for f in message.__struct_fields__} | {name: value}
+            )
+        self.say(message)
+        answer = self.receive()
+        if isinstance(answer, Welcome):
+            self.session = answer.session
+        return answer
+
+    def say(self, message: Any) -> None:
+        self.socket.send(encode(message).decode())
+
+    def receive(self, timeout: float = 5.0) -> Any:
+        return decode_to_borglet(self.socket.recv(timeout))
+
+    def poll(self, timeout: float = 5.0) -> Poll:
+        answer = self.receive(timeout)
+        assert isinstance(answer, Poll), answer
+        if answer.desired is not None:
+            self.desired = answer.desired
+        return answer
+
+    def poll_with_desired(self, having: Callable[[Desired], bool] = lambda desired: True) -> Poll:
+        """Answer polls with what was reported last, until a fitting desired state comes."""
+        for _ in range(50):
+            poll = self.poll()
+            if poll.desired is not None and having(poll.desired):
+                return poll
+            self.report(poll)
+        raise AssertionError("no such desired state")
+
+    tasks: tuple[TaskReport, ...] = ()
+
+    def report(self, poll: Poll, *tasks: TaskReport, **changed: Any) -> None:
+        """`tasks` are what the machine has from now on; without any, what it had."""
+        if tasks:
+            self.tasks = tasks
+        desired = self.desired
+        said = {
+            "session": self.session,
+            "sequence": poll.sequence,
+            "history_id": desired.history_id if desired else "",
+            "generation": desired.generation if desired else "",
+            "revision": desired.revision if desired else 0,
+            "tasks": list(self.tasks),
+            **changed,
+        }
+        self.say(Report(**said))
+
+    def has(self, *tasks: TaskReport) -> None:
+        """From now on, starting with the next poll."""
+        self.tasks = tasks
+
+    def keep_answering(self, condition: Callable[[], Any], *, seconds: float = 5.0) -> Any:
+        """Answer polls until something is so."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"not within {seconds} s"
+            with contextlib.suppress(TimeoutError):
+                self.report(self.poll(0.05))
+        return value
+
+
+def ran(
+    key: TaskKey, phase: Phase = Phase.UP, *, health: Health = Health.UNKNOWN, **changed: Any
+) -> TaskReport:
+    return TaskReport(key=key, name="cc/ubar/jfoo/0", phase=phase, health=health, **changed)
+
+
+def exited(key: TaskKey, exit_: Exit, **changed: Any) -> TaskReport:
+    return ran(key, Phase.ENDED, exit=exit_, **changed)
+
+
+def a_job(cell: Cell, name: str = "jfoo", *, tasks: int = 1, **task: Any) -> Job:
+    """A submitted job with a spec, all of its tasks pending."""
+    job = rows.a_job(cell, rows.a_tenant(), name, tasks=tasks)
+    file = {
+        "name": name,
+        "tasks": tasks,
+        "priority": 200,
+        "task": {"command": ["run", "$(port.http)"], "ports": ["http"], "limit": {"cpu": "100m"}, **task},
+    }
+    parsed = spec.parse(file)
+    JobSpec.objects.update_or_create(
+        job=job, version=1, defaults={"spec": parsed.to_json(), "digest": parsed.digest(), "actor": "test"}
+    )
+    return job
+
+
+def place(job: Job, machine_id: int, index: int = 0, port: int = 20000) -> TaskKey:
+    """Place a task; the key of its incarnation."""
+
+    with journal.write(job.cell_id, rows.ME) as entry:
+        identity = task_id(job.id, index)
+        assert transitions.tasks_place(entry, [Placement(identity, machine_id, ports=(port,))])
+    return TaskKey(job.uid.hex, index, Task.objects.get(pk=identity).incarnation)
+
+
+def task(job: Job, index: int = 0) -> Task:
+    return Task.objects.get(job=job, index=index)

@@ -1,0 +1,440 @@
+"""A link shard on real TLS, WebSocket, PostgreSQL and Redis; the machine is played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, TaskKey, Usage
+from scheduling import journal
+from scheduling.core.requirement import task_id
+from scheduling.link import contact, logs, usage
+from scheduling.models import Departure, Machine, Task
+from scheduling.services import machines, transitions
+from scheduling.services.cells import cell_new_history
+from scheduling.services.transitions import Eviction
+from tests.integration import link_world, rows
+from tests.integration.link_world import Link, a_job, exited, place, ran, running_link, task, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture
+def link(cell):
+    with running_link() as running:
+        yield running
+
+
+def machine_id(hostname: str = "m1") -> int:
+    return Machine.objects.get(hostname=hostname).id
+
+
+def test_a_machine_is_welcomed_and_told_what_to_run(cell, link: Link) -> None:
+    job = a_job(cell, health={"http": "/", "port": "http"}, env={"A": "b"}, notice_s=3)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+        (run,) = poll.desired.run
+        assert (run.key, run.name, run.command, run.env) == (
+            key, "cc/ubar/jfoo/0", ["run", "$(port.http)"], {"A": "b"},
+        )  # fmt: skip
+        assert (run.ports, run.limit["cpu"], run.prod, run.notice_s) == ({"http": 20000}, 100, True, 3.0)
+        assert poll.desired.history_id == cell.history_id.hex
+        machine.report(poll, ran(key, health=Health.UNHEALTHY))
+        machine.keep_answering(lambda: task(job).phase == "up")
+        assert not task(job).up  # a check is declared, and not passed
+        machine.has(ran(key, health=Health.HEALTHY))
+        machine.keep_answering(lambda: task(job).up)
+    job.refresh_from_db()
+    assert job.tasks_up == 1
+
+
+def test_a_placement_reaches_the_machine_within_200_ms(cell, link: Link) -> None:
+    job = a_job(cell, tasks=5)
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        took = []
+        for index in range(5):
+            machine.poll()  # held: nothing changes
+            place(job, machine_id(), index, 20000 + index)
+            committed = time.monotonic()
+            poll = machine.poll_with_desired(lambda desired, n=index: len(desired.run) == n + 1)
+            took.append(time.monotonic() - committed)
+            machine.report(poll, *[ran(run.key) for run in poll.desired.run])
+    assert sorted(took)[2] < 0.2, took
+
+
+def test_a_desired_state_that_is_acknowledged_is_not_sent_again(cell, link: Link) -> None:
+    link.shard._settings[cell.id] = link.shard._settings[cell.id].__class__(poll_interval_s=0.2)
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        for _ in range(4):
+            poll = machine.poll()
+            assert poll.desired is None
+            assert 0.15 < poll.hold_s < 0.25
+            machine.report(poll)
+
+
+def test_a_wrong_secret_and_an_unknown_machine_are_refused_alike(cell, link: Link) -> None:
+    with link.machine(cell):
+        for hostname in ("m1", "nobody"):
+            with pytest.raises(InvalidStatus) as caught:
+                link.dial(hostname, "wrong")
+            response = caught.value.response
+            assert response.status_code == 401
+            assert b'"code":"unauthorized"' in response.body
+            assert b"Authorization" in response.body
+
+
+@pytest.mark.parametrize(
+    ("frame", "field"),
+    [
+        ('{"type":"report","session":1,"seq', "message"),
+        ('{"type":"report","session":1,"sequence":"x"}', "sequence"),
+        ('{"type":"gossip"}', "type"),
+    ],
+)
+def test_a_malformed_message_is_refused_with_its_field(cell, link: Link, frame: str, field: str) -> None:
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        before = journal.newest(cell.id)
+        machine.socket.send(frame)
+        refusal = machine.receive()
+        while not isinstance(refusal, Refusal):
+            refusal = machine.receive()
+        assert (refusal.code, refusal.field) == ("malformed", field)
+        with pytest.raises(ConnectionClosed):
+            machine.socket.recv(5)
+        assert journal.newest(cell.id) == before
+
+
+@pytest.mark.parametrize(
+    ("hello", "code", "field"),
+    [
+        ({"protocol": 99}, "protocol", "protocol"),
+        ({"hostname": "m2"}, "other-machine", "hostname"),
+        ({"capacity": {"cpu": -1}}, "invalid", "capacity.cpu"),
+    ],
+)
+def test_a_hello_that_can_not_be_is_refused(cell, link: Link, hello, code: str, field: str) -> None:
+    with link.machine(cell) as machine, link.dial("m1", machine.secret) as socket:
+        refusal = link_world.Played(socket, "m1", machine.secret).hello(**hello)
+        assert isinstance(refusal, Refusal)
+        assert (refusal.code, refusal.field, refusal.retry) == (code, field, False)
+
+
+def test_a_newer_session_supersedes_the_older_one(cell, link: Link) -> None:
+    with link.machine(cell) as older, link.dial("m1", older.secret) as socket:
+        older.poll()
+        newer = link_world.Played(socket, "m1", older.secret)
+        newer.hello()
+        assert newer.session == older.session + 1
+        refusal = older.receive()
+        assert (refusal.code, refusal.field) == ("superseded", "session")
+        newer.report(newer.poll_with_desired())
+
+
+def test_what_an_older_session_says_at_another_shard_is_not_written(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+        Machine.objects.update(session=machine.session + 1)
+        machine.report(poll, ran(key))
+        refusal = machine.receive()
+        while not isinstance(refusal, Refusal):
+            refusal = machine.receive()
+        assert refusal.code == "superseded"
+        assert task(job).phase == "assigned"
+
+
+def test_a_report_of_another_history_changes_nothing(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+        before = journal.newest(cell.id)
+        machine.report(poll, ran(key), history_id="0" * 32)
+        refusal = machine.receive()
+        assert (refusal.code, refusal.field, refusal.retry) == ("other-history", "history_id", True)
+        assert journal.newest(cell.id) == before
+    with link.dial("m1", machine.secret) as socket:
+        again = link_world.Played(socket, "m1", machine.secret)
+        assert again.hello(history_id="0" * 32).history_id == cell.history_id.hex
+        assert again.poll_with_desired().desired.run[0].key == key
+
+
+def test_a_new_history_is_sent_at_once_with_a_higher_ordinal(cell, link: Link) -> None:
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        old = machine.desired
+        cell_new_history(principal=rows.ME, cell=cell)
+        poll = machine.poll_with_desired()
+        assert poll.desired.history_ordinal == old.history_ordinal + 1
+        assert poll.desired.history_id != old.history_id
+        assert poll.desired.revision > old.revision
+
+
+def test_a_late_report_never_overwrites_a_newer_one(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+        machine.report(poll, ran(key))
+        machine.keep_answering(lambda: task(job).phase == "up")
+        machine.report(poll, ran(key, Phase.STARTING))
+        machine.has(ran(key))
+        machine.report(machine.poll())
+        machine.report(machine.poll())
+        assert task(job).phase == "up"
+
+
+@pytest.mark.parametrize(
+    ("restart", "exit_", "state", "outcome", "crashed"),
+    [
+        ("failure", Exit(EndCause.EXITED, 5.0, status=0), "dead", "finished", 0),
+        ("never", Exit(EndCause.EXITED, 5.0, status=3), "dead", "failed", 0),
+        ("failure", Exit(EndCause.SIGNALED, 5.0, signal=11), "pending", "", 1),
+        ("failure", Exit(EndCause.SUPERVISOR_LOST, 5.0), "pending", "", 1),
+        ("failure", Exit(EndCause.MACHINE_SHORT, 5.0, signal=9), "pending", "", 0),
+    ],
+)
+def test_an_ended_incarnation_becomes_one_transition(
+    cell, link: Link, restart: str, exit_: Exit, state: str, outcome: str, crashed: int
+) -> None:
+    job = a_job(cell, restart={"on": restart})
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+        machine.report(poll, exited(key, exit_))
+        # It goes on reporting the end until a desired state no longer lists it.
+        poll = machine.poll_with_desired(lambda desired: not desired.run)
+        row = task(job)
+        assert (row.state, row.outcome, row.crashed_pairs.count()) == (state, outcome, crashed)
+        assert row.exit["cause"] == exit_.cause.value
+        machine.report(poll)
+        machine.report(machine.poll())
+        machine.poll()
+    kinds = [record.event.__struct_config__.tag for record in journal.tail(cell.id, after=0)]
+    assert sum(kind in ("task.ended", "task.evicted") for kind in kinds) == 1
+    assert not Departure.objects.exists()
+
+
+def test_a_task_that_fails_everywhere_is_given_up(cell, link: Link) -> None:
+    job = a_job(cell, restart={"on": "failure", "max_moves": 2})
+    with link.machine(cell) as machine:
+        for round_ in range(3):
+            key = place(job, machine_id())
+            poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+            machine.report(poll, exited(key, Exit(EndCause.EXITED, float(round_), status=1), restarts=5))
+            machine.keep_answering(lambda: task(job).state != "running")
+    row = task(job)
+    assert (row.state, row.outcome, row.evictions) == ("dead", "failed", 2)
+    assert row.detail == "exited with status 1, after 5 restarts; moved 2 times before"
+
+
+def test_a_task_that_its_machine_no_longer_has_is_lost(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+        machine.report(poll, ran(key))
+        machine.keep_answering(lambda: task(job).up)
+        machine.has()
+        machine.keep_answering(lambda: task(job).state == "pending")
+    event = journal.tail(cell.id, after=0)[-1].event
+    assert (event.cause, event.gone) == ("lost", True)
+
+
+def test_a_departed_incarnation_is_stopped_and_then_gone(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
+        machine.keep_answering(lambda: task(job).up)
+        other = a_job(cell, "jbar")
+        preemptor = task_id(other.id, 0)
+        with journal.write(cell.id, rows.ME) as entry:
+            transitions.tasks_evict(
+                entry, [Eviction(task_id(job.id, 0), 1, "preemption", preemptor=preemptor, notice_s=2.0)]
+            )
+            transitions.tasks_place(entry, [transitions.Placement(preemptor, machine_id(), ports=(20001,))])
+        poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
+        (stop,) = poll.desired.stop
+        (run,) = poll.desired.run
+        assert (stop.key, stop.cause, stop.notice_s, run.waits_for) == (key, "preemption", 2.0, [key])
+        waiting = ran(run.key, Phase.ASSIGNED)
+        machine.report(poll, ran(key, Phase.STOPPING), waiting)
+        machine.report(machine.poll())
+        assert Departure.objects.exists()
+        machine.has(exited(key, Exit(EndCause.STOPPED, 9.0, signal=15)), waiting)
+        machine.keep_answering(lambda: not Departure.objects.exists())
+        assert machine.poll_with_desired(lambda desired: not desired.stop).desired.run[0].waits_for == []
+    assert task(job).exit["signal"] == 15
+
+
+def test_a_departed_incarnation_that_never_arrived_is_gone_too(cell, link: Link) -> None:
+    job = a_job(cell)
+    machine_join = machines.join_token_issue(principal=rows.ME, cell=cell)
+    status, answer = link.join(machine_join)
+    assert status == 200
+    place(job, machine_id())
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 1, "preemption")])
+    with link.dial("m1", answer["secret"]) as socket:
+        machine = link_world.Played(socket, "m1", answer["secret"])
+        machine.hello()
+        machine.report(machine.poll_with_desired(lambda desired: bool(desired.stop)))
+        machine.keep_answering(lambda: not Departure.objects.exists())
+
+
+def test_an_unknown_task_is_quarantined_and_released_by_an_sre(cell, link: Link) -> None:
+    stranger = TaskKey("a" * 32, 0, 1)
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired(), ran(stranger, expected=False))
+        row = machine.keep_answering(lambda: Machine.objects.exclude(quarantined=[]).first())
+        assert [item["key"] for item in row.quarantined] == [str(stranger)]
+        machine.report(machine.poll())
+        assert machine.desired.stop == []
+        machines.quarantine_release(principal=rows.ME, machine=row, keys=[str(stranger)], action="stop")
+        poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
+        assert (poll.desired.stop[0].key, poll.desired.stop[0].cause) == (stranger, "quarantine")
+        machine.report(poll, exited(stranger, Exit(EndCause.STOPPED, 1.0)))
+        machine.keep_answering(lambda: Machine.objects.get().quarantined == [])
+
+
+def test_a_task_known_to_be_over_is_stopped_without_a_question(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        Task.objects.filter(job=job).update(incarnation=3)
+        old = TaskKey(job.uid.hex, 0, 2)
+        machine.report(machine.poll_with_desired(), ran(old, expected=False))
+        poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
+        assert (poll.desired.stop[0].key, poll.desired.stop[0].cause) == (old, "superseded")
+
+
+def test_a_machine_that_was_down_is_up_again_when_it_answers(cell, link: Link) -> None:
+    with link.machine(cell) as machine:
+        row = Machine.objects.get()
+        machine.report(machine.poll_with_desired())
+        machines.machine_drain(principal=rows.ME, machine=row, reason="new disk")
+        machines.machine_down(principal=rows.ME, machine=row, reason="silent")
+        machine.keep_answering(lambda: Machine.objects.get().state == "draining")
+
+
+def test_a_removed_machine_is_turned_away(cell, link: Link) -> None:
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        machines.machine_remove(principal=rows.ME, machine=Machine.objects.get(), reason="sold")
+        refusal = machine.receive()
+        while not isinstance(refusal, Refusal):
+            refusal = machine.receive()
+        assert (refusal.code, refusal.retry) == ("removed", False)
+    with pytest.raises(InvalidStatus):
+        link.dial("m1", machine.secret)
+
+
+def test_what_a_machine_says_of_itself_is_taken_over_when_it_changes(cell, link: Link) -> None:
+    with link.machine(cell) as machine:
+        before = journal.newest(cell.id)
+    with link.dial("m1", machine.secret) as socket:
+        link_world.Played(socket, "m1", machine.secret).hello(attributes={"kernel": "6.1"})
+        row = Machine.objects.get()
+        assert (row.attributes, row.boot_id, row.software) == ({"kernel": "6.1"}, "b1", "test")
+        assert journal.tail(cell.id, after=before)[0].event.attributes == {"kernel": "6.1"}
+
+
+def test_a_steady_state_writes_nothing(cell, link: Link) -> None:
+    link.shard._settings[cell.id] = link.shard._settings[cell.id].__class__(poll_interval_s=0.05)
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
+        machine.keep_answering(lambda: task(job).up)
+        machine.report(machine.poll())
+        before = journal.newest(cell.id)
+        statements = _statements_of(link)
+        began = time.monotonic()
+        reports = 0
+        while time.monotonic() - began < 2.5:
+            machine.report(machine.poll())
+            reports += 1
+        assert reports > 20
+        written = [sql for sql in statements if not sql.startswith("SELECT")]
+        assert written == []
+        assert len(statements) <= 8, statements  # the look at the cells, once a second
+        assert journal.newest(cell.id) == before
+
+
+def _statements_of(link: Link) -> list[str]:
+    """What the shard's database thread sends from now on."""
+    seen: list[str] = []
+
+    def watch(execute, sql, params, many, context):
+        seen.append(str(sql).strip())
+        return execute(sql, params, many, context)
+
+    def install() -> None:
+        connection.execute_wrappers.append(watch)
+
+    loop = link.shard._pump.get_loop()
+    asyncio.run_coroutine_threadsafe(link.shard._database(install), loop).result(5)
+    return seen
+
+
+def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        used = Usage(cpu_milli=42, ram_bytes=7)
+        machine.report(
+            machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key, usage=used), usage=used
+        )
+        machine.keep_answering(lambda: usage.read(cell.id, [machine_id()]))
+        (read,) = usage.read(cell.id, [machine_id()])[machine_id()].tasks
+        assert (read.task_id, read.incarnation, read.cpu_milli) == (task_id(job.id, 0), 1, 42)
+        contacts = contact.read(cell.id)
+        assert contacts.shards == 1
+        assert abs(contacts.last[machine_id()] - timezone.now().timestamp()) < 5
+        assert contact.heard_within(cell.id, [machine_id()]) == {machine_id()}
+
+
+def test_a_log_is_fetched_from_its_machine(cell, link: Link) -> None:
+    key = TaskKey("b" * 32, 0, 1)
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        until(lambda: contact.holder_of(cell.id, machine_id()), what="holder known")
+        answers: list[LogChunk] = []
+        row = Machine.objects.get()
+        asking = threading.Thread(target=lambda: answers.append(logs.fetch(row, key, timeout_s=5)))
+        asking.start()
+        poll = machine.poll()
+        while not poll.logs:
+            machine.report(poll)
+            poll = machine.poll()
+        (request,) = poll.logs
+        assert (request.key, request.stream) == (key, "stdout")
+        machine.report(poll, logs=[LogChunk(request.request_id, 0, 5, "hello")])
+        asking.join(5)
+        assert answers[0].text == "hello"
+    until(lambda: not link.shard.connections, what="disconnected")
+    assert logs.fetch(row, key, timeout_s=5).error == "the machine has just disconnected; try again"
+
+
+def test_logs_of_a_machine_never_connected_say_so(cell) -> None:
+    row = rows.a_machine(cell)
+    with pytest.raises(logs.LogUnavailable, match="machine m1 is connected to no link shard now"):
+        logs.fetch(row, TaskKey("b" * 32, 0, 1))
+    with pytest.raises(logs.Refused, match="limit_bytes: 0: give 1 to 1048576"):
+        logs.fetch(row, TaskKey("b" * 32, 0, 1), limit_bytes=0)
