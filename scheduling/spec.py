@@ -247,7 +247,7 @@ def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobS
     Raises `Refused("invalid-spec")` whose `fields` name every problem by its path in the file.
     """
     problems = Problems()
-    given = _decode(data)
+    given = decode(data)
     file = convert(given, JobFile, problems, "")
     spec = None if file is None else _read(file, problems, limits)
     if problems.found or spec is None:
@@ -260,7 +260,8 @@ def load(stored: Mapping[str, Any], *, extra: Sequence[str] = ()) -> JobSpec:
     return parse(stored, limits=Limits(bands=None, extra=extra))
 
 
-def _decode(data: bytes | Mapping[str, Any]) -> Any:
+def decode(data: bytes | Mapping[str, Any]) -> Any:
+    """What a job file holds, unchecked. Raises `Refused("invalid-spec")` for what is no JSON."""
     if not isinstance(data, bytes | bytearray):
         return data
     problems = Problems()

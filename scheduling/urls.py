@@ -2,4 +2,36 @@
 
 from __future__ import annotations
 
-urlpatterns: list = []
+from django.urls import include, path
+
+from scheduling.api import cells, jobs, logs, tasks
+
+_job = [
+    path("", jobs.JobView.as_view(), name="job"),
+    path("plan/", jobs.PlanView.as_view(), name="job-plan"),
+    path("update/", jobs.UpdateView.as_view(), name="job-update"),
+    path("undo/", jobs.UndoView.as_view(), name="job-undo"),
+    path("kill/", jobs.KillView.as_view(), name="job-kill"),
+    path("versions/", jobs.VersionsView.as_view(), name="job-versions"),
+    path("events/", jobs.JobEventsView.as_view(), name="job-events"),
+    path("why/", jobs.WhyView.as_view(), name="job-why"),
+    path("tasks/", tasks.TasksView.as_view(), name="tasks"),
+    path("tasks/<int:index>/", tasks.TaskView.as_view(), name="task"),
+    path("tasks/<int:index>/logs/", logs.LogsView.as_view(), name="task-logs"),
+]
+_cell = [
+    path("", cells.CellDetailView.as_view(), name="cell"),
+    path("events/", cells.CellEventsView.as_view(), name="cell-events"),
+    path("join-tokens/", cells.JoinTokensView.as_view(), name="join-tokens"),
+    path("machines/", cells.MachinesView.as_view(), name="machines"),
+    path("machines/<str:hostname>/", cells.MachineView.as_view(), name="machine"),
+    path("machines/<str:hostname>:drain", cells.MachineDrainView.as_view(), name="machine-drain"),
+    path("machines/<str:hostname>:undrain", cells.MachineUndrainView.as_view(), name="machine-undrain"),
+    path("jobs/", jobs.JobsView.as_view(), name="jobs"),
+    path("jobs:bulk", jobs.BulkView.as_view(), name="jobs-bulk"),
+    path("jobs/<str:tenant>/<str:job>/", include(_job)),
+]
+urlpatterns = [
+    path("cells/", cells.CellsView.as_view(), name="cells"),
+    path("cells/<str:cell>/", include(_cell)),
+]

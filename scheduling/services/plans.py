@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quota.errors import Refused
 from quota.permissions import Action, Principal
@@ -26,41 +26,58 @@ class Share:
 class JobPlan:
     """`action`: submit, update, or none when nothing would change. `problem`: why it would be refused.
 
-    `tasks`: unchanged, in_place, restart, added, removed. `max_down`: of an update.
+    `tasks`: those added, removed, restarted, in_place (changed where they run) and kept. `max_down`: at once.
     """
 
     action: str
+    name: str
     version: int
     tasks: dict[str, Share] = field(default_factory=dict)
     max_down: int = 0
     problem: Refused | None = None
 
+    def sentence(self) -> str:
+        """For people."""
+        if self.problem is not None:
+            return self.problem.detail
+        if self.action == "none":
+            return f"Nothing changes: job {self.name} has this spec already."
+        words = {
+            "added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place",
+        }  # fmt: skip
+        parts = [f"{self.tasks[key].count} {word}" for key, word in words.items() if key in self.tasks]
+        told = f"Job {self.name}, version {self.version}: of its tasks {', '.join(parts) or 'none changes'}"
+        return f"{told}, at most {self.max_down} down at once." if "restarted" in self.tasks else f"{told}."
 
-_NAMES = {Change.NONE: "unchanged", Change.IN_PLACE: "in_place", Change.RESTART: "restart"}
+
+_NAMES = {Change.NONE: "kept", Change.IN_PLACE: "in_place", Change.RESTART: "restarted"}
 
 
 def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpec) -> JobPlan:
-    """Admission's verdict and the tasks concerned. Changes nothing; locks as the change would, for a moment."""
+    """Admission's verdict and the tasks concerned. Changes nothing; locks as the change would, for a moment.
+
+    Raises `NotFound` and `Forbidden`; every other refusal is part of the answer.
+    """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     problem: Refused | None = None
-    outcome = ""
     try:
-        outcome = jobs.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True).outcome
+        jobs.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True)
     except Refused as refusal:
         problem = refusal
-    job = (
-        Job.objects.select_related("cell")
-        .filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
-        .exclude(state=JobState.DEAD.value)
-        .first()
-    )
+    live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
+    job = live.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name).first()
+    return replace(plan_between(job, job_spec), problem=problem)
+
+
+def plan_between(job: Job | None, job_spec: spec.JobSpec) -> JobPlan:
+    """What following `job_spec` means for a live job, or for none yet; admission is not asked."""
     if job is None:
-        tasks = {"added": Share(job_spec.tasks, ((0, job_spec.tasks - 1),))}
-        return JobPlan("submit", 1, tasks, problem=problem)
-    tasks = _tasks(updates.spec_of(job), job_spec)
-    if outcome == "unchanged":
-        return JobPlan("none", job.spec_version, tasks)
-    return JobPlan("update", job.spec_version + 1, tasks, job_spec.max_down(), problem)
+        added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
+        return JobPlan("submit", job_spec.name, 1, {"added": added})
+    current = updates.spec_of(job)
+    if current.digest() == job_spec.digest():
+        return JobPlan("none", job.name, job.spec_version, _tasks(current, job_spec))
+    return JobPlan("update", job.name, job.spec_version + 1, _tasks(current, job_spec), job_spec.max_down())
 
 
 def _tasks(old: spec.JobSpec, new: spec.JobSpec) -> dict[str, Share]:

@@ -296,7 +296,7 @@ def test_a_plan_tells_what_would_happen(cell, tenant, ann, job) -> None:
         world.with_task(tasks=5) | {"overrides": {"1": {"command": ["other"]}, "2": {"limit": {"cpu": 1}}}}
     )
     assert {kind: (t.count, t.ranges) for kind, t in change.tasks.items() if t.count} == {
-        "in_place": (1, ((2, 2),)), "restart": (1, ((1, 1),)), "added": (2, ((3, 4),)), "unchanged": (1, ((0, 0),)),
+        "in_place": (1, ((2, 2),)), "restarted": (1, ((1, 1),)), "added": (2, ((3, 4),)), "kept": (1, ((0, 0),)),
     }  # fmt: skip
     assert plan(world.a_file(tasks=1)).tasks["removed"].ranges == ((1, 2),)
     assert plan(world.with_task(limit={"cpu": 30})).problem.code == "quota-exceeded"

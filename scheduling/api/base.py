@@ -1,0 +1,160 @@
+"""What the views share: how a cell, a job and a page are found, how bodies and switches are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
+from django.db.models import Q, QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, inline_serializer
+from rest_framework import exceptions, serializers
+from rest_framework.pagination import BasePagination, CursorPagination
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
+from rest_framework.views import APIView
+
+from quota.errors import Refused
+from quota.permissions import Principal
+from scheduling import selectors
+from scheduling.models import Cell, Event, Job
+
+PAGE, MAX_PAGE = 100, 1000
+
+DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check everything, change nothing.")
+PAGING = [
+    OpenApiParameter("cursor", OpenApiTypes.STR, description="From `next` or `previous` of another page."),
+    OpenApiParameter(
+        "limit", OpenApiTypes.INT, description=f"Rows of a page, {PAGE} unless told, at most {MAX_PAGE}."
+    ),
+]
+
+
+class BodyParser(BaseParser):
+    """The body as bytes, within the size this server reads; job files have a reader of their own."""
+
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> bytes:
+        body: bytes = parser_context["request"]._request.body
+        if (
+            len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        ):  # it came in parts, without saying how long it is
+            raise RequestDataTooBig
+        return body
+
+
+class CellView(APIView):
+    """A view below `cells/{cell}/`."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        for name, value in (*kwargs.items(), *request.query_params.items()):
+            if "\x00" in str(value):  # PostgreSQL has no such character
+                raise Refused("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
+
+    def principal(self) -> Principal:
+        """Who asks. The default permission lets nobody anonymous in."""
+        assert isinstance(self.request.auth, Principal)
+        return self.request.auth
+
+    def cell(self, name: str) -> Cell:
+        return selectors.cell_named(self.principal(), name)
+
+    def job(self, cell: str, tenant: str, job: str) -> Job:
+        return selectors.job_named(self.principal(), self.cell(cell), tenant, job)
+
+    def page(self, rows: QuerySet, serializer: type[serializers.Serializer], **context: Any) -> Response:
+        """One page of rows that are ordered by id."""
+        paging = RowPaging()
+        found = paging.paginate_queryset(rows, self.request, view=self)
+        return paging.get_paginated_response(serializer(found, many=True, context=context).data)
+
+
+class RowPaging(CursorPagination):
+    page_size = PAGE
+    page_size_query_param = "limit"
+    max_page_size = MAX_PAGE
+    ordering = "id"
+
+
+class EventPaging(BasePagination):
+    """Pages of the journal, newest first, by place: thousands of events may share one revision."""
+
+    def paginate_queryset(
+        self, queryset: QuerySet[Event], request: Request, view: APIView | None = None
+    ) -> list[Event]:
+        limit = whole(request, "limit", PAGE, low=1, high=MAX_PAGE)
+        if cursor := request.query_params.get("cursor"):
+            revision, seq = _place(cursor)
+            older = Q(revision__lt=revision) | Q(seq__lt=seq)
+            queryset = queryset.filter(older, revision__lte=revision)
+        found = list(queryset[: limit + 1])
+        self._next = None
+        if len(found) > limit:
+            last = found[limit - 1]
+            url = request.build_absolute_uri()
+            self._next = replace_query_param(url, "cursor", f"{last.revision}.{last.seq}")
+        return found[:limit]
+
+    def get_paginated_response(self, data: list[Any]) -> Response:
+        return Response({"next": self._next, "previous": None, "results": data})
+
+
+def page_schema(name: str, serializer: type[serializers.Serializer]) -> serializers.Serializer:
+    """The envelope of a page, for OpenAPI."""
+    return inline_serializer(
+        name,
+        {
+            "next": serializers.URLField(allow_null=True),
+            "previous": serializers.URLField(allow_null=True),
+            "results": serializer(many=True),
+        },
+    )
+
+
+def dry_run(request: Request) -> bool:
+    """`?dry_run=1`. Raises `Refused`: a misspelt switch must not change things."""
+    given = request.query_params.get("dry_run", "0").lower()
+    if given not in ("0", "false", "", "1", "true"):
+        raise Refused("invalid", f"dry_run: {given!r}; give 1 or 0", fields={"dry_run": "1 or 0"})
+    return given in ("1", "true")
+
+
+def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:
+    """The validated body. Unknown fields are refused: a misspelt one must not pass in silence."""
+    given = serializer(data=data)
+    given.is_valid(raise_exception=True)
+    unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []
+    if unknown:
+        known = ", ".join(given.fields)
+        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; there is {known}"))
+    return dict(given.validated_data)
+
+
+def whole(request: Request, name: str, default: int, *, low: int, high: int) -> int:
+    """A whole number from the query. Raises `Refused` naming it."""
+    given = request.query_params.get(name, "")
+    if not given:
+        return default
+    try:
+        number = int(given[:20])
+    except ValueError:
+        number = low - 1
+    if not low <= number <= high:
+        raise Refused(
+            "invalid", f"{name}: {given[:50]!r}; give {low} to {high}", fields={name: f"{low} to {high}"}
+        )
+    return number
+
+
+def _place(cursor: str) -> tuple[int, int]:
+    revision, _, seq = cursor.partition(".")
+    if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
+        raise Refused(
+            "invalid", f"cursor: {cursor[:50]!r}; take it from `next`", fields={"cursor": "malformed"}
+        )
+    return int(revision), int(seq)

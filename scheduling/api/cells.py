@@ -1,0 +1,128 @@
+"""REST of cells and their machines. Each view validates, calls, serialises."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from scheduling import selectors
+from scheduling.api.base import PAGING, CellView, EventPaging, page_schema, valid
+from scheduling.api.serializers import (
+    CellDetailSerializer,
+    CellSerializer,
+    DrainSerializer,
+    EventSerializer,
+    JoinTokenSerializer,
+    MachineSerializer,
+    NewJoinTokenSerializer,
+)
+from scheduling.models import Event, Job, Machine
+from scheduling.services.machines import join_token_issue, machine_drain, machine_undrain
+
+STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Only those in this state.")
+
+
+class CellsView(CellView):
+    @extend_schema(
+        operation_id="cells_list", parameters=PAGING, responses=page_schema("CellPage", CellSerializer)
+    )
+    def get(self, request: Request) -> Response:
+        """All cells."""
+        return self.page(selectors.cells_visible(self.principal()), CellSerializer)
+
+
+class CellDetailView(CellView):
+    @extend_schema(operation_id="cells_get", responses=CellDetailSerializer)
+    def get(self, request: Request, cell: str) -> Response:
+        """A cell, with numbers of its machines, and of the jobs and tasks one may see."""
+        found = self.cell(cell)
+        found.counts = selectors.cell_counts(self.principal(), found)
+        return Response(CellDetailSerializer(found).data)
+
+
+class CellEventsView(CellView):
+    @extend_schema(
+        operation_id="cells_events",
+        parameters=PAGING,
+        responses=page_schema("CellEventPage", EventSerializer),
+    )
+    def get(self, request: Request, cell: str) -> Response:
+        """What happened in the cell, newest first: to its machines, and to the jobs one may see."""
+        return events_page(self, selectors.events_of_cell(self.principal(), self.cell(cell)))
+
+
+class JoinTokensView(CellView):
+    @extend_schema(
+        operation_id="join_tokens_issue", request=NewJoinTokenSerializer, responses={201: JoinTokenSerializer}
+    )
+    def post(self, request: Request, cell: str) -> Response:
+        """A token with which machines join the cell. Shown this once."""
+        found = self.cell(cell)
+        given = valid(NewJoinTokenSerializer, request.data)
+        token = join_token_issue(principal=self.principal(), cell=found, **given)
+        return Response({"token": token}, status=201)
+
+
+class MachinesView(CellView):
+    @extend_schema(
+        operation_id="machines_list",
+        parameters=[STATE, *PAGING],
+        responses=page_schema("MachinePage", MachineSerializer),
+    )
+    def get(self, request: Request, cell: str) -> Response:
+        """The machines of a cell."""
+        found = self.cell(cell)
+        rows = selectors.machines_of(found, state=request.query_params.get("state", ""))
+        return self.page(rows, MachineSerializer, extra=found.extra_resources)
+
+
+class MachineView(CellView):
+    @extend_schema(operation_id="machines_get", responses=MachineSerializer)
+    def get(self, request: Request, cell: str, hostname: str) -> Response:
+        """One machine."""
+        return machine_answer(selectors.machine_named(self.cell(cell), hostname))
+
+
+class MachineDrainView(CellView):
+    @extend_schema(operation_id="machines_drain", request=DrainSerializer, responses=MachineSerializer)
+    def post(self, request: Request, cell: str, hostname: str) -> Response:
+        """Send the machine's tasks elsewhere and give it no new ones."""
+        machine = selectors.machine_named(self.cell(cell), hostname)
+        reason = valid(DrainSerializer, request.data)["reason"]
+        machine_drain(principal=self.principal(), machine=machine, reason=reason)
+        return machine_answer(selectors.machine_named(machine.cell, hostname))
+
+
+class MachineUndrainView(CellView):
+    @extend_schema(operation_id="machines_undrain", request=DrainSerializer, responses=MachineSerializer)
+    def post(self, request: Request, cell: str, hostname: str) -> Response:
+        """Let a drained machine have tasks again."""
+        machine = selectors.machine_named(self.cell(cell), hostname)
+        reason = valid(DrainSerializer, request.data)["reason"]
+        machine_undrain(principal=self.principal(), machine=machine, reason=reason)
+        return machine_answer(selectors.machine_named(machine.cell, hostname))
+
+
+def machine_answer(machine: Machine) -> Response:
+    return Response(MachineSerializer(machine, context={"extra": machine.cell.extra_resources}).data)
+
+
+def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
+    """A page of events with the names of what they are about: two queries more."""
+    paging = EventPaging()
+    found = paging.paginate_queryset(rows, view.request, view=view)
+    return paging.get_paginated_response(EventSerializer(found, many=True, context=event_names(found)).data)
+
+
+def event_names(events: list[Event]) -> dict[str, dict[int, str]]:
+    jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id})
+    machines = Machine.objects.filter(pk__in={event.machine_id for event in events if event.machine_id})
+    return {
+        "jobs": {
+            pk: f"{tenant}/{name}" for pk, tenant, name in jobs.values_list("id", "tenant__name", "name")
+        },
+        "machines": dict(machines.values_list("id", "hostname")),
+    }

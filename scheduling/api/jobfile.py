@@ -1,0 +1,72 @@
+"""The job file in OpenAPI: generated from the structs that read it, so that the two can't differ."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+from drf_spectacular.extensions import OpenApiSerializerExtension
+from rest_framework import serializers
+
+from scheduling.spec import KINDS, JobFile
+from scheduling.taskspec import TaskFile
+
+_REF = "#/$defs/"
+
+
+class JobFileSerializer(serializers.Serializer):
+    """A job file as it was normalised; for the schema, the fields of `scheduling.spec.JobFile`."""
+
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        return instance
+
+
+class _JobFileSchema(OpenApiSerializerExtension):
+    target_class = JobFileSerializer
+
+    def get_name(self, auto_schema: object, direction: str) -> str:
+        return "JobFile"
+
+    def map_serializer(self, auto_schema: object, direction: str) -> dict[str, Any]:
+        return schema()
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of a job file, without references."""
+    (job, task), known = msgspec.json.schema_components((JobFile, TaskFile), ref_template=_REF + "{name}")
+    whole = _inline(job, known)
+    of_task = _inline(task, known)
+    whole["description"] = "A job file, version borg/v1; the least is a name and a task's command."
+    of_task["description"] = "What each task runs, and what it needs."
+    whole["properties"]["task"] = of_task
+    whole["properties"]["overrides"] = {
+        "type": "object",
+        "description": "By index or range ('3', '0-9'): the part of the task that differs, merged (RFC 7396).",
+        "additionalProperties": {"type": "object"},
+    }
+    texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    quantity = {"type": ["integer", "number", "string"], "examples": ["500m", "64Mi", 2]}
+    whole["properties"]["labels"] = texts
+    whole["properties"]["kind"] = {
+        "type": "string", "oneOf": [{"const": kind} for kind in KINDS], "default": "Job",
+    }  # fmt: skip
+    of_task["properties"]["env"] = texts
+    of_task["properties"]["limit"] = {"type": "object", "additionalProperties": quantity}
+    return whole
+
+
+def _inline(node: Any, known: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inline(part, known) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inline(known[node["$ref"].removeprefix(_REF)], known)
+    return {
+        name: inspect.cleandoc(part)
+        if name == "description" and isinstance(part, str)
+        else _inline(part, known)
+        for name, part in node.items()
+        if name != "title"
+    }

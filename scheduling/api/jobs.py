@@ -1,0 +1,288 @@
+"""REST of jobs: submitted, listed, changed, killed, explained. Each view validates, calls, serialises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota.errors import Conflict, NotFound, Refused
+from quota.permissions import Action
+from scheduling import selectors, spec, why
+from scheduling.api.base import DRY_RUN, PAGING, BodyParser, CellView, dry_run, page_schema, valid
+from scheduling.api.cells import event_names, events_page
+from scheduling.api.jobfile import JobFileSerializer
+from scheduling.api.serializers import (
+    BulkSerializer,
+    ChangeSerializer,
+    EventSerializer,
+    JobDetailSerializer,
+    JobSerializer,
+    KilledSerializer,
+    KillSerializer,
+    UpdateDetailSerializer,
+    VersionSerializer,
+    WhySerializer,
+    change_document,
+    problem_document,
+)
+from scheduling.core.states import JobState
+from scheduling.models import Cell, Job
+from scheduling.services import jobs, plans, updates
+from scheduling.services.tenancy import require_tenant
+
+_FILTERS = [
+    OpenApiParameter("tenant", OpenApiTypes.STR, description="Only this tenant's."),
+    OpenApiParameter("state", OpenApiTypes.STR, enum=["pending", "running", "dead", "live"]),
+    OpenApiParameter("label", OpenApiTypes.STR, many=True, description="key=value; repeat for more."),
+]
+
+
+class JobsView(CellView):
+    def get_parsers(self) -> list[Any]:
+        return [BodyParser()]
+
+    @extend_schema(
+        operation_id="jobs_list",
+        parameters=[*_FILTERS, *PAGING],
+        responses=page_schema("JobPage", JobSerializer),
+    )
+    def get(self, request: Request, cell: str) -> Response:
+        """The jobs one may see, dead ones too unless a state is given."""
+        found = self.cell(cell)
+        query = request.query_params
+        rows = selectors.jobs_visible(
+            self.principal(), found, tenant=query.get("tenant", ""), state=query.get("state", ""),
+            labels=query.getlist("label"),
+        )  # fmt: skip
+        return self.page(rows, JobSerializer, extra=found.extra_resources)
+
+    @extend_schema(
+        operation_id="jobs_submit",
+        parameters=[DRY_RUN],
+        request=JobFileSerializer,
+        responses={200: ChangeSerializer, 201: ChangeSerializer},
+    )
+    def post(self, request: Request, cell: str) -> Response:
+        """Submit a job. Submitting an equal one again changes nothing; a different live one is a conflict."""
+        found, rehearsed = self.cell(cell), dry_run(request)
+        job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)
+        done = jobs.job_submit(principal=self.principal(), cell=found, job_spec=job_spec, dry_run=rehearsed)
+        plan = plans.plan_between(done.job if done.outcome == "unchanged" else None, job_spec)
+        return _changed(self, found, job_spec, plan, done.outcome, rehearsed)
+
+
+class BulkView(CellView):
+    def get_parsers(self) -> list[Any]:
+        return [BodyParser()]
+
+    @extend_schema(
+        operation_id="jobs_submit_bulk",
+        parameters=[DRY_RUN],
+        request=JobFileSerializer(many=True),
+        responses=BulkSerializer,
+    )
+    def post(self, request: Request, cell: str) -> Response:
+        """Submit many jobs: a verdict for each, in order, and what is refused hinders no other."""
+        found, rehearsed = self.cell(cell), dry_run(request)
+        files = spec.decode(request.data)
+        if not isinstance(files, list):
+            raise Refused("invalid-spec", "the body is a list of job files", fields={"file": "no list"})
+        verdicts = jobs.jobs_submit_bulk(
+            principal=self.principal(), cell=found, files=files, dry_run=rehearsed
+        )
+        results = [
+            {
+                "name": verdict.name,
+                "tenant": verdict.tenant,
+                "outcome": verdict.outcome,
+                "uid": verdict.job.uid if verdict.job else None,
+                "problem": problem_document(verdict.problem) if verdict.problem else None,
+            }
+            for verdict in verdicts
+        ]
+        numbers = {
+            outcome: sum(verdict.outcome == outcome for verdict in verdicts)
+            for outcome in ("submitted", "unchanged", "refused")
+        }
+        return Response({**numbers, "dry_run": rehearsed, "results": results})
+
+
+class JobView(CellView):
+    def get_parsers(self) -> list[Any]:
+        return [BodyParser()]
+
+    @extend_schema(operation_id="jobs_get", responses=JobDetailSerializer)
+    def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """The live job of this name, or the last that had it, with its spec and what it waits for."""
+        found = self.job(cell, tenant, job)
+        found.told = why.job_sentences(found)
+        found.file = selectors.job_current_spec(found)
+        return Response(JobDetailSerializer(found, context={"extra": found.cell.extra_resources}).data)
+
+    @extend_schema(
+        operation_id="jobs_apply",
+        parameters=[DRY_RUN],
+        request=JobFileSerializer,
+        responses={200: ChangeSerializer, 201: ChangeSerializer},
+    )
+    def put(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """Let the job be so: submitted, updated, or left alone when it is so already. Idempotent."""
+        found, rehearsed = self.cell(cell), dry_run(request)
+        job_spec = _spec_of(self, found, tenant, job)
+        plan = plans.plan_between(_live(found, tenant, job), job_spec)
+        done = jobs.job_apply(principal=self.principal(), cell=found, job_spec=job_spec, dry_run=rehearsed)
+        return _changed(self, found, job_spec, plan, done.outcome, rehearsed)
+
+    @extend_schema(operation_id="jobs_delete", parameters=[DRY_RUN], responses=KilledSerializer)
+    def delete(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """Kill the job. Its name is free once its tasks are dead. Idempotent."""
+        return _kill(self, self.job(cell, tenant, job), None, "")
+
+
+class PlanView(CellView):
+    def get_parsers(self) -> list[Any]:
+        return [BodyParser()]
+
+    @extend_schema(operation_id="jobs_plan", request=JobFileSerializer, responses=ChangeSerializer)
+    def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """What submitting or updating would do; a refusal is part of the answer. Changes nothing."""
+        found = self.cell(cell)
+        job_spec = _spec_of(self, found, tenant, job)
+        plan = plans.job_plan(principal=self.principal(), cell=found, job_spec=job_spec)
+        outcomes = {"submit": "submitted", "update": "updated", "none": "unchanged"}
+        outcome = "refused" if plan.problem else outcomes[plan.action]
+        return Response(change_document(plan, outcome, rehearsed=True, job=None))
+
+
+class UpdateView(CellView):
+    def get_parsers(self) -> list[Any]:
+        return [BodyParser()]
+
+    @extend_schema(operation_id="jobs_update_get", responses=UpdateDetailSerializer)
+    def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """The update under way, or the last one."""
+        update = selectors.job_update_shown(self.job(cell, tenant, job))
+        if update is None:
+            raise NotFound("update", f"{cell}/{tenant}/{job}")
+        update.tasks_followed = selectors.update_followers(update)
+        return Response(UpdateDetailSerializer(update).data)
+
+    @extend_schema(
+        operation_id="jobs_update",
+        parameters=[DRY_RUN],
+        request=JobFileSerializer,
+        responses=ChangeSerializer,
+    )
+    def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """Roll a live job over to another spec, a few tasks at a time."""
+        found = self.job(cell, tenant, job)
+        job_spec = _spec_of(self, found.cell, tenant, job)
+        return _update(self, found, job_spec)
+
+
+class UndoView(CellView):
+    @extend_schema(operation_id="jobs_undo", parameters=[DRY_RUN], request=None, responses=ChangeSerializer)
+    def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """Roll a job back to the spec before the one in force."""
+        found, rehearsed = self.job(cell, tenant, job), dry_run(request)
+        require_tenant(self.principal(), Action.JOB_WRITE, tenant, cell)
+        if found.spec_version < 2:
+            raise Conflict("nothing-to-undo", f"job {job} has never been updated; there is nothing to undo")
+        before = updates.spec_of(found, found.spec_version - 1)
+        plan = plans.plan_between(found, before)
+        done = updates.job_undo(principal=self.principal(), job=found, dry_run=rehearsed)
+        return _changed(self, found.cell, before, plan, done.outcome, rehearsed)
+
+
+class KillView(CellView):
+    @extend_schema(
+        operation_id="jobs_kill", parameters=[DRY_RUN], request=KillSerializer, responses=KilledSerializer
+    )
+    def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """Kill the job, or some of its tasks. Idempotent."""
+        found = self.job(cell, tenant, job)
+        given = valid(KillSerializer, request.data)
+        return _kill(self, found, given.get("indexes"), given["reason"])
+
+
+class VersionsView(CellView):
+    @extend_schema(
+        operation_id="jobs_versions",
+        parameters=PAGING,
+        responses=page_schema("VersionPage", VersionSerializer),
+    )
+    def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """Every version of the job's spec, oldest first."""
+        return self.page(selectors.specs_of(self.job(cell, tenant, job)), VersionSerializer)
+
+
+class JobEventsView(CellView):
+    @extend_schema(
+        operation_id="jobs_events", parameters=PAGING, responses=page_schema("EventPage", EventSerializer)
+    )
+    def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """What happened to the job and its tasks, newest first."""
+        return events_page(self, selectors.events_of_job(self.job(cell, tenant, job)))
+
+
+class WhyView(CellView):
+    @extend_schema(
+        operation_id="jobs_why",
+        parameters=[OpenApiParameter("index", OpenApiTypes.INT, description="Of one task.")],
+        responses=WhySerializer,
+    )
+    def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """Why the job, or one of its tasks, is where it is."""
+        found = self.job(cell, tenant, job)
+        index = request.query_params.get("index", "")
+        if index and not (index.isdecimal() and len(index) <= 9):
+            raise Refused("invalid", f"index: {index[:50]!r} is no task", fields={"index": "a whole number"})
+        told = (
+            why.explain_task(found, selectors.task_at(found, int(index))) if index else why.explain_job(found)
+        )
+        return Response(WhySerializer(told, context=event_names(told.chain)).data)
+
+
+def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpec:
+    """The body as the spec of the job that the path names. Who may not write learns nothing of it."""
+    require_tenant(view.principal(), Action.JOB_WRITE, tenant, cell.name)
+    file = spec.decode(view.request.data)
+    if isinstance(file, dict):
+        file = {"name": job, **file}
+    return jobs.spec_for(principal=view.principal(), cell=cell, file=file, tenant=tenant, name=job)
+
+
+def _live(cell: Cell, tenant: str, job: str) -> Job | None:
+    live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
+    return live.filter(cell=cell, tenant__name=tenant, name=job).first()
+
+
+def _update(view: CellView, job: Job, job_spec: spec.JobSpec) -> Response:
+    rehearsed = dry_run(view.request)
+    plan = plans.plan_between(job, job_spec)
+    done = updates.job_update(principal=view.principal(), job=job, job_spec=job_spec, dry_run=rehearsed)
+    return _changed(view, job.cell, job_spec, plan, done.outcome, rehearsed)
+
+
+def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str) -> Response:
+    rehearsed = dry_run(view.request)
+    killed = jobs.job_kill(
+        principal=view.principal(), job=job, indexes=indexes, reason=reason, dry_run=rehearsed
+    )
+    return Response({"killed": killed, "dry_run": rehearsed})
+
+
+def _changed(
+    view: CellView, cell: Cell, job_spec: spec.JobSpec, plan: plans.JobPlan, outcome: str, rehearsed: bool
+) -> Response:
+    job = None
+    if not rehearsed:
+        job = selectors.with_details(
+            Job.objects.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
+        ).latest("id")
+    document = change_document(plan, outcome, rehearsed=rehearsed, job=job)
+    return Response(document, status=201 if outcome == "submitted" and not rehearsed else 200)

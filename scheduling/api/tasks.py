@@ -1,0 +1,43 @@
+"""REST of tasks."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from scheduling import selectors
+from scheduling.api.base import PAGING, CellView, RowPaging, page_schema
+from scheduling.api.cells import STATE
+from scheduling.api.serializers import TaskSerializer
+from scheduling.models import Job, Task
+
+
+class TasksView(CellView):
+    @extend_schema(
+        operation_id="tasks_list",
+        parameters=[STATE, *PAGING],
+        responses=page_schema("TaskPage", TaskSerializer),
+    )
+    def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
+        """The tasks of a job, by index."""
+        found = self.job(cell, tenant, job)
+        rows = selectors.tasks_of(found, state=request.query_params.get("state", ""))
+        paging = RowPaging()
+        tasks = paging.paginate_queryset(rows, request, view=self)
+        return paging.get_paginated_response(
+            TaskSerializer(tasks, many=True, context=_context(found, tasks)).data
+        )
+
+
+class TaskView(CellView):
+    @extend_schema(operation_id="tasks_get", responses=TaskSerializer)
+    def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
+        """One task."""
+        found = self.job(cell, tenant, job)
+        task = selectors.task_at(found, index)
+        return Response(TaskSerializer(task, context=_context(found, [task])).data)
+
+
+def _context(job: Job, tasks: list[Task]) -> dict[str, object]:
+    return {"port_names": selectors.port_names(job, tasks), "extra": job.cell.extra_resources}

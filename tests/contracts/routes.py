@@ -1,0 +1,63 @@
+"""Every route of the web process, read from Django's resolver, so that none can be forgotten."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+_VERBS = ("get", "post", "put", "patch", "delete")
+
+
+@dataclass(frozen=True)
+class Route:
+    """`path` with `{name}` for what varies; `methods` in lower case, empty for a plain view."""
+
+    path: str
+    name: str
+    view: Callable[..., Any]
+    methods: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.path
+
+
+def routes() -> list[Route]:
+    return list(_walk(get_resolver().url_patterns, ""))
+
+
+def api_routes() -> list[Route]:
+    """Those of the REST API and of names, whose views are classes."""
+    return [route for route in routes() if route.path.startswith(("api/v1/", "bns/"))]
+
+
+def pages() -> list[Route]:
+    """Those of the portal: neither API nor somebody else's."""
+    others = ("api/", "bns/", "admin/", "accounts/", "healthz", "readyz", "metrics")
+    return [route for route in routes() if not route.path.startswith(others)]
+
+
+def _walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[Route]:
+    for pattern in patterns:
+        path = prefix + _readable(str(pattern.pattern))
+        if isinstance(pattern, URLResolver):
+            yield from _walk(pattern.url_patterns, path)
+        else:
+            view_class = getattr(pattern.callback, "view_class", None) or getattr(
+                pattern.callback, "cls", None
+            )
+            methods = tuple(
+                verb for verb in _VERBS if view_class and inspect.isfunction(getattr(view_class, verb, None))
+            )
+            yield Route(path, pattern.name or "", pattern.callback, methods)
+
+
+def _readable(pattern: str) -> str:
+    """`cells/<str:cell>/` and `^(?P<cell>[^/]+)/?$` as `cells/{cell}/` and `{cell}/`."""
+    pattern = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern)
+    pattern = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", pattern)
+    return pattern.replace("/?$", "/").lstrip("^").rstrip("$")

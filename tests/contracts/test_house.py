@@ -1,0 +1,47 @@
+"""What holds for the repository as a whole: migrations, layers, settings, names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+
+from portal.settings.environment import SETTINGS
+from quota.models.fields import DNS_LABEL
+from scheduling.core.reasons import ReasonCode
+from scheduling.taskspec import DNS_LABEL as LABEL_OF_SPECS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.django_db
+def test_the_models_need_no_migration() -> None:
+    call_command("makemigrations", "--check", "--dry-run", verbosity=1)
+
+
+def test_the_packages_import_only_whom_they_may() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_setting_is_explained_to_operators_and_no_other() -> None:
+    told = (ROOT / "deploy" / "borg.env").read_text()
+    explained = set(re.findall(r"^#?\s*(BORG_[A-Z_]+)=", told, re.MULTILINE))
+    assert explained == {setting.name for setting in SETTINGS}
+    assert all(setting.about.endswith(".") for setting in SETTINGS)
+
+
+def test_names_are_dns_labels_by_one_rule() -> None:
+    assert f"^{LABEL_OF_SPECS.pattern}$" == DNS_LABEL
+
+
+def test_every_reason_is_documented() -> None:
+    told = "".join(readme.read_text() for readme in (ROOT / "scheduling").rglob("README.md"))
+    assert [code for code in ReasonCode if f"`{code}`" not in told] == []

@@ -1,0 +1,211 @@
+"""Every endpoint × role × tenant. A new endpoint without a line here fails."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.db import transaction
+from django.test import Client
+
+from quota.permissions import Role, Scope, system
+from quota.services.access import token_issue
+from scheduling.services import jobs
+from tests.contracts.routes import Route, api_routes, pages
+from tests.integration import rows
+from tests.integration import world as people
+
+pytestmark = pytest.mark.django_db
+
+ROLES = ("anonymous", "viewer", "operator", "buyer", "owner", "sre", "reader", "bound", "stranger")
+"""Members of tenant `own`, by role; `reader`: the owner, through a token that may only read; `bound`: the owner of
+both tenants, through a token of `own`; `stranger`: signed in, member of nothing."""
+
+MEMBERS = ("viewer", "operator", "buyer", "owner", "reader", "bound")
+WRITERS = ("operator", "owner", "bound")
+
+
+@dataclass(frozen=True)
+class Door:
+    """One method of one route. `allowed`: who gets `status` for tenant `own`; the other roles get `refused`.
+
+    `foreign`: who gets `status` for tenant `other`; everybody else gets 404, whether it exists or not.
+    None: the path names no tenant.
+    """
+
+    method: str
+    path: str
+    allowed: tuple[str, ...]
+    status: int = 200
+    refused: int = 403
+    foreign: tuple[str, ...] | None = None
+    body: Any = None
+    hidden: tuple[str, ...] = ()  # get 404 in spite of being members
+    expect: dict[str, int] = field(default_factory=dict)
+
+
+ALL = (*MEMBERS, "sre", "stranger")
+JOB = "api/v1/cells/{cell}/jobs/{tenant}/{job}/"
+MEMBER = "api/v1/tenants/{tenant}/members/{username}/"
+FILE = {"task": {"command": ["serve"]}, "tasks": 2}
+SEES = {"foreign": ("sre",), "hidden": ("stranger",)}
+
+DOORS = (
+    # who one is
+    Door("post", "api/v1/login/", (), refused=422, body={}, expect={"anonymous": 422}),
+    Door("get", "api/v1/schema/", ("anonymous", *ALL)),  # it holds no data
+    Door("get", "api/v1/tokens/", ALL),
+    Door("post", "api/v1/tokens/", ALL, 201, body={"name": "t", "scopes": ["read"], "tenant": "own"},
+         expect={"stranger": 404}),
+    Door("delete", "api/v1/tokens/{key}/", ("sre",), refused=404),
+    # tenants and quota
+    Door("get", "api/v1/tenants/", ALL),
+    Door("post", "api/v1/tenants/", ("sre",), 201, body={"name": "fresh"}),
+    Door("get", "api/v1/tenants/{tenant}/", (*MEMBERS, "sre"), **SEES),
+    Door("put", "api/v1/tenants/{tenant}/", ("owner", "bound", "sre"), body={"title": "x"}, **SEES),
+    Door("get", "api/v1/tenants/{tenant}/members/", (*MEMBERS, "sre"), **SEES),
+    Door("put", MEMBER, ("owner", "bound", "sre"), body={"role": "viewer"}, **SEES),
+    Door("delete", MEMBER, ("owner", "bound", "sre"), 204, **SEES),
+    Door("get", "api/v1/quota/", ALL),
+    Door("get", "api/v1/quota/bands/", ALL),
+    Door("get", "api/v1/quota/grants/", ALL),
+    Door("post", "api/v1/quota/grants/", ("sre",), 201,
+         body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}}),
+    Door("delete", "api/v1/quota/grants/{grant}/", ("sre",), expect={"stranger": 404}),
+    # cells and machines
+    Door("get", "api/v1/cells/", ALL),
+    Door("get", "api/v1/cells/{cell}/", ALL),
+    Door("get", "api/v1/cells/{cell}/events/", ALL),
+    Door("post", "api/v1/cells/{cell}/join-tokens/", ("sre",), 201, body={}),
+    Door("get", "api/v1/cells/{cell}/machines/", ALL),
+    Door("get", "api/v1/cells/{cell}/machines/{hostname}/", ALL),
+    Door("post", "api/v1/cells/{cell}/machines/{hostname}:drain", ("sre",), body={"reason": "x"}),
+    Door("post", "api/v1/cells/{cell}/machines/{hostname}:undrain", ("sre",), body={}),
+    # jobs
+    Door("get", "api/v1/cells/{cell}/jobs/", ALL),
+    Door("post", "api/v1/cells/{cell}/jobs/", (*WRITERS, "sre"), 201, body={"name": "fresh", "tenant": "own", **FILE},
+         expect={"stranger": 404}),
+    Door("post", "api/v1/cells/{cell}/jobs:bulk", ALL, body=[]),
+    Door("get", JOB, (*MEMBERS, "sre"), **SEES),
+    Door("put", JOB, (*WRITERS, "sre"), body=FILE, **SEES),
+    Door("delete", JOB, (*WRITERS, "sre"), **SEES),
+    Door("post", JOB + "plan/", (*WRITERS, "sre"), body=FILE, **SEES),
+    Door("get", JOB + "update/", (*MEMBERS, "sre"), **SEES),
+    Door("post", JOB + "update/", (*WRITERS, "sre"), body=FILE, **SEES),
+    Door("post", JOB + "undo/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", JOB + "kill/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("get", JOB + "versions/", (*MEMBERS, "sre"), **SEES),
+    Door("get", JOB + "events/", (*MEMBERS, "sre"), **SEES),
+    Door("get", JOB + "why/", (*MEMBERS, "sre"), **SEES),
+    Door("get", JOB + "tasks/", (*MEMBERS, "sre"), **SEES),
+    Door("get", JOB + "tasks/{index}/", (*MEMBERS, "sre"), **SEES),
+    Door("get", JOB + "tasks/{index}/logs/", (*MEMBERS, "sre"), 503, **SEES),  # no link shard runs here
+    # names
+    Door("get", "bns/{cell}/", ALL, 503),  # nor a resolver
+    Door("get", "bns/{cell}/{tenant}/{job}/", (*MEMBERS, "sre"), **SEES),
+    Door("get", "bns/{cell}/{tenant}/{job}/{index}/", (*MEMBERS, "sre"), **SEES),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_rate_limits() -> None:
+    cache.clear()
+
+
+@dataclass(frozen=True)
+class World:
+    """Two tenants with the same job each, somebody's token, a grant, and a client for every role."""
+
+    clients: dict[str, Client]
+    key: str
+    grant: int
+
+    def call(self, role: str, door: Door, tenant: str) -> int:
+        """The status of the answer; whatever it changed is taken back."""
+        path = "/" + door.path.format(
+            cell="cc", tenant=tenant, job="web", index=0, hostname="m1", username="viewer", key=self.key,
+            grant=self.grant,
+        )  # fmt: skip
+        body = (
+            {} if door.body is None else {"data": json.dumps(door.body), "content_type": "application/json"}
+        )
+        with transaction.atomic():
+            answer = getattr(self.clients[role], door.method)(path, **body)
+            transaction.set_rollback(True)
+        return answer.status_code
+
+
+@pytest.fixture
+def world() -> World:
+    cell = rows.a_cell()
+    own, other = rows.a_tenant("own"), rows.a_tenant("other")
+    machine = rows.a_machine(cell)
+    for tenant in (own, other):
+        grant = rows.grant(own, cell, "production")
+        boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)
+        job = people.submit(boss, cell, people.a_file(priority=0), tenant=tenant.name)
+        people.bring_up(job, machine)
+        larger = people.read(cell, people.a_file(tasks=4, priority=0), tenant=tenant.name)
+        jobs.job_apply(principal=boss, cell=cell, job_spec=larger)
+    clients = {
+        role: people.bearer(people.a_user(role, tenant=own, role=Role(role)))
+        for role in ("viewer", "operator", "buyer", "owner")
+    }
+    people.a_user("bound", tenant=other)
+    token, _ = token_issue(
+        principal=system("test"), user=people.a_user("somebody"), name="theirs", scopes=["read"]
+    )
+    return World(
+        clients={
+            **clients,
+            "anonymous": Client(),
+            "reader": people.bearer(people.a_user("owner"), scopes=[Scope.READ]),
+            "bound": people.bearer(people.a_user("bound", tenant=own), tenant=own),
+            "sre": people.bearer(people.a_user("sre", sre=True)),
+            "stranger": people.bearer(people.a_user("stranger")),
+        },
+        key=token.key,
+        grant=grant.id,
+    )
+
+
+def test_every_endpoint_is_listed_here() -> None:
+    found = {(method, route.path) for route in api_routes() for method in route.methods}
+    assert found == {(door.method, door.path) for door in DOORS}
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.method} {door.path}")
+def test_who_may_and_who_may_not(world: World, door: Door) -> None:
+    for role in ROLES:
+        if role in door.allowed:
+            expected = door.status
+        elif role == "anonymous":
+            expected = 401
+        else:
+            expected = 404 if role in door.hidden else door.refused
+        expected = door.expect.get(role, expected)
+        assert world.call(role, door, "own") == expected, f"{role} at own tenant"
+        if door.foreign is None:
+            continue
+        if role != "anonymous":
+            expected = door.status if role in door.foreign else 404
+        assert world.call(role, door, "other") == expected, f"{role} at a foreign tenant"
+        if role not in ("anonymous", "sre"):
+            assert world.call(role, door, "nobody") == 404, f"{role} at a tenant that does not exist"
+
+
+PAGE_PARTS = {"cell": "cc", "name": "web", "job": "web", "index": 0, "key": "none", "hostname": "m1"}
+
+
+@pytest.mark.parametrize("route", pages(), ids=str)
+def test_pages_show_nothing_to_strangers(world: World, route: Route) -> None:
+    path = "/" + route.path.format(**PAGE_PARTS, tenant="other")
+    assert Client().get(path).status_code in (302, 403, 404, 405), "anonymous"
+    if "{tenant}" in route.path:
+        client = Client()
+        client.force_login(people.a_user("owner"))
+        assert client.get(path).status_code in (403, 404, 405), "the owner of another tenant"
+        assert client.post(path).status_code in (403, 404, 405), "the owner of another tenant"
