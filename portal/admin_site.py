@@ -1,12 +1,140 @@
-"""The SRE console: django-unfold's admin, for staff only. Each app registers its own models in `admin`."""
+"""The SRE console: django-unfold's admin, for staff only. Apps offer `PAGES`; here they get their site.
+
+Signing in is the portal's: one door, with its rate limit and its second factor.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from allauth.account.decorators import secure_admin_login
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.translation import gettext_lazy as _
+from django_celery_beat import admin as beat_admin
+from django_celery_beat import models as beat
+from unfold.admin import ModelAdmin
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.sites import UnfoldAdminSite
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from quota import admin as quota_admin
+from scheduling import admin as scheduling_admin
+
+_SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
+    (
+        _("Cells"),
+        (
+            (_("Cells"), "hub", "scheduling_cell"),
+            (_("Machines"), "dns", "scheduling_machine"),
+            (_("Join tokens"), "key", "scheduling_jointoken"),
+            (_("Leases"), "schedule", "scheduling_lease"),
+        ),
+    ),
+    (
+        _("Work"),
+        (
+            (_("Jobs"), "work", "scheduling_job"),
+            (_("Tasks"), "list", "scheduling_task"),
+            (_("Updates"), "update", "scheduling_update"),
+            (_("Pending: why"), "help", "scheduling_pendingverdict"),
+            (_("Departures"), "logout", "scheduling_departure"),
+            (_("Crashed pairs"), "block", "scheduling_crashedpair"),
+            (_("Journal"), "history", "scheduling_event"),
+        ),
+    ),
+    (
+        _("Quota"),
+        (
+            (_("Tenants"), "groups", "quota_tenant"),
+            (_("Memberships"), "person", "quota_membership"),
+            (_("Grants"), "sell", "quota_quota"),
+            (_("In use"), "bar_chart", "quota_quotause"),
+            (_("Capacity of cells"), "database", "quota_cellcapacity"),
+            (_("Priority bands"), "sort", "quota_priorityband"),
+            (_("Capabilities"), "shield", "quota_capability"),
+            (_("Records"), "history", "quota_record"),
+        ),
+    ),
+    (
+        _("Access"),
+        (
+            (_("Users"), "person", "auth_user"),
+            (_("Groups"), "groups", "auth_group"),
+            (_("Tokens"), "key", "quota_token"),
+        ),
+    ),
+    (_("Clock"), ((_("Periodic tasks"), "schedule", "django_celery_beat_periodictask"),)),
+)
 
 
 class SreSite(UnfoldAdminSite):
+    def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
+        """By what an SRE looks for, not by app; only what this one may see."""
+        groups = []
+        for title, items in _SIDEBAR:
+            links = [
+                {"title": str(name), "icon": icon, "link": self._link(page), "permission": self._seen(page)}
+                for name, icon, page in items
+            ]
+            groups.append(
+                {
+                    "title": str(title),
+                    "separator": True,
+                    "collapsible": False,
+                    "items": self._get_navigation_items(request, links),
+                }
+            )
+        return groups
+
+    def _link(self, page: str) -> str:
+        try:
+            return reverse(f"{self.name}:{page}_changelist")
+        except NoReverseMatch as error:
+            raise LookupError(f"the sidebar names {page}, which is not registered") from error
+
+    def _seen(self, page: str) -> Any:
+        admin = next(
+            a for m, a in self._registry.items() if f"{m._meta.app_label}_{m._meta.model_name}" == page
+        )
+        return admin.has_view_permission
+
+
+class PersonAdmin(UserAdmin, ModelAdmin):
+    """Accounts. By Django's own permissions: only superusers make SREs."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+
+
+class TeamAdmin(GroupAdmin, ModelAdmin):
+    pass
+
+
+class _BeatTaskForm(beat_admin.PeriodicTaskForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["task"].widget = UnfoldAdminTextInputWidget()
+        self.fields["regtask"].widget = UnfoldAdminSelectWidget(choices=self.fields["regtask"].choices)
+
+
+class BeatTaskAdmin(beat_admin.PeriodicTaskAdmin, ModelAdmin):
+    form = _BeatTaskForm
+
+
+class ScheduleAdmin(ModelAdmin):
     pass
 
 
 site = SreSite(name="admin")
+site.login = secure_admin_login(site.login)
+for _model, _page in {**quota_admin.PAGES, **scheduling_admin.PAGES}.items():
+    site.register(_model, _page)
+site.register(User, PersonAdmin)
+site.register(Group, TeamAdmin)
+site.register(beat.PeriodicTask, BeatTaskAdmin)
+for _model in (beat.IntervalSchedule, beat.CrontabSchedule, beat.SolarSchedule, beat.ClockedSchedule):
+    site.register(_model, ScheduleAdmin)

@@ -1,0 +1,111 @@
+"""WebSockets of live pages: who may watch what, and for how long. Refusals close with 4400 + HTTP status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from urllib.parse import parse_qs
+
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth import get_user_model
+
+from portal.live.hub import Viewer, hub
+from portal.live.topics import Machines, Tasks, Topic
+from portal.sigma.reads.jobs import job_named
+from quota.errors import Refused
+from quota.permissions import Principal
+from quota.services.access import principal_of_user
+from scheduling.selectors import cell_named
+
+# Rights and sessions may end while a page is open; so often they are asked for again.
+RECHECK_S = 60.0
+SIGN_IN, FORBIDDEN, NOT_FOUND = 4401, 4403, 4404
+
+
+class LivePage(AsyncWebsocketConsumer):
+    """Tells one browser what changes on its page. `topic` says which page, and raises `Refused`."""
+
+    viewer: Viewer | None = None
+    tasks: tuple[asyncio.Task[None], ...] = ()
+
+    def topic(self, principal: Principal, **names: str) -> Topic:
+        raise NotImplementedError
+
+    async def connect(self) -> None:
+        await self.accept()
+        topic = await self._allowed()
+        if topic is None:
+            return
+        self.viewer = Viewer(topic, asyncio.get_running_loop())
+        hello = await database_sync_to_async(hub.watch)(self.viewer, revision=self._revision())
+        await self.send(json.dumps(hello))
+        self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
+
+    async def disconnect(self, code: int) -> None:
+        for task in self.tasks:
+            task.cancel()
+        if self.viewer is not None:
+            hub.leave(self.viewer)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Pages only listen."""
+
+    async def _pump(self) -> None:
+        assert self.viewer is not None
+        while True:
+            await self.send(json.dumps(await self.viewer.outbox.get()))
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            if await self._allowed() is None:
+                return
+
+    async def _allowed(self) -> Topic | None:
+        """The topic, or None after the socket was closed with the reason."""
+        try:
+            topic = await database_sync_to_async(self._find)()
+        except Refused as problem:
+            await self.close(FORBIDDEN if problem.status == 403 else NOT_FOUND, reason=problem.detail[:100])
+            return None
+        if topic is None:
+            await self.close(SIGN_IN, reason="sign in first")
+        return topic
+
+    def _find(self) -> Topic | None:
+        """Asks the database afresh. None when nobody is signed in (any more)."""
+        session = self.scope.get("session")
+        user_id = self.scope["user"].pk
+        if user_id is None or (session is not None and not session.exists(session.session_key)):
+            return None
+        user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
+        if user is None:
+            return None
+        return self.topic(principal_of_user(user), **self.scope["url_route"]["kwargs"])
+
+    def _revision(self) -> int:
+        given = self._query("revision")
+        return int(given) if given.isdigit() and len(given) < 19 else 0
+
+    def _query(self, name: str) -> str:
+        values: dict[str, list[Any]] = parse_qs(self.scope["query_string"].decode("latin-1"))
+        return str(values.get(name, [""])[0])
+
+
+class MachinesPage(LivePage):
+    def topic(self, principal: Principal, **names: str) -> Topic:
+        return Machines(cell_named(principal, names["cell"]).id)
+
+
+class TasksPage(LivePage):
+    def topic(self, principal: Principal, **names: str) -> Topic:
+        job = job_named(principal, names["cell"], names["tenant"], names["job"], uid=self._query("uid"))
+        return Tasks(job.cell_id, job.id)
+
+
+class Nowhere(AsyncWebsocketConsumer):
+    async def connect(self) -> None:
+        await self.accept()
+        await self.close(NOT_FOUND, reason="there is no live page here")

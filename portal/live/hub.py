@@ -1,0 +1,190 @@
+"""One thread a process follows the journal of every cell that somebody looks at, and tells each page's viewers.
+
+Work is per page, not per viewer: all that look at one page get the same message. At most four ticks a second;
+notices wake it, and without Redis it polls. A viewer who can't keep up loses messages and reads its page again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from django.db import DatabaseError, close_old_connections, connection
+
+from portal.live.topics import Changes, Happened, News, Tasks, Topic, news_of, verdict_marks
+from scheduling import journal, notices
+from scheduling.models import Cell
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.25
+OUTBOX = 8
+
+
+@dataclass(eq=False)
+class Viewer:
+    """One browser on one page. The loop owns the outbox; the hub's thread reaches it through `tell`."""
+
+    topic: Topic
+    loop: asyncio.AbstractEventLoop
+    outbox: asyncio.Queue[dict[str, Any]] = field(default_factory=lambda: asyncio.Queue(OUTBOX))
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Called in the loop."""
+        if self.outbox.full():
+            while not self.outbox.empty():
+                self.outbox.get_nowait()
+            message = {"seq": message["seq"], "revision": message["revision"], "resync": True}
+        self.outbox.put_nowait(message)
+
+
+@dataclass
+class _Page:
+    """A topic with viewers: `seq` of its last message, the revision it has come to."""
+
+    revision: int
+    seq: int = 0
+    verdict: Any = None
+    viewers: set[Viewer] = field(default_factory=set)
+
+
+class Hub:
+    """`watch` and `leave` may be called from any thread; `watch` asks the database, so not from a loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pages: dict[Topic, _Page] = {}
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
+        """Begin to tell `viewer`, whose page was made at `revision`. Returns the first message to send it."""
+        newest = journal.newest(viewer.topic.cell_id)
+        mark = None
+        if isinstance(viewer.topic, Tasks):
+            mark = verdict_marks([viewer.topic.job_id])[viewer.topic.job_id]
+        with self._lock:
+            page = self._pages.setdefault(viewer.topic, _Page(newest, verdict=mark))
+            page.viewers.add(viewer)
+            hello = {
+                "hello": True,
+                "seq": page.seq,
+                "revision": page.revision,
+                "resync": revision < page.revision,
+            }
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="live-hub", daemon=True)
+                self._thread.start()
+        self._wanted.set()
+        return hello
+
+    def leave(self, viewer: Viewer) -> None:
+        with self._lock:
+            page = self._pages.get(viewer.topic)
+            if page is not None:
+                page.viewers.discard(viewer)
+                if not page.viewers:
+                    del self._pages[viewer.topic]
+
+    def stop(self) -> None:
+        """End the thread, within a poll."""
+        self._stopped.set()
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join(notices.POLL_S + 2.0)
+
+    def _run(self) -> None:
+        waiter, cells = None, frozenset[int]()
+        while not self._stopped.is_set():
+            watched = self._cells()
+            if watched != cells or waiter is None:
+                if waiter is not None:
+                    waiter.close()
+                waiter, cells = (notices.Waiter(sorted(watched)) if watched else None), watched
+            if waiter is None:
+                connection.close()
+                self._wanted.wait()
+                self._wanted.clear()
+                continue
+            began = time.monotonic()
+            try:
+                close_old_connections()
+                self._tick()
+            except DatabaseError as error:
+                log.warning("live pages wait for the database", error=str(error))
+                connection.close()
+                self._stopped.wait(notices.POLL_S)
+            self._stopped.wait(max(0.0, TICK_S - (time.monotonic() - began)))
+            waiter.wait(notices.POLL_S)
+        if waiter is not None:
+            waiter.close()
+        connection.close()
+
+    def _cells(self) -> frozenset[int]:
+        with self._lock:
+            return frozenset(topic.cell_id for topic in self._pages)
+
+    def _tick(self) -> None:
+        """Queries: two for all cells and verdicts, one a cell with news, a fixed number a page that changed."""
+        with self._lock:
+            pages = {topic: (page.revision, page.verdict) for topic, page in self._pages.items()}
+        cells: dict[int, list[Topic]] = defaultdict(list)
+        for topic in pages:
+            cells[topic.cell_id].append(topic)
+        newest = dict(Cell.objects.filter(id__in=cells).values_list("id", "revision"))
+        jobs = [topic.job_id for topic in pages if isinstance(topic, Tasks)]
+        marks = verdict_marks(jobs) if jobs else {}
+        for cell_id, topics in cells.items():
+            self._follow(cell_id, topics, pages, newest.get(cell_id, 0), marks)
+
+    def _follow(
+        self,
+        cell_id: int,
+        topics: list[Topic],
+        pages: dict[Topic, tuple[int, Any]],
+        until: int,
+        marks: dict[int, Any],
+    ) -> None:
+        after = min(pages[topic][0] for topic in topics)
+        news = news_of(cell_id, after=after, until=until) if until > after else News(until, ())
+        for topic in topics:
+            revision, verdict = pages[topic]
+            told, mark = news, None
+            if isinstance(topic, Tasks):
+                mark = marks.get(topic.job_id)
+                if mark != verdict and news.events is not None:
+                    told = News(until, [*news.events, Happened("verdict", topic.job_id, None, None)])
+            if until > revision or mark != verdict:
+                self._tell(topic, told.revision, mark, topic.changes(told))
+
+    def _tell(self, topic: Topic, revision: int, verdict: Any, changes: Changes | None) -> None:
+        with self._lock:
+            page = self._pages.get(topic)
+            if page is None:
+                return
+            page.revision, page.verdict = max(revision, page.revision), verdict
+            if changes is None:
+                return
+            page.seq += 1
+            message = {
+                "seq": page.seq,
+                "revision": page.revision,
+                "rows": changes.rows,
+                "parts": changes.parts,
+                "resync": changes.resync,
+            }
+            viewers = list(page.viewers)
+        for viewer in viewers:
+            try:
+                viewer.loop.call_soon_threadsafe(viewer.tell, message)
+            except RuntimeError:  # its loop has ended; so will the viewer
+                self.leave(viewer)
+
+
+hub = Hub()

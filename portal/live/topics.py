@@ -1,0 +1,150 @@
+"""What a live page shows, and what of it a stretch of the journal changed. A fixed number of queries a topic.
+
+Message to the browser: `{"seq", "revision", "rows": {id: html}, "parts": {id: html}, "resync": bool}`. Rows and
+parts are the very templates the page was made of. `resync`: rows alone don't tell; read the page again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from django.template.loader import render_to_string
+
+from portal.sigma.job import status_context
+from portal.sigma.reads.cells import cell_counts, machine_rows_by_id
+from portal.sigma.reads.jobs import tasks_by_id
+from scheduling.core.requirement import task_id
+from scheduling.models import Event, Job, PendingVerdict, Task
+
+# More rows than this in a message are dearer than reading the page again.
+MOST_ROWS = 150
+# More events than this since the last look are not told one by one.
+MOST_EVENTS = 5_000
+
+
+class Happened(NamedTuple):
+    """The columns of an event that say what it is about."""
+
+    kind: str
+    job_id: int | None
+    task_index: int | None
+    machine_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened in a cell up to `revision`. `events` None: too much to tell."""
+
+    revision: int
+    events: Sequence[Happened] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    rows: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    resync: bool = False
+
+
+class Topic(Protocol):
+    """A page that somebody watches; equal topics are worked out once, whoever watches."""
+
+    @property
+    def cell_id(self) -> int: ...
+
+    def changes(self, news: News) -> Changes | None:
+        """None when nothing of this page changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The machines of a cell."""
+
+    cell_id: int
+
+    def changes(self, news: News) -> Changes | None:
+        if news.events is None:
+            return Changes(resync=True)
+        told = [event for event in news.events if event.kind not in _NOT_OF_MACHINES]
+        if not told:
+            return None
+        ids = {event.machine_id for event in told if event.machine_id} | self._followers(told)
+        rows = machine_rows_by_id(self.cell_id, sorted(ids)) if len(ids) <= MOST_ROWS else []
+        counts = cell_counts([self.cell_id])[self.cell_id]
+        return Changes(
+            rows={f"machine-{row.machine.id}": _render("rows/machine", row=row) for row in rows},
+            parts={"cell-counts": _render("parts/cell_counts", counts=counts)},
+            resync=len(ids) > MOST_ROWS
+            or any(event.kind in ("machine.set", "machine.removed") for event in told),
+        )
+
+    def _followers(self, told: Sequence[Happened]) -> set[int]:
+        """Where tasks run whose limits changed in place: such events name no machine."""
+        tasks = [
+            task_id(event.job_id, event.task_index)
+            for event in told
+            if event.kind == "task.updated" and event.job_id is not None and event.task_index is not None
+        ]
+        if not tasks:
+            return set()
+        rows = Task.objects.filter(id__in=tasks, machine__isnull=False)
+        return set(rows.values_list("machine_id", flat=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The tasks of a job, its counters, its update, why it is pending, what happened."""
+
+    cell_id: int
+    job_id: int
+
+    def changes(self, news: News) -> Changes | None:
+        if news.events is None:
+            return Changes(resync=True)
+        told = [event for event in news.events if event.job_id == self.job_id]
+        if not told:
+            return None
+        job = Job.objects.select_related("cell", "tenant").filter(pk=self.job_id).first()
+        if job is None:
+            return Changes(resync=True)
+        ids = {task_id(self.job_id, event.task_index) for event in told if event.task_index is not None}
+        tasks = tasks_by_id(sorted(ids)) if len(ids) <= MOST_ROWS else []
+        status = status_context(job)
+        return Changes(
+            rows={f"task-{task.id}": _render("rows/task", task=task, job=job) for task in tasks},
+            parts={
+                "job-status": _render("parts/job_status", **status),
+                "job-events": _render("parts/job_events", **status),
+            },
+            resync=len(ids) > MOST_ROWS or any(event.kind in _RESHAPES_JOB for event in told),
+        )
+
+
+# A task's report moves counters, but nothing that a machine's row shows.
+_NOT_OF_MACHINES = frozenset(
+    {"cell.lease", "reservations.set", "job.rejected", "update.started", "update.ended"}
+)
+_RESHAPES_JOB = frozenset({"tasks.added", "job.changed", "job.ended"})
+
+
+def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
+    """When the verdict on each job's pending tasks last changed: they are derived, so no event tells. One query."""
+    rows = PendingVerdict.objects.filter(job_id__in=job_ids)
+    return dict.fromkeys(job_ids) | dict(rows.values_list("job_id", "at"))
+
+
+def news_of(cell_id: int, *, after: int, until: int) -> News:
+    """One query, whatever happened."""
+    rows = (
+        Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
+        .order_by("revision", "seq")
+        .values_list("kind", "job_id", "task_index", "machine_id")[: MOST_EVENTS + 1]
+    )
+    events = [Happened(*row) for row in rows]
+    return News(until, events if len(events) <= MOST_EVENTS else None)
+
+
+def _render(template: str, **context: Any) -> str:
+    return render_to_string(f"sigma/{template}.html", context)

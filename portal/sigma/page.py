@@ -1,0 +1,50 @@
+"""What all pages share: a signed-in principal, and refusals shown as a page with the status that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Page, Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from quota.errors import Refused
+from quota.permissions import Principal
+from quota.services.access import principal_of_user
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, Principal, P], HttpResponse]
+
+
+def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
+    """A view for signed-in people. It gets their principal; a `Refused` becomes a page that says what to do."""
+
+    @login_required
+    @wraps(view)
+    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        principal = principal_of_user(request.user, request_id=request.borg_request_id)
+        try:
+            return view(request, principal, *args, **kwargs)
+        except Refused as problem:
+            return refused(request, problem)
+
+    return inner
+
+
+def refused(request: HttpRequest, problem: Refused) -> HttpResponse:
+    return render(request, "sigma/refused.html", {"problem": problem}, status=problem.status)
+
+
+def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page:
+    """The page of `rows` that `?page=` asks for; the nearest one when there is none of that number.
+
+    `count` spares the counting where a counter is kept anyway.
+    """
+    paginator = Paginator(rows, size)
+    if count is not None:
+        paginator.count = count
+    return paginator.get_page(request.GET.get("page", "1"))

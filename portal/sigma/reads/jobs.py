@@ -1,0 +1,95 @@
+"""Jobs, their tasks, specs and updates as pages show them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.core.exceptions import ValidationError
+from django.db.models import F, Q, QuerySet
+
+from quota.errors import NotFound
+from quota.permissions import Action, CapabilityKind, Principal, Scope, may
+from scheduling.models import Job, PendingVerdict, Task, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an update has come: tasks that follow the new version, of those alive."""
+
+    update: Update
+    followed: int
+    total: int
+
+    @property
+    def percent(self) -> int:
+        return round(100 * self.followed / self.total) if self.total else 100
+
+
+def jobs_visible(principal: Principal) -> QuerySet[Job]:
+    """Jobs of all cells whose tenant the principal may look at."""
+    rows = Job.objects.select_related("cell", "tenant")
+    if Scope.READ not in principal.scopes:
+        return rows.none()
+    if principal.tenant is not None:
+        rows = rows.filter(tenant__name=principal.tenant)
+    if principal.sre or principal.has(CapabilityKind.ANY_JOB, ""):
+        return rows
+    cells = [cell for kind, cell in principal.capabilities if kind is CapabilityKind.ANY_JOB]
+    return rows.filter(Q(tenant__name__in=list(principal.roles)) | Q(cell__name__in=cells))
+
+
+def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
+    """The live job of that name, or the one that ended last; with `uid` that very one. Raises `NotFound`."""
+    full = f"{cell}/{tenant}/{name}"
+    if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
+        raise NotFound("job", full)
+    rows = Job.objects.select_related("cell", "tenant").filter(
+        cell__name=cell, tenant__name=tenant, name=name
+    )
+    if uid:
+        try:
+            rows = rows.filter(uid=uuid.UUID(uid))
+        except (ValueError, ValidationError):
+            raise NotFound("job", f"{full} with uid {uid[:40]}") from None
+    job = rows.order_by(F("ended_at").desc(nulls_first=True), "-id").first()
+    if job is None:
+        raise NotFound("job", full)
+    return job
+
+
+def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
+    """By index. `up` and `placed` part what the rows call running."""
+    rows = Task.objects.filter(job=job).select_related("machine").order_by("index")
+    if state == "up":
+        return rows.filter(up=True)
+    if state == "placed":
+        return rows.filter(state="running", up=False)
+    return rows.filter(state=state) if state else rows
+
+
+def tasks_by_id(ids: Sequence[int]) -> list[Task]:
+    return list(Task.objects.filter(id__in=ids).select_related("machine").order_by("index"))
+
+
+def update_progress(job: Job) -> Progress | None:
+    """The newest update of a job, and how far it is: two queries."""
+    update = Update.objects.filter(job=job).order_by("-id").first()
+    if update is None:
+        return None
+    if update.state != Update.OPEN:
+        return Progress(update, 0, 0)
+    alive = Task.objects.filter(job=job).exclude(state="dead")
+    total = job.tasks_total - job.tasks_dead
+    return Progress(update, alive.filter(spec_version=update.to_version).count(), total)
+
+
+def verdict_of(job: Job) -> PendingVerdict | None:
+    return PendingVerdict.objects.filter(job=job).first()
+
+
+def namesakes(job: Job) -> list[Job]:
+    """Earlier and later jobs of the same name: their histories never merge."""
+    rows = Job.objects.filter(cell_id=job.cell_id, tenant_id=job.tenant_id, name=job.name)
+    return list(rows.exclude(pk=job.pk).order_by("-id")[:10])

@@ -1,0 +1,83 @@
+"""What happened, told from the journal, with what caused it: "died <- evicted <- drain <- by whom"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.db.models import Q
+
+from portal.sigma import sentences
+from scheduling.models import Event, Job, Machine, Task
+
+# How far a chain of causes is followed; each step is one query for all events together.
+CHAIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event as a sentence, and the chain of sentences that led to it, nearest first."""
+
+    event: Event
+    sentence: str
+    because: tuple[str, ...] = ()
+
+
+def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[Told]:
+    """The newest events of a job, or of one of its tasks. At most `CHAIN` + 2 queries."""
+    rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
+    if index is not None:
+        rows = rows.filter(task_index=index)
+    return told(list(rows.order_by("-revision", "-seq")[:limit]))
+
+
+def incarnations_of(task: Task, *, limit: int = 100) -> list[Told]:
+    """Where a task has been: its placements and how each one ended, newest first."""
+    rows = Event.objects.filter(
+        cell_id=task.cell_id,
+        job_id=task.job_id,
+        task_index=task.index,
+        kind__in=["task.placed", "task.evicted", "task.ended", "task.gone"],
+    )
+    return told(list(rows.order_by("-revision", "-seq")[:limit]))
+
+
+def told(events: Sequence[Event]) -> list[Told]:
+    """Events of one cell as sentences with their causes."""
+    known = {(event.revision, event.seq): event for event in events}
+    front: Iterable[Event] = events
+    for _step in range(CHAIN):
+        wanted = {_cause(event) for event in front} - {None} - known.keys()
+        if not wanted:
+            break
+        places = Q(pk__in=[])
+        for revision, seq in sorted(place for place in wanted if place is not None):
+            places |= Q(revision=revision, seq=seq)
+        found = list(Event.objects.filter(places, cell_id=events[0].cell_id))
+        known |= {(event.revision, event.seq): event for event in found}
+        front = found
+    hostnames = _hostnames(known.values())
+    return [
+        Told(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames)))
+        for event in events
+    ]
+
+
+def _cause(event: Event) -> tuple[int, int] | None:
+    if event.caused_by_revision is None:
+        return None
+    return (event.caused_by_revision, event.caused_by_seq)
+
+
+def _chain(event: Event, known: dict[tuple[int, int], Event], hostnames: dict[int, str]) -> Iterable[str]:
+    for _step in range(CHAIN):
+        cause = known.get(_cause(event) or (0, -1))
+        if cause is None:
+            return
+        yield sentences.with_actor(cause, hostnames)
+        event = cause
+
+
+def _hostnames(events: Iterable[Event]) -> dict[int, str]:
+    ids = {event.machine_id for event in events if event.machine_id}
+    return dict(Machine.objects.filter(id__in=ids).values_list("id", "hostname")) if ids else {}

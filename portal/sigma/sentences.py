@@ -1,0 +1,178 @@
+"""Events of the journal as sentences for people. Pure but for translation; one small function a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from scheduling.models import Event
+
+_Data = Mapping[str, Any]
+_Hosts = Mapping[int, str]
+
+
+def of(event: Event, hostnames: _Hosts) -> str:
+    """What the event says. `hostnames` by machine id; a machine that is not in it shows by its number."""
+    tell = _SENTENCES.get(event.kind)
+    return tell(event.data, hostnames) if tell else event.kind
+
+
+def with_actor(event: Event, hostnames: _Hosts) -> str:
+    return _("%(what)s (by %(actor)s)") % {"what": of(event, hostnames), "actor": event.actor}
+
+
+def exit_of(exit: _Data | None) -> str:
+    """How processes ended, in words: "exit status 1", "signal 9 (out of memory)"."""
+    if not exit:
+        return ""
+    cause = str(exit.get("cause", "")).replace("-", " ")
+    if exit.get("signal"):
+        text = _("signal %d") % exit["signal"]
+    elif exit.get("status") is not None:
+        text = _("exit status %d") % exit["status"]
+    else:
+        return " – ".join(part for part in (cause, exit.get("detail", "")) if part)
+    if cause not in ("exited", "signaled"):
+        text = f"{text} ({cause})"
+    return f"{text} – {exit['detail']}" if exit.get("detail") else text
+
+
+def _host(data: _Data, hostnames: _Hosts) -> str:
+    return hostnames.get(data.get("machine_id", 0)) or _("machine %s") % data.get("machine_id", "?")
+
+
+def _task(data: _Data) -> str:
+    return _("task %d") % data["index"]
+
+
+def _tail(*parts: str | None) -> str:
+    told = "; ".join(part for part in parts if part)
+    return f": {told}" if told else ""
+
+
+def _job_submitted(data: _Data, hosts: _Hosts) -> str:
+    return _("job %(name)s was submitted at priority %(priority)d") % data
+
+
+def _job_rejected(data: _Data, hosts: _Hosts) -> str:
+    return _("a submission of %(name)s was refused: %(detail)s") % data
+
+
+def _job_changed(data: _Data, hosts: _Hosts) -> str:
+    return _("the job follows version %(spec_version)d of its spec, at priority %(priority)d") % data
+
+
+def _job_ended(data: _Data, hosts: _Hosts) -> str:
+    return _("the job ended: %s") % data["how"]
+
+
+def _tasks_added(data: _Data, hosts: _Hosts) -> str:
+    return _("tasks were added by version %d of the spec") % data["spec_version"]
+
+
+def _task_placed(data: _Data, hosts: _Hosts) -> str:
+    given = {"task": _task(data), "machine": _host(data, hosts), "number": data["incarnation"]}
+    told = _("%(task)s was placed on %(machine)s as incarnation %(number)d") % given
+    if data.get("victims"):
+        told += _(", preempting %d others") % len(data["victims"])
+    return told
+
+
+def _task_evicted(data: _Data, hosts: _Hosts) -> str:
+    given = {
+        "task": _task(data), "machine": _host(data, hosts), "cause": data["cause"].replace("-", " "),
+    }  # fmt: skip
+    told = _("%(task)s was evicted from %(machine)s by %(cause)s") % given
+    return told + _tail(data.get("detail"), exit_of(data.get("exit")))
+
+
+def _task_ended(data: _Data, hosts: _Hosts) -> str:
+    told = _("%(task)s ended: %(how)s") % {"task": _task(data), "how": data["how"]}
+    return told + _tail(data.get("detail"), exit_of(data.get("exit")))
+
+
+def _task_gone(data: _Data, hosts: _Hosts) -> str:
+    given = {"number": data["incarnation"], "task": _task(data), "machine": _host(data, hosts)}
+    told = _("the processes of incarnation %(number)d of %(task)s are gone from %(machine)s") % given
+    return told + _tail(exit_of(data.get("exit")))
+
+
+def _task_revived(data: _Data, hosts: _Hosts) -> str:
+    return _("%s is to run again") % _task(data)
+
+
+def _task_updated(data: _Data, hosts: _Hosts) -> str:
+    return _("%(task)s follows version %(version)d") % {
+        "task": _task(data),
+        "version": data["spec_version"],
+    }
+
+
+def _task_reported(data: _Data, hosts: _Hosts) -> str:
+    given = {"task": _task(data), "machine": _host(data, hosts), "phase": data["phase"]}
+    told = _("%(task)s is %(phase)s on %(machine)s") % given
+    health = "" if data.get("health") in ("", "unknown") else data["health"]
+    restarts = _("%d restarts") % data["restarts"] if data.get("restarts") else ""
+    return told + _tail(health, restarts, exit_of(data.get("exit")))
+
+
+def _update_started(data: _Data, hosts: _Hosts) -> str:
+    words = _("version %(from_version)d is being undone by version %(to_version)d") if data.get("undo") else _(
+        "an update from version %(from_version)d to %(to_version)d started"
+    )  # fmt: skip
+    return words % data
+
+
+def _update_ended(data: _Data, hosts: _Hosts) -> str:
+    return _("the update ended: %s") % data["how"] + _tail(data.get("detail"))
+
+
+def _machine_set(data: _Data, hosts: _Hosts) -> str:
+    return _("machine %(hostname)s joined or changed") % data
+
+
+def _machine_state(data: _Data, hosts: _Hosts) -> str:
+    told = _("%(machine)s is %(state)s") % {"machine": _host(data, hosts), "state": data["state"]}
+    return told + _tail(data.get("reason"))
+
+
+def _machine_removed(data: _Data, hosts: _Hosts) -> str:
+    return _("%s was removed") % _host(data, hosts) + _tail(data.get("reason"))
+
+
+def _lease_taken(data: _Data, hosts: _Hosts) -> str:
+    return _("%(holder)s took the lease %(scheduler)s, epoch %(epoch)d") % data
+
+
+def _cell_set(data: _Data, hosts: _Hosts) -> str:
+    return _("the settings of the cell changed")
+
+
+def _reservations_set(data: _Data, hosts: _Hosts) -> str:
+    return _("reservations of %d tasks changed") % len(data.get("tasks", ()))
+
+
+_SENTENCES: dict[str, Callable[[_Data, _Hosts], str]] = {
+    "cell.set": _cell_set,
+    "cell.lease": _lease_taken,
+    "machine.set": _machine_set,
+    "machine.state": _machine_state,
+    "machine.removed": _machine_removed,
+    "job.submitted": _job_submitted,
+    "job.rejected": _job_rejected,
+    "job.changed": _job_changed,
+    "job.ended": _job_ended,
+    "tasks.added": _tasks_added,
+    "task.placed": _task_placed,
+    "task.evicted": _task_evicted,
+    "task.ended": _task_ended,
+    "task.gone": _task_gone,
+    "task.revived": _task_revived,
+    "task.updated": _task_updated,
+    "task.reported": _task_reported,
+    "reservations.set": _reservations_set,
+    "update.started": _update_started,
+    "update.ended": _update_ended,
+}

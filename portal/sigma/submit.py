@@ -1,0 +1,118 @@
+"""Submit a job: paste a spec, see the plan, then do it. Errors stand by their fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+
+from portal.sigma.page import page
+from quota.errors import Refused
+from quota.permissions import Action, Principal, may
+from quota.selectors import tenants_visible
+from scheduling import selectors, spec
+from scheduling.models import Cell
+from scheduling.services.jobs import job_apply, spec_for
+from scheduling.services.plans import JobPlan, job_plan
+
+EXAMPLE = """\
+name: hello
+tasks: 3
+priority: 200
+task:
+  command: [python3, -m, http.server, $(port.http)]
+  limit: {cpu: 100m, ram: 64Mi, disk: 100Mi}
+  ports: [http]
+"""
+
+
+@page
+def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """GET: an empty form. POST `do=plan`: what would happen. POST `do=submit`: it happens."""
+    cells = list(selectors.cells_visible(principal).order_by("name")[:200])
+    names = tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]
+    tenants = [name for name in names if may(principal, Action.JOB_WRITE, tenant=name)]
+    context: dict[str, Any] = {
+        "cells": cells,
+        "tenants": tenants,
+        "text": request.POST.get("text", EXAMPLE),
+        "cell": request.POST.get("cell", request.GET.get("cell", "")),
+        "tenant": request.POST.get("tenant", request.GET.get("tenant", "")),
+    }
+    if request.method != "POST":
+        return render(request, "sigma/submit.html", context)
+    try:
+        cell = selectors.cell_named(principal, context["cell"])
+        wanted = spec_for(
+            principal=principal,
+            cell=cell,
+            file=_file(context["text"]),
+            tenant=context["tenant"],
+        )
+        if request.POST.get("do") == "submit":
+            return _apply(request, principal, cell, wanted)
+        plan = job_plan(principal=principal, cell=cell, job_spec=wanted)
+    except Refused as problem:
+        return render(request, "sigma/submit.html", {**context, "problem": problem}, status=problem.status)
+    context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": _steps(plan)}
+    status = plan.problem.status if plan.problem else 200
+    return render(request, "sigma/submit.html", context, status=status)
+
+
+def _apply(request: HttpRequest, principal: Principal, cell: Cell, wanted: spec.JobSpec) -> HttpResponse:
+    done = job_apply(principal=principal, cell=cell, job_spec=wanted)
+    told = {
+        "submitted": _("Job %s was submitted."),
+        "updated": _("Job %s is being updated."),
+        "unchanged": _("Job %s runs with this very spec already; nothing changed."),
+    }
+    messages.success(request, told[done.outcome] % wanted.name)
+    return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: a few bytes of those stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            place = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "aliases are not read here; write it out", place)
+        return super().compose_node(parent, index)
+
+
+def _file(text: str) -> dict[str, Any]:
+    """JSON or YAML as a mapping. Raises `Refused` that names the line."""
+    if len(text.encode()) > spec.MAX_BYTES:
+        raise _unreadable(_("longer than a job file may be (%d bytes)") % spec.MAX_BYTES)
+    try:
+        given = json.loads(text) if text.lstrip().startswith("{") else yaml.load(text, _PlainLoader)  # noqa: S506
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise _unreadable(_("neither JSON nor YAML: %s") % error) from error
+    if not isinstance(given, dict):
+        raise _unreadable(_("holds no job: a job has a name and a task"))
+    return given
+
+
+def _unreadable(why: str) -> Refused:
+    return Refused("invalid-spec", f"file: {why}", fields={"file": why})
+
+
+def _steps(plan: JobPlan) -> list[tuple[str, int, str]]:
+    """What happens to how many tasks, and to which."""
+    words = {
+        "added": _("will be added"),
+        "removed": _("will be ended"),
+        "restart": _("will be restarted, %d at a time at most") % max(plan.max_down, 1),
+        "in_place": _("will be changed where they are"),
+        "unchanged": _("stay as they are"),
+    }
+    return [
+        (words[name], share.count, ", ".join(f"{a}–{b}" if a != b else str(a) for a, b in share.ranges[:10]))
+        for name in words
+        if (share := plan.tasks.get(name)) is not None and share.count
+    ]

@@ -1,0 +1,35 @@
+"""One task: where it is, where it has been, and what it prints."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from portal.sigma import sentences
+from portal.sigma.page import page
+from portal.sigma.reads import jobs as reads
+from portal.sigma.reads.journal import events_of, incarnations_of
+from quota.permissions import Action, Principal, may
+from scheduling.models import Departure
+from scheduling.selectors import port_names, task_at
+
+
+@page
+def task(
+    request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int
+) -> HttpResponse:
+    job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
+    row = task_at(job, index)
+    names = port_names(job, [row]).get(row.spec_version) or []
+    context = {
+        "job": job,
+        "task": row,
+        "ports": list(zip(names, row.ports, strict=False)),
+        "exit": sentences.exit_of(row.exit),
+        "history": incarnations_of(row),
+        "events": events_of(job, index=index, limit=50),
+        "departures": list(Departure.objects.filter(task=row).select_related("machine")),
+        "logs": f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/",
+        "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
+    }
+    return render(request, "sigma/task.html", context)

@@ -1,0 +1,78 @@
+"""One's own tokens: issued with a secret that is shown once, listed, revoked."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from portal.sigma.page import page, page_of
+from quota.errors import Refused
+from quota.permissions import Principal, Scope
+from quota.selectors import tenant_named, tenants_visible, tokens_of
+from quota.services.access import token_issue, token_revoke
+
+PAGE_SIZE = 50
+DAYS = [7, 30, 90, 365]
+
+
+@never_cache
+@page
+def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """The secret is in the answer to the POST and nowhere else: no redirect, no message, no cache."""
+    context = {
+        "scopes": [scope.value for scope in Scope],
+        "days": DAYS,
+        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "now": timezone.now(),
+        "given": {"scopes": ["read", "write"], "days": "90"},
+    }
+    status = 200
+    if request.method == "POST":
+        post = request.POST
+        context["given"] = {
+            "name": post.get("name", ""),
+            "tenant": post.get("tenant", ""),
+            "scopes": post.getlist("scopes"),
+            "days": post.get("days", ""),
+        }
+        try:
+            context["issued"], context["secret"] = token_issue(
+                principal=principal,
+                user=request.user,
+                name=post.get("name", "")[:100],
+                scopes=post.getlist("scopes"),
+                tenant=tenant_named(principal, post["tenant"]) if post.get("tenant") else None,
+                expires_at=_expiry(post.get("days", "")),
+            )
+            status = 201
+        except Refused as problem:
+            context["problem"], status = problem, problem.status
+    context["page_obj"] = page_of(request, tokens_of(principal).order_by("-id"), PAGE_SIZE)
+    return render(request, "sigma/tokens.html", context, status=status)
+
+
+@page
+@require_POST
+def revoke(request: HttpRequest, principal: Principal, key: str) -> HttpResponse:
+    if not tokens_of(principal).filter(key=key).exists():
+        raise Refused("not-found", _("You have no token %s.") % key, status=404)
+    token = token_revoke(principal=principal, key=key)
+    messages.success(request, _("Token %s is revoked: it proves nothing any more.") % token.name)
+    return redirect("sigma:tokens")
+
+
+def _expiry(days: str) -> dt.datetime | None:
+    if not days:
+        return None
+    if days not in map(str, DAYS):
+        raise Refused(
+            "invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")}
+        )
+    return timezone.now() + dt.timedelta(days=int(days))

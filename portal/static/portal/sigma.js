@@ -1,0 +1,199 @@
+// Sigma's own behaviour: live regions, relative times, log tails, copying. Pages read fine without it.
+"use strict";
+
+(() => {
+  const RETRY_MS = 500, RETRY_MOST_MS = 15000, RESYNC_EVERY_MS = 2000, ANNOUNCE_EVERY_MS = 5000, LOG_EVERY_MS = 1500;
+
+  // ---- times: "3 min. ago", kept moving -------------------------------------------------------------
+  const relative = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "always", style: "short" });
+  const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+
+  function showTimes(root) {
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const seconds = (new Date(time.dateTime) - Date.now()) / 1000;
+      const [unit, size] = UNITS.find(([, least]) => Math.abs(seconds) >= least) || UNITS[3];
+      time.textContent = relative.format(Math.trunc(seconds / size) || -0, unit);
+    }
+  }
+
+  // Replace an element; a link in it that had the focus keeps it.
+  function swap(old, fresh) {
+    const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    showTimes(fresh);
+    old.replaceWith(fresh);
+    if (focused) fresh.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  // ---- live regions ----------------------------------------------------------------------------------
+  // The server sends {seq, revision, rows, parts, resync}. Rows and parts replace the elements of their ids. After
+  // a gap, a reconnection, or news that rows alone don't tell, the region is read again as a whole.
+  class Region {
+    constructor(element) {
+      this.path = element.dataset.live;
+      this.name = element.dataset.liveRegion;
+      this.revision = Number(element.dataset.revision);
+      this.seq = null;
+      this.held = null; // messages that came while the region is being read again
+      this.retry = RETRY_MS;
+      this.lastResync = 0;
+      this.lastSaid = 0;
+      this.status = document.querySelector("[data-live-status]");
+      this.connect();
+    }
+
+    get element() {
+      return document.querySelector(`[data-live-region="${this.name}"]`);
+    }
+
+    connect() {
+      const url = new URL(this.path, location.href);
+      url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+      url.searchParams.set("revision", this.revision);
+      const socket = new WebSocket(url);
+      socket.addEventListener("message", (event) => this.take(JSON.parse(event.data)));
+      socket.addEventListener("close", (event) => this.closed(event));
+    }
+
+    closed(event) {
+      this.seq = null;
+      if (event.code >= 4400 && event.code < 4500) {
+        this.say("off", `${this.status.dataset.saidClosed}: ${event.reason}`);
+        return;
+      }
+      this.say("off", this.status.dataset.saidWaiting);
+      setTimeout(() => this.connect(), this.retry * (0.5 + Math.random()));
+      this.retry = Math.min(this.retry * 2, RETRY_MOST_MS);
+    }
+
+    take(message) {
+      if (message.hello) {
+        this.seq = message.seq;
+        this.retry = RETRY_MS;
+        this.say("on", this.status.dataset.saidLive);
+        if (message.resync) this.resync();
+        return;
+      }
+      const gap = this.seq === null || message.seq !== this.seq + 1;
+      this.seq = message.seq;
+      if (this.held) this.held.push(message);
+      else this.apply(message);
+      if (gap || message.resync) this.resync();
+    }
+
+    apply(message) {
+      for (const [id, html] of Object.entries(message.rows || {})) this.replace(id, html, true);
+      for (const [id, html] of Object.entries(message.parts || {})) this.replace(id, html, false);
+      this.revision = Math.max(this.revision, message.revision);
+      this.announce();
+    }
+
+    replace(id, html, mark) {
+      const old = document.getElementById(id);
+      if (!old) return;
+      const holder = document.createElement("template");
+      holder.innerHTML = html.trim();
+      const fresh = holder.content.firstElementChild;
+      if (mark) fresh.classList.add("changed");
+      swap(old, fresh);
+    }
+
+    resyncLater() {
+      clearTimeout(this.later);
+      this.later = setTimeout(() => this.resync(), RESYNC_EVERY_MS);
+    }
+
+    async resync() {
+      if (this.held) return this.resyncLater();
+      const wait = this.lastResync + RESYNC_EVERY_MS * (1 + Math.random() / 2) - Date.now();
+      if (wait > 0) {
+        clearTimeout(this.later);
+        this.later = setTimeout(() => this.resync(), wait);
+        return;
+      }
+      this.lastResync = Date.now();
+      this.held = [];
+      try {
+        const answer = await fetch(location.href, { headers: { "X-Live": "resync" } });
+        if (!answer.ok) throw new Error(String(answer.status));
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const fresh = page.querySelector(`[data-live-region="${this.name}"]`);
+        if (fresh) {
+          swap(this.element, document.adoptNode(fresh));
+          this.revision = Number(this.element.dataset.revision);
+        }
+      } catch (error) {
+        console.warn("live page not read again:", error);
+        this.resyncLater();
+      }
+      const held = this.held;
+      this.held = null;
+      for (const message of held) if (message.revision > this.revision) this.apply(message);
+    }
+
+    say(how, text) {
+      this.status.classList.toggle("on", how === "on");
+      this.status.classList.toggle("off", how === "off");
+      this.status.querySelector("[data-live-text]").textContent = text;
+    }
+
+    // For screen readers: one sentence now and then, not every row.
+    announce() {
+      const part = this.element.querySelector("[data-announce]");
+      if (!part || Date.now() - this.lastSaid < ANNOUNCE_EVERY_MS) return;
+      this.lastSaid = Date.now();
+      this.say("on", `${this.status.dataset.saidLive}: ${part.dataset.announce}`);
+    }
+  }
+
+  // ---- logs ------------------------------------------------------------------------------------------
+  function followLog(box) {
+    const text = box.querySelector("[data-logs-text]");
+    const stream = box.querySelector("[data-logs-stream]");
+    const follow = box.querySelector("[data-logs-follow]");
+    let offset = -65536, generation = 0, shown = "";
+
+    async function read(mine) {
+      if (mine !== generation) return;
+      if (follow.checked || offset < 0) {
+        try {
+          const url = `${box.dataset.logs}?stream=${stream.value}&offset=${offset}`;
+          const answer = await fetch(url, { headers: { Accept: "application/json" } });
+          const chunk = await answer.json();
+          if (mine !== generation) return;
+          if (!answer.ok) throw new Error(chunk.detail || String(answer.status));
+          offset = chunk.end;
+          shown = (shown + chunk.text).slice(-262144);
+          const atEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
+          if (chunk.text || !shown) text.textContent = shown || box.dataset.saidEmpty;
+          if (atEnd) text.scrollTop = text.scrollHeight;
+        } catch (error) {
+          if (!shown) text.textContent = `${box.dataset.saidFailed} ${error.message}`;
+        }
+      }
+      setTimeout(() => read(mine), document.hidden ? LOG_EVERY_MS * 5 : LOG_EVERY_MS);
+    }
+
+    stream.addEventListener("change", () => {
+      offset = -65536;
+      shown = "";
+      read(++generation);
+    });
+    read(generation);
+  }
+
+  // ---- copy ------------------------------------------------------------------------------------------
+  function offerCopy(button) {
+    if (!navigator.clipboard) return;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+      button.textContent = button.dataset.said;
+    });
+  }
+
+  showTimes(document);
+  setInterval(() => showTimes(document), 10000);
+  for (const region of document.querySelectorAll("[data-live]")) new Region(region);
+  for (const box of document.querySelectorAll("[data-logs]")) followLog(box);
+  for (const button of document.querySelectorAll("[data-copy]")) offerCopy(button);
+})();

@@ -1,0 +1,138 @@
+"""How pages write times, quantities, states and bars. Every colour is paired with a word."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django import template
+from django.template.context import Context
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop, ngettext
+from unfold.settings import get_config
+from unfold.utils import convert_color
+
+from portal.sigma.sentences import exit_of
+from quota.resources import NAMES, describe
+
+register = template.Library()
+
+# Tone of a state: its colour. The word itself always stands beside it.
+_TONES = {
+    "up": "good", "running": "good", "healthy": "good", "done": "good", "finished": "good", "active": "good",
+    "pending": "wait", "assigned": "wait", "installing": "wait", "starting": "wait", "stopping": "wait",
+    "draining": "wait", "open": "wait", "backoff": "bad", "down": "bad", "failed": "bad", "unhealthy": "bad",
+    "stopped": "bad", "expired": "bad", "revoked": "bad",
+}  # fmt: skip
+_WORDS = [
+    gettext_noop(word)
+    for word in (
+        "up", "running", "placed", "healthy", "unhealthy", "unknown", "done", "finished", "active", "pending",
+        "assigned", "installing", "starting", "stopping", "draining", "open", "backoff", "down", "failed",
+        "killed", "stopped", "expired", "revoked", "dead", "ended", "removed", "superseded",
+    )
+]  # fmt: skip
+
+
+@register.simple_tag
+def brand_colours() -> SafeString:
+    """Unfold's colour variables, for pages that are not the admin's."""
+    config = get_config()
+    lines = format_html_join(
+        "",
+        "--color-{}-{}:{};",
+        (
+            (name, weight, SafeString(convert_color(value)))
+            for name, weights in config["COLORS"].items()
+            for weight, value in weights.items()
+        ),
+    )
+    return format_html("<style>:root{{--border-radius:{};{}}}</style>", config["BORDER_RADIUS"], lines)
+
+
+@register.filter
+def ago(value: dt.datetime | None) -> SafeString | str:
+    """A time as people read it, with the exact one beside it. The page's script keeps it moving."""
+    if value is None:
+        return "–"
+    exact = timezone.localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z")
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', value.isoformat(), exact, _relative(value, timezone.now())
+    )
+
+
+@register.filter
+def exact(value: dt.datetime | None) -> str:
+    """A time with its zone."""
+    return timezone.localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z") if value else "–"
+
+
+@register.filter
+def quantity(value: int, resource: str) -> str:
+    """`{{ 67108864|quantity:"ram" }}` is 64 MiB."""
+    return describe(NAMES.index(resource), int(value))
+
+
+@register.filter
+def exit_words(value: dict[str, Any] | None) -> str:
+    """How the processes of a task ended, in words."""
+    return exit_of(value)
+
+
+@register.simple_tag
+def state(word: str, text: str = "") -> SafeString | str:
+    """A state as a coloured label; `text` when it should read otherwise."""
+    if not word:
+        return "–"
+    return format_html('<span class="tag tag-{}">{}</span>', _TONES.get(word, "plain"), text or _(word))
+
+
+@register.inclusion_tag("sigma/parts/bar.html")
+def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
+    """Used of total as a bar and in words. A total of 0 shows as nothing granted."""
+    percent = min(100.0, 100.0 * used / total) if total else (100.0 if used else 0.0)
+    index = NAMES.index(resource)
+    return {
+        "label": label,
+        "resource": resource,
+        "used": describe(index, used),
+        "total": describe(index, total),
+        "percent": round(percent),
+        "tone": "bad" if used > total else "wait" if percent >= 90 else "good",
+    }
+
+
+@register.simple_tag(takes_context=True)
+def current(context: Context, *names: str) -> SafeString | str:
+    """` aria-current="page"` where the page is one of these."""
+    match = getattr(context.get("request"), "resolver_match", None)
+    here = match is not None and match.namespace == "sigma" and match.url_name in names
+    return SafeString(' aria-current="page"') if here else ""
+
+
+@register.simple_tag(takes_context=True)
+def query(context: Context, **changes: Any) -> str:
+    """This page's query string with some values changed; empty ones go."""
+    given = context["request"].GET.copy()
+    for name, value in changes.items():
+        given[name] = value
+    for name in [name for name, value in given.items() if value in ("", None)]:
+        del given[name]
+    return f"?{given.urlencode()}" if given else "?"
+
+
+def _relative(value: dt.datetime, now: dt.datetime) -> str:
+    seconds = (now - value).total_seconds()
+    span = int(abs(seconds))
+    if span < 60:
+        text = ngettext("%d sec.", "%d sec.", span) % span
+    elif span < 3600:
+        text = ngettext("%d min.", "%d min.", span // 60) % (span // 60)
+    elif span < 86400:
+        text = ngettext("%d hr.", "%d hr.", span // 3600) % (span // 3600)
+    else:
+        text = ngettext("%d day", "%d days", span // 86400) % (span // 86400)
+    return _("%s ago") % text if seconds >= 0 else _("in %s") % text

@@ -1,0 +1,28 @@
+"""The SRE console's pages of cells, machines, jobs, tasks and the journal. `portal.admin_site` registers them."""
+
+from __future__ import annotations
+
+from django.db.models import Model
+from unfold.admin import ModelAdmin
+
+from scheduling import models
+from scheduling.admin.cells import CellAdmin, JoinTokenAdmin, LeaseAdmin
+from scheduling.admin.events import EventAdmin
+from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
+from scheduling.admin.machines import MachineAdmin
+from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, TaskAdmin
+
+PAGES: dict[type[Model], type[ModelAdmin]] = {
+    models.Cell: CellAdmin,
+    models.Machine: MachineAdmin,
+    models.Job: JobAdmin,
+    models.Task: TaskAdmin,
+    models.Event: EventAdmin,
+    models.Update: UpdateAdmin,
+    models.JobSpec: SpecAdmin,
+    models.PendingVerdict: VerdictAdmin,
+    models.Departure: DepartureAdmin,
+    models.CrashedPair: CrashedPairAdmin,
+    models.Lease: LeaseAdmin,
+    models.JoinToken: JoinTokenAdmin,
+}

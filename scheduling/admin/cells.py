@@ -1,0 +1,139 @@
+"""Cells: made and set through services; leases and join tokens to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django import forms
+from django.contrib import messages
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
+
+from quota.admin import FactsAdmin, ServiceAdmin, principal_of
+from quota.errors import Refused
+from scheduling import config
+from scheduling.models import Cell
+from scheduling.services.cells import cell_create, cell_set
+from scheduling.services.machines import join_token_issue
+
+
+class JoinTokenForm(forms.Form):
+    uses = forms.IntegerField(
+        label=gettext_lazy("Machines that may join with it"),
+        initial=1,
+        min_value=1,
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+    hours = forms.IntegerField(
+        label=gettext_lazy("Hours until it runs out"),
+        initial=1,
+        min_value=1,
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+
+
+class CellAdmin(ServiceAdmin):
+    list_display = ["name", "cluster", "site", "revision", "created_at"]
+    search_fields = ["name", "cluster", "site"]
+    readonly_fields = (
+        "revision", "history_id", "history_ordinal", "extra_resources", "created_at", "in_force", "leases_shown",
+    )  # fmt: skip
+    fields_fixed = ("name", "cluster", "site")
+    actions_detail = ["join_token"]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        first = [(None, {"fields": ["name", "cluster", "site", "settings"]})]
+        if obj is None:
+            return first
+        state = ["revision", "history_id", "history_ordinal", "extra_resources", "created_at", "leases_shown"]
+        return [*first, (_("In force"), {"fields": ["in_force"]}), (_("State"), {"fields": state})]
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        principal, settings = principal_of(request), given["settings"] or {}
+        if row is not None:
+            return cell_set(principal=principal, cell=Cell.objects.get(pk=row.pk), settings=settings)
+        return cell_create(
+            principal=principal,
+            name=given["name"],
+            cluster=given["cluster"],
+            site=given["site"],
+            settings=settings,
+        )
+
+    @display(description=gettext_lazy("settings with defaults"))
+    def in_force(self, cell: Cell) -> SafeString:
+        settings = msgspec.to_builtins(
+            config.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
+        )
+        return _lines((name, value) for name, value in settings.items())
+
+    @display(description=gettext_lazy("leases"))
+    def leases_shown(self, cell: Cell) -> SafeString | str:
+        rows = [
+            (
+                lease.scheduler,
+                f"{lease.holder or '–'}, epoch {lease.epoch}, until {lease.expires_at:%F %T} UTC",
+            )
+            for lease in cell.leases.all()
+        ]
+        return _lines(rows) if rows else _("nobody has run a scheduler yet")
+
+    @action(description=gettext_lazy("Issue a join token"), url_path="join-token", icon="key")
+    def join_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """A form; the token itself is in the answer to the POST and nowhere else."""
+        cell = self.get_object(request, object_id)
+        if cell is None or not self.has_change_permission(request):
+            messages.error(request, _("There is no such cell."))
+            return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_changelist"))
+        form = JoinTokenForm(request.POST or None)
+        token = problem = ""
+        if request.method == "POST" and form.is_valid():
+            try:
+                token = join_token_issue(
+                    principal=principal_of(request),
+                    cell=cell,
+                    uses=form.cleaned_data["uses"],
+                    ttl_s=form.cleaned_data["hours"] * 3600,
+                )
+            except Refused as refusal:
+                problem = refusal.detail
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Issue a join token for cell %s") % cell,
+            "form": form,
+            "token": token,
+            "problem": problem,
+            "opts": self.opts,
+        }
+        answer = TemplateResponse(request, "console/join_token.html", context)
+        answer["Cache-Control"] = "no-store"
+        return answer
+
+
+class LeaseAdmin(FactsAdmin):
+    list_display = ["cell", "scheduler", "holder", "epoch", "expires_at"]
+    list_select_related = ["cell"]
+    list_filter = ["cell"]
+
+
+class JoinTokenAdmin(FactsAdmin):
+    """Neither secret nor digest: the token was shown once."""
+
+    list_display = ["key", "cell", "uses_left", "created_by", "created_at", "expires_at"]
+    list_select_related = ["cell"]
+    list_filter = ["cell"]
+    fields = ["key", "cell", "uses_left", "created_by", "created_at", "expires_at"]
+
+
+def _lines(pairs: Any) -> SafeString:
+    return format_html("<dl>{}</dl>", format_html_join("", "<div><dt>{}: <b>{}</b></dt></div>", pairs))

@@ -1,0 +1,129 @@
+"""The journal: newest first, by revision, never counted. A number in the search goes back to that revision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.views.main import ChangeList as DjangoChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+from unfold.decorators import display
+from unfold.paginator import InfinitePaginator
+from unfold.views import ChangeList
+
+from quota.admin import FactsAdmin
+from scheduling.core.events import Event as AnyEvent
+from scheduling.models import Cell, Event, Job, Machine
+
+
+class CellFilter(SimpleListFilter):
+    """Events hold plain ids, so the filter's choices come from the cells."""
+
+    title = _("cell")
+    parameter_name = "cell_id"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(pk), name) for pk, name in Cell.objects.values_list("id", "name")[:200]]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
+        value = self.value() or ""
+        return queryset.filter(cell_id=int(value)) if value.isdigit() else queryset
+
+
+class KindFilter(SimpleListFilter):
+    """Choices from the closed vocabulary, not from a walk over the journal."""
+
+    title = _("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        tags = (str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
+        return [(tag, tag) for tag in sorted(tags)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
+        return queryset.filter(kind=self.value()) if self.value() else queryset
+
+
+class EventList(ChangeList):
+    """Adds the names behind the ids of one page: three queries."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        events = list(self.result_list)
+        cells = dict(Cell.objects.filter(id__in={e.cell_id for e in events}).values_list("id", "name"))
+        jobs = dict(Job.objects.filter(id__in={e.job_id for e in events}).values_list("id", "name"))
+        hosts = dict(
+            Machine.objects.filter(id__in={e.machine_id for e in events}).values_list("id", "hostname")
+        )
+        for event in events:
+            event.names = (cells.get(event.cell_id), jobs.get(event.job_id), hosts.get(event.machine_id))
+        self.result_list = events
+
+
+class EventAdmin(FactsAdmin):
+    list_display = [
+        "place",
+        "time",
+        "kind",
+        "about",
+        "machine_shown",
+        "actor",
+        "request_id",
+        "cause",
+        "data_shown",
+    ]
+    list_filter = [CellFilter, KindFilter]
+    list_display_links = None
+    list_per_page = 100
+    list_fullwidth = True
+    ordering = ["-cell_id", "-revision", "-seq"]
+    paginator = InfinitePaginator
+    search_fields = ["actor"]
+    search_help_text = _("a revision, to go back from there, or an actor")
+    sortable_by = ()
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[DjangoChangeList]:
+        return EventList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Event], search_term: str
+    ) -> tuple[QuerySet[Event], bool]:
+        term = search_term.strip()
+        if term.isdigit() and len(term) < 19:
+            return queryset.filter(revision__lte=int(term)), False
+        return (queryset.filter(actor=term) if term else queryset), False
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> None:
+        """No page of its own: a row's place is (cell, revision, sequence), and the list shows all of it."""
+        return None
+
+    @display(description=_("revision"))
+    def place(self, event: Any) -> str:
+        return f"{event.names[0] or event.cell_id} {event.revision}.{event.seq}"
+
+    @display(description=_("about"))
+    def about(self, event: Any) -> str:
+        if event.job_id is None:
+            return "–"
+        job = event.names[1] or f"job {event.job_id}"
+        return job if event.task_index is None else f"{job}/{event.task_index}"
+
+    @display(description=_("machine"))
+    def machine_shown(self, event: Any) -> str:
+        return event.names[2] or "–"
+
+    @display(description=_("caused by"))
+    def cause(self, event: Event) -> str:
+        if event.caused_by_revision is None:
+            return "–"
+        return f"{event.caused_by_revision}.{event.caused_by_seq}"
+
+    @display(description=_("data"))
+    def data_shown(self, event: Event) -> SafeString:
+        text = msgspec.json.encode({k: v for k, v in event.data.items() if k != "kind"}).decode()
+        return format_html('<span title="{}">{}</span>', text[:2000], text[:90])

@@ -1,0 +1,96 @@
+"""Jobs, their specs, updates and verdicts: to look at, and jobs to kill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.decorators import display
+from unfold.paginator import InfinitePaginator
+
+from quota.admin import FactsAdmin, principal_of, vector_text
+from scheduling.admin.acting import act_with_reason
+from scheduling.core.states import JobState
+from scheduling.models import Job, PendingVerdict
+from scheduling.services.jobs import job_kill
+
+
+class JobAdmin(FactsAdmin):
+    list_display = [
+        "name", "cell", "tenant", "state_shown", "outcome", "priority", "band", "tasks_up", "tasks_running",
+        "tasks_pending", "tasks_dead", "tasks_total", "requested_shown", "submitted_by", "created_at",
+    ]  # fmt: skip
+    list_filter = ["state", "cell", "band", "latency_sensitive", "outcome"]
+    list_select_related = ["cell", "tenant"]
+    search_fields = ["name", "tenant__name", "=uid"]
+    ordering = ["-id"]
+    fields = [
+        "uid", "cell", "tenant", "name", "kind", "state_shown", "outcome", "priority", "band",
+        "latency_sensitive", "labels", "port_names", "spec_version", "requested_shown", "tasks_total",
+        "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "submitted_by", "created_at", "ended_at",
+    ]  # fmt: skip
+    actions = ["kill"]
+
+    @display(
+        description=gettext_lazy("state"),
+        ordering="state",
+        label={JobState.RUNNING.value: "success", JobState.PENDING.value: "warning"},
+    )
+    def state_shown(self, job: Job) -> str:
+        return job.state
+
+    @display(description=gettext_lazy("asked for"))
+    def requested_shown(self, job: Job) -> str:
+        return vector_text(job.requested, most=3)
+
+    def kill(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows,
+            action="kill",
+            title=_("Kill jobs"),
+            warning=_("All their tasks are stopped for good."),
+            act=lambda row, reason: job_kill(principal=principal, job=row, reason=reason),
+        )
+
+    kill.short_description = gettext_lazy("Kill")
+
+
+class SpecAdmin(FactsAdmin):
+    list_display = ["job", "version", "actor", "created_at"]
+    list_select_related = ["job"]
+    search_fields = ["job__name"]
+    ordering = ["-id"]
+    paginator = InfinitePaginator
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        lists = request.resolver_match is not None and request.resolver_match.url_name.endswith("_changelist")
+        return rows.defer("spec") if lists else rows
+
+
+class UpdateAdmin(FactsAdmin):
+    list_display = [
+        "job", "from_version", "to_version", "state", "undo", "max_down", "disruptions", "detail", "actor",
+        "created_at", "ended_at",
+    ]  # fmt: skip
+    list_filter = ["state", "undo"]
+    list_select_related = ["job"]
+    search_fields = ["job__name"]
+    ordering = ["-id"]
+
+
+class VerdictAdmin(FactsAdmin):
+    list_display = ["job", "revision", "at", "classes"]
+    list_select_related = ["job"]
+    search_fields = ["job__name"]
+    ordering = ["-at"]
+
+    @display(description=gettext_lazy("classes of tasks"))
+    def classes(self, verdict: PendingVerdict) -> int:
+        return len(verdict.whys)

@@ -1,0 +1,100 @@
+"""Machines: watched, drained and brought back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.decorators import display
+
+from quota.admin import FactsAdmin, principal_of, vector_text
+from scheduling.admin.acting import act_with_reason
+from scheduling.core.states import MachineStatus
+from scheduling.models import Machine
+from scheduling.services.machines import machine_drain, machine_remove, machine_undrain
+
+
+class MachineAdmin(FactsAdmin):
+    list_display = [
+        "hostname", "cell", "state_shown", "reason", "rack", "power_domain", "platform", "capacity_shown",
+        "tasks_shown", "software", "in_quarantine",
+    ]  # fmt: skip
+    list_filter = ["state", "cell", "platform"]
+    list_select_related = ["cell"]
+    search_fields = ["hostname", "=rack", "=power_domain", "=address"]
+    fields = [
+        "cell", "hostname", "address", "state_shown", "reason", "capacity_shown", "platform", "rack",
+        "power_domain", "attributes", "port_low", "port_high", "session", "boot_id", "software", "quarantined",
+        "joined_at",
+    ]  # fmt: skip
+    actions = ["drain", "undrain", "remove"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Machine]:
+        return super().get_queryset(request).annotate(tasks_there=Count("tasks"))
+
+    @display(
+        description=gettext_lazy("state"),
+        ordering="state",
+        label={
+            MachineStatus.UP.value: "success",
+            MachineStatus.DRAINING.value: "warning",
+            MachineStatus.DOWN.value: "danger",
+        },
+    )
+    def state_shown(self, machine: Machine) -> str:
+        return machine.state
+
+    @display(description=gettext_lazy("capacity"))
+    def capacity_shown(self, machine: Machine) -> str:
+        return vector_text(machine.capacity, most=3)
+
+    @display(description=gettext_lazy("tasks"))
+    def tasks_shown(self, machine: Any) -> int:
+        return int(machine.tasks_there)
+
+    @display(description=gettext_lazy("in quarantine"))
+    def in_quarantine(self, machine: Machine) -> int:
+        return len(machine.quarantined)
+
+    def drain(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows,
+            action="drain",
+            title=_("Drain machines"),
+            warning=_("They take no new tasks, and their tasks leave at the cell's rate."),
+            act=lambda row, reason: machine_drain(principal=principal, machine=row, reason=reason),
+        )
+
+    def undrain(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows,
+            action="undrain",
+            title=_("Undrain machines"),
+            warning=_("They take tasks again."),
+            act=lambda row, reason: machine_undrain(principal=principal, machine=row, reason=reason),
+        )
+
+    def remove(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows,
+            action="remove",
+            title=_("Remove machines"),
+            warning=_("They are forgotten for good and their secrets are void. Drain them first."),
+            act=lambda row, reason: machine_remove(principal=principal, machine=row, reason=reason),
+        )
+
+    drain.short_description = gettext_lazy("Drain")
+    undrain.short_description = gettext_lazy("Undrain")
+    remove.short_description = gettext_lazy("Remove for good")

@@ -1,0 +1,64 @@
+"""Tasks, and what is left of them on machines. There may be millions: lists are paged without counting."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+from unfold.decorators import display
+from unfold.paginator import InfinitePaginator
+
+from quota.admin import FactsAdmin, vector_text
+from scheduling.models import CrashedPair, Departure, Task
+
+
+class TaskAdmin(FactsAdmin):
+    list_display = [
+        "name_shown", "cell", "state", "phase", "health", "up", "machine", "ports", "incarnation",
+        "spec_version", "restarts", "evictions", "outcome", "since",
+    ]  # fmt: skip
+    list_filter = ["state", "phase", "health", "cell", "outcome"]
+    list_select_related = ["cell", "job", "machine"]
+    search_fields = ["=job__name", "=machine__hostname"]
+    ordering = ["-id"]
+    paginator = InfinitePaginator
+    fields = [
+        "cell", "job", "index", "state", "phase", "health", "up", "machine", "incarnation", "spec_version",
+        "limit_shown", "reservation_shown", "ports", "restarts", "evictions", "outcome", "exit", "detail", "since",
+    ]  # fmt: skip
+
+    @display(description=_("task"), ordering="id")
+    def name_shown(self, task: Task) -> str:
+        return f"{task.job.name}/{task.index}"
+
+    @display(description=_("limit"))
+    def limit_shown(self, task: Task) -> str:
+        return vector_text(task.limit)
+
+    @display(description=_("reservation"))
+    def reservation_shown(self, task: Task) -> str:
+        return vector_text(task.reservation)
+
+
+class DepartureAdmin(FactsAdmin):
+    list_display = ["task_shown", "incarnation", "machine", "cause", "notice_s", "ports", "since"]
+    list_select_related = ["task__job", "machine"]
+    list_filter = ["cause"]
+    search_fields = ["=task__job__name", "=machine__hostname"]
+    ordering = ["-since"]
+    paginator = InfinitePaginator
+    fields = ["task_shown", "incarnation", "machine", "cause", "notice_s", "ports", "since"]
+
+    @display(description=_("task"))
+    def task_shown(self, departure: Departure) -> str:
+        return f"{departure.task.job.name}/{departure.task.index}"
+
+
+class CrashedPairAdmin(FactsAdmin):
+    list_display = ["task_shown", "machine", "at"]
+    list_select_related = ["task__job", "machine"]
+    ordering = ["-at"]
+    paginator = InfinitePaginator
+    fields = ["task_shown", "machine", "at"]
+
+    @display(description=_("task"))
+    def task_shown(self, pair: CrashedPair) -> str:
+        return f"{pair.task.job.name}/{pair.task.index}"
