@@ -1,0 +1,263 @@
+"""Machines drain, go down, come back and leave; silence is believed only within bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from quota.errors import Conflict, Forbidden, Refused
+from quota.models import CellCapacity
+from quota.permissions import Principal
+from scheduling import journal
+from scheduling.config import CellSettings
+from scheduling.core import events
+from scheduling.core.requirement import task_id
+from scheduling.link import contact
+from scheduling.link.contact import Contacts
+from scheduling.models import Departure, Machine, Task
+from scheduling.services import machines, transitions
+from scheduling.services.contact import Silence
+from scheduling.services.transitions import Observation, Placement
+from tests.integration import rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+EVE = Principal("eve")
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture
+def machine(cell):
+    return rows.a_machine(cell)
+
+
+def placed(cell, machine, *, tasks: int = 3, up: bool = True, name: str = "jfoo"):
+    job = rows.a_job(cell, rows.a_tenant(), name, tasks=tasks)
+    ids = [task_id(job.id, index) for index in range(tasks)]
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_place(
+            entry, [Placement(identity, machine.id, ports=(20000 + n,)) for n, identity in enumerate(ids)]
+        )
+        if up:
+            transitions.tasks_observe(
+                entry, [Observation(identity, 1, "up", "unknown", up=True, restarts=0) for identity in ids]
+            )
+    return job
+
+
+def running(job) -> int:
+    return Task.objects.filter(job=job, state="running").count()
+
+
+def newest(cell, kind):
+    found = [record for record in journal.tail(cell.id, after=0) if isinstance(record.event, kind)]
+    return found[-1]
+
+
+def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machine) -> None:
+    job = placed(cell, machine, tasks=25)  # a tenth may be down: 2
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    assert machine.state == "draining"
+    assert machines.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 2
+    assert machines.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
+    evicted = newest(cell, events.TaskEvicted)
+    assert (evicted.event.cause, evicted.event.detail) == (
+        "machine-shutdown", "machine m1 is being drained: new disk",
+    )  # fmt: skip
+    drain = newest(cell, events.MachineState)
+    assert evicted.caused_by == journal.Cause(drain.revision, drain.seq)
+    assert Departure.objects.filter(machine=machine).count() == 2
+    assert running(job) == 23
+
+
+def test_tasks_that_are_not_up_leave_a_draining_machine_freely(cell, machine) -> None:
+    placed(cell, machine, tasks=5, up=False)
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    assert machines.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 5
+
+
+def test_tasks_of_a_machine_that_is_down_are_evicted_at_the_cells_rate(cell, machine) -> None:
+    job = placed(cell, machine, tasks=12)
+    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    settings = CellSettings(evictions_per_s=5.0)
+    assert machines.tasks_leave(cell.id, settings, seconds=1.0) == 5
+    assert machines.tasks_leave(cell.id, settings, seconds=2.0) == 7
+    assert machines.tasks_leave(cell.id, settings, seconds=1.0) == 0
+    assert running(job) == 0
+    evicted = newest(cell, events.TaskEvicted).event
+    assert (evicted.cause, evicted.gone) == ("machine-failure", False)
+
+
+def test_a_rate_of_nothing_stops_evictions(cell, machine) -> None:
+    placed(cell, machine)
+    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    assert machines.tasks_leave(cell.id, CellSettings(evictions_per_s=0.0), seconds=1.0) == 0
+
+
+def test_the_same_wish_twice_is_one_event(cell, machine) -> None:
+    for _ in range(2):
+        machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+        before = journal.newest(cell.id)
+    assert journal.newest(cell.id) == before
+    machines.machine_undrain(principal=rows.ME, machine=machine)
+    assert machine.state == "up"
+
+
+def test_a_machine_that_was_draining_drains_on_when_it_comes_back(cell, machine) -> None:
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    machines.machine_up(principal=rows.ME, machine=machine)
+    assert machine.state == "draining"
+    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    machines.machine_undrain(principal=rows.ME, machine=machine)
+    assert machine.state == "down"
+    assert newest(cell, events.MachineState).event.state == "down"
+    machines.machine_up(principal=rows.ME, machine=machine)
+    assert machine.state == "up"
+
+
+def test_a_busy_machine_is_not_removed_and_a_dead_one_is(cell, machine) -> None:
+    job = placed(cell, machine)
+    with pytest.raises(Conflict, match="3 tasks run on m1; drain it"):
+        machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
+    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    machines.tasks_evict_from(cell.id, 1)
+    machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
+    assert (machine.state, machine.secret_digest) == ("removed", "")
+    assert (running(job), Departure.objects.count()) == (0, 0)
+    assert newest(cell, events.MachineRemoved).event.machine_id == machine.id
+    assert CellCapacity.objects.get(cell="cc").capacity == [0] * 6
+    with pytest.raises(Conflict, match="machine m1 was removed"):
+        machines.machine_drain(principal=rows.ME, machine=machine, reason="again")
+
+
+def test_facts_are_changed_checked_and_published(cell, machine) -> None:
+    machines.machine_set(principal=rows.ME, machine=machine, capacity={"cpu": 8000, "ram": 2**34}, rack="r9")
+    assert (machine.capacity[:2], machine.rack) == ([8000, 2**34], "r9")
+    assert CellCapacity.objects.get(cell="cc").capacity[0] == 8000
+    before = journal.newest(cell.id)
+    machines.machine_set(principal=rows.ME, machine=machine, rack="r9")
+    assert journal.newest(cell.id) == before
+    for wrong, field in (({"capacity": {"cpu": -1}}, "capacity.cpu"), ({"wheels": 4}, "wheels"),
+                         ({"hostname": "m2"}, "hostname")):  # fmt: skip
+        with pytest.raises(Refused) as caught:
+            machines.machine_set(principal=rows.ME, machine=machine, **wrong)
+        assert field in caught.value.fields
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda machine: machines.machine_drain(principal=EVE, machine=machine, reason="x"),
+        lambda machine: machines.machine_undrain(principal=EVE, machine=machine),
+        lambda machine: machines.machine_down(principal=EVE, machine=machine, reason="x"),
+        lambda machine: machines.machine_up(principal=EVE, machine=machine),
+        lambda machine: machines.machine_set(principal=EVE, machine=machine, rack="x"),
+        lambda machine: machines.machine_remove(principal=EVE, machine=machine, reason="x"),
+        lambda machine: machines.quarantine_release(principal=EVE, machine=machine, keys=[], action="stop"),
+    ],
+)
+def test_only_sres_change_machines(cell, machine, change) -> None:
+    before = journal.newest(cell.id)
+    with pytest.raises(Forbidden):
+        change(machine)
+    assert journal.newest(cell.id) == before
+
+
+def test_only_what_is_in_quarantine_can_be_released(cell, machine) -> None:
+    key = "a" * 32 + "/0/1"
+    Machine.objects.update(quarantined=[{"key": key, "name": "x", "since": "", "release": ""}])
+    with pytest.raises(Refused, match="not in quarantine on m1: other"):
+        machines.quarantine_release(principal=rows.ME, machine=machine, keys=["other"], action="stop")
+    with pytest.raises(Refused, match="one of stop, keep"):
+        machines.quarantine_release(principal=rows.ME, machine=machine, keys=[key], action="burn")
+    machines.quarantine_release(principal=rows.ME, machine=machine, keys=[key], action="keep")
+    assert machine.quarantined[0]["release"] == "keep"
+    assert newest(cell, events.MachineState).event.reason == "keep 1 in quarantine"
+
+
+# -- silence
+
+
+SETTINGS = CellSettings(down_after_s=12.0, suspect_share=0.5, suspect_hold_s=60.0)
+
+
+def watch(
+    silence: Silence, ids, last, *, start: float, seconds: int, shards: int = 1
+) -> list[tuple[float, list[int]]]:
+    """Sweep once a second; when which were judged down. `last`: machine -> time, or None for always fresh."""
+    found = []
+    for second in range(seconds):
+        now = start + second
+        known = {machine: now if at is None else at for machine, at in last.items()}
+        if down := silence.judge(Contacts(now, known, shards), ids, SETTINGS):
+            found.append((second, down))
+    return found
+
+
+def test_a_silent_machine_is_down_after_its_time_and_not_before() -> None:
+    silence = Silence()
+    ((second, down), *_) = watch(
+        silence, [1, 2, 3, 4], {1: 1000.0, 2: None, 3: None, 4: None}, start=1000, seconds=20
+    )
+    assert (second, down) == (13, [1])
+
+
+def test_counting_starts_anew_after_redis_came_back_empty_or_a_standstill() -> None:
+    silence = Silence()
+    assert watch(silence, [1, 2], {}, start=1000, seconds=12) == []
+    # This process stood still for a minute: nothing it has not seen counts.
+    assert watch(silence, [1, 2], {}, start=1072, seconds=12) == []
+    ((second, down), *_) = watch(silence, [1, 2], {}, start=1084, seconds=3)
+    assert (second, down) == (1, [1, 2])
+
+
+def test_nobody_is_silent_while_no_shard_is_alive() -> None:
+    silence = Silence()
+    assert watch(silence, [1], {1: 1000.0}, start=1000, seconds=100, shards=0) == []
+    assert watch(silence, [1], {1: 1000.0}, start=1100, seconds=12) == []
+
+
+def test_a_machine_that_has_just_joined_gets_its_time() -> None:
+    silence = Silence()
+    watch(silence, [1], {1: None}, start=1000, seconds=60)
+    assert watch(silence, [1, 2], {1: None}, start=1060, seconds=12) == []
+
+
+def test_when_most_fall_silent_together_the_link_is_suspected_first() -> None:
+    silence = Silence()
+    ids = list(range(10))
+    watch(silence, ids, dict.fromkeys(ids), start=1000, seconds=5)
+    gone = {machine: 1004.0 if machine < 6 else None for machine in ids}
+    ((second, down), *_) = watch(silence, ids, gone, start=1005, seconds=90)
+    assert second > 60
+    assert down == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_suspicion_ends_when_they_answer_again() -> None:
+    silence = Silence()
+    ids = list(range(10))
+    watch(silence, ids, dict.fromkeys(ids), start=1000, seconds=5)
+    assert watch(silence, ids, dict.fromkeys(ids, 1004.0), start=1005, seconds=50) == []
+    assert watch(silence, ids, dict.fromkeys(ids), start=1055, seconds=30) == []
+
+
+def test_three_machines_may_always_be_dead() -> None:
+    silence = Silence()
+    assert watch(silence, [1, 2, 3], {}, start=1000, seconds=14)[0][1] == [1, 2, 3]
+
+
+def test_a_sweep_marks_the_silent_down(cell, machine) -> None:
+    silence = Silence()
+    key, shards = contact.contact_key(cell.id), contact.shards_key(cell.id)
+    redis = contact.notices.client()
+    now = redis.time()[0]
+    redis.zadd(shards, {"s": now + 60})
+    assert silence.sweep(cell.id, SETTINGS) == []
+    assert silence.sweep(cell.id, CellSettings(down_after_s=0.0)) == [machine.id]
+    machine.refresh_from_db()
+    assert (machine.state, machine.reason) == ("down", "not heard of for more than 0 s")
+    assert silence.sweep(cell.id, SETTINGS) == []
+    redis.delete(key, shards)

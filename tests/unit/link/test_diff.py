@@ -1,0 +1,169 @@
+"""Reports against what rows hold: a table of what each difference becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
+from scheduling.link.diff import (
+    Changes,
+    Expected,
+    Gone,
+    Over,
+    Seen,
+    Stranger,
+    Verdict,
+    View,
+    compare,
+    describe,
+    judge,
+)
+
+HISTORY, GENERATION = "h1", "g1"
+KEY = TaskKey("a" * 32, 0, 3)
+OTHER = TaskKey("b" * 32, 1, 1)
+CRASH = Exit(EndCause.SIGNALED, 5.0, signal=11)
+
+
+def a_view(*, run: dict[TaskKey, Expected] | None = None, stop: dict[TaskKey, int] | None = None,
+           quarantine: frozenset[str] = frozenset()) -> View:  # fmt: skip
+    return View(HISTORY, GENERATION, run or {}, stop or {}, quarantine)
+
+
+def a_report(*tasks: TaskReport, **changed: Any) -> Report:
+    report = Report(1, 1, HISTORY, GENERATION, 1, list(tasks))
+    return msgspec.structs.replace(report, **changed)
+
+
+def a_task(key: TaskKey = KEY, phase: Phase = Phase.UP, **changed: Any) -> TaskReport:
+    return TaskReport(key, "cc/ubar/jfoo/0", phase, **changed)
+
+
+def test_a_new_phase_is_seen_once() -> None:
+    view = a_view(run={KEY: Expected(7)})
+    report = a_report(a_task())
+    assert compare(view, report) == Changes(seen=[Seen(7, 3, "up", "unknown", True, 0)])
+    assert not compare(view, report)
+
+
+def test_what_rows_hold_already_is_no_news() -> None:
+    expected = Expected(
+        7, checked=True, phase="up", health="healthy", up=True, restarts=2, exit=("signaled", 5.0)
+    )
+    task = a_task(health=Health.HEALTHY, restarts=2, exit=CRASH)
+    assert not compare(a_view(run={KEY: expected}), a_report(task))
+
+
+@pytest.mark.parametrize(
+    ("checked", "phase", "health", "up"),
+    [
+        (False, Phase.UP, Health.UNKNOWN, True),
+        (True, Phase.UP, Health.UNKNOWN, False),
+        (True, Phase.UP, Health.UNHEALTHY, False),
+        (True, Phase.UP, Health.HEALTHY, True),
+        (False, Phase.STARTING, Health.UNKNOWN, False),
+        (False, Phase.BACKOFF, Health.UNKNOWN, False),
+    ],
+)
+def test_up_means_running_and_healthy_where_checked(
+    checked: bool, phase: Phase, health: Health, up: bool
+) -> None:
+    changes = compare(
+        a_view(run={KEY: Expected(7, checked=checked)}), a_report(a_task(KEY, phase, health=health))
+    )
+    assert [seen.up for seen in changes.seen] == [up]
+
+
+def test_a_local_restart_brings_its_exit_once() -> None:
+    view = a_view(run={KEY: Expected(7, phase="up", up=True)})
+    first = compare(view, a_report(a_task(KEY, Phase.BACKOFF, exit=CRASH)))
+    assert first.seen[0].exit == {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": ""}
+    second = compare(view, a_report(a_task(KEY, Phase.UP, restarts=1, exit=CRASH)))
+    assert second.seen == [Seen(7, 3, "up", "unknown", True, 1, None)]
+
+
+def test_an_end_of_what_should_run_is_told_once() -> None:
+    view = a_view(run={KEY: Expected(7, restart_on="never", max_moves=1)})
+    report = a_report(a_task(KEY, Phase.ENDED, restarts=4, exit=CRASH))
+    assert compare(view, report) == Changes(over=[Over(7, 3, CRASH, 4, "never", 1)])
+    assert not compare(view, report)
+
+
+def test_what_should_stop_is_gone_when_it_ended_or_is_absent() -> None:
+    view = a_view(stop={KEY: 7, OTHER: 8})
+    report = a_report(a_task(KEY, Phase.ENDED, exit=CRASH))
+    changes = compare(view, report)
+    assert changes.gone == [Gone(7, 3, {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": ""}),
+                            Gone(8, 1)]  # fmt: skip
+    assert not compare(view, report)
+
+
+def test_what_is_stopping_is_not_gone_yet() -> None:
+    assert not compare(a_view(stop={KEY: 7}), a_report(a_task(KEY, Phase.STOPPING)))
+
+
+@pytest.mark.parametrize("generation", ["older", ""])
+def test_absence_counts_only_when_the_desired_state_is_acknowledged(generation: str) -> None:
+    view = a_view(run={KEY: Expected(7)}, stop={OTHER: 8})
+    assert not compare(view, a_report(generation=generation))
+    assert compare(view, a_report()) == Changes(lost=[(7, 3)], gone=[Gone(8, 1)])
+
+
+def test_another_history_changes_nothing() -> None:
+    view = a_view(run={KEY: Expected(7)})
+    assert not compare(view, a_report(a_task(), history_id="h0"))
+    assert view.run[KEY].phase == "assigned"
+
+
+def test_strangers_are_told_when_they_change_and_only_once_acknowledged() -> None:
+    view = a_view()
+    report = a_report(a_task(quarantined=True), a_task(OTHER, Phase.ENDED))
+    assert not compare(view, msgspec.structs.replace(report, generation="older"))
+    assert compare(view, report).strangers == [Stranger(KEY, "cc/ubar/jfoo/0", True)]
+    assert compare(view, report).strangers is None
+    assert compare(view, a_report()).strangers == []
+
+
+def test_an_alloc_is_up_when_its_machine_answers() -> None:
+    view = a_view(run={KEY: Expected(7, alloc=True)})
+    assert compare(view, a_report()) == Changes(seen=[Seen(7, 3, "up", "unknown", True, 0)])
+    assert not compare(view, a_report())
+
+
+OK = Exit(EndCause.EXITED, 1.0, status=0)
+BAD = Exit(EndCause.EXITED, 1.0, status=3)
+
+
+@pytest.mark.parametrize(
+    ("exit_", "restart_on", "moves", "verdict"),
+    [
+        (OK, "failure", 0, Verdict("exited with status 0", how="finished")),
+        (OK, "never", 0, Verdict("exited with status 0", how="finished")),
+        (OK, "always", 0, Verdict("exited with status 0, after 5 restarts", cause="failure", avoid=True)),
+        (BAD, "failure", 2, Verdict("exited with status 3, after 5 restarts", cause="failure", avoid=True)),
+        (BAD, "failure", 3, Verdict("exited with status 3, after 5 restarts; moved 3 times before", how="failed")),
+        (BAD, "never", 0, Verdict("exited with status 3, after 5 restarts; it asks for no restart", how="failed")),
+        (Exit(EndCause.SUPERVISOR_LOST, 1.0), "failure", 0,
+         Verdict("supervisor lost, ended, after 5 restarts", cause="failure", avoid=True)),
+        (Exit(EndCause.MACHINE_SHORT, 1.0, signal=9, detail="no memory left"), "never", 9,
+         Verdict("machine short, killed by signal 9: no memory left", cause="out-of-resources")),
+        (Exit(EndCause.MACHINE_RESTARTED, 1.0), "failure", 0,
+         Verdict("machine restarted, ended", cause="machine-failure")),
+        (Exit(EndCause.STOPPED, 1.0, signal=15), "failure", 0,
+         Verdict("stopped on its machine: no reason given", cause="other")),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_a_task_whose_incarnation_is_over(
+    exit_: Exit, restart_on: str, moves: int, verdict: Verdict
+) -> None:
+    assert judge(Over(7, 3, exit_, 5, restart_on, 3), moves=moves) == verdict
+
+
+def test_every_cause_of_an_end_has_a_verdict_and_a_sentence() -> None:
+    for cause in EndCause:
+        verdict = judge(Over(7, 3, Exit(cause, 1.0, detail="x"), 0, "failure", 3), moves=0)
+        assert bool(verdict.how) != bool(verdict.cause)
+        assert describe(Exit(cause, 1.0, detail="x")).endswith(": x")

@@ -1,0 +1,49 @@
+"""When machines are asked: pure, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduling.link.pace import BURST, GAP_S, REFILL_PER_S, Patience, Timetable, poll_interval
+
+
+@pytest.mark.parametrize(
+    ("machines", "setting", "interval"), [(1, 0, 2.0), (1500, 0, 3.0), (10_000, 0, 5.0), (10, 0.5, 0.5)]
+)
+def test_the_interval_grows_with_the_machines_within_bounds(
+    machines: int, setting: float, interval: float
+) -> None:
+    assert poll_interval(machines, setting) == interval
+
+
+def test_what_is_due_comes_soonest_first_and_once() -> None:
+    table: Timetable[str] = Timetable()
+    for name, at in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 9.0)):
+        table.put(name, at)
+    table.put("a", 2.5)  # moved
+    table.drop("c")
+    assert table.soonest() == 2.0
+    assert list(table.due(5.0)) == ["b", "a"]
+    assert list(table.due(5.0)) == []
+    assert table.soonest() == 9.0
+
+
+def test_moving_things_for_ever_keeps_the_heap_small() -> None:
+    rng = random.Random(1)
+    table: Timetable[int] = Timetable()
+    for step in range(20_000):
+        table.put(step % 50, rng.random() * 100)
+    assert len(table) == 50
+    assert len(table._heap) <= 64 + 4 * 50 + 1
+    assert sorted(table.due(101.0)) == list(range(50))
+
+
+def test_a_chatty_machine_is_slowed_down_and_a_quiet_one_is_not() -> None:
+    patience, now, polls = Patience(), 100.0, 0
+    while now < 200.0:
+        now += patience.gap_s(now)
+        polls += 1
+    assert polls <= BURST + 100 * REFILL_PER_S + 1
+    assert patience.gap_s(now + 60.0) == GAP_S
