@@ -14,6 +14,7 @@ from scheduling import journal
 from scheduling.core import events
 from scheduling.models import Job, JobSpec, Task, Update
 from scheduling.services import jobs
+from scheduling.validate import validate
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +22,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def cell():
-    return rows.a_cell()
+    """After each scenario the rows equal the journal replayed, and counters equal counts."""
+    cell = rows.a_cell()
+    yield cell
+    assert validate(cell.id) == []
 
 
 @pytest.fixture

@@ -75,13 +75,19 @@ def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> spec.JobS
 
 
 def place(job: Job, machine: Machine, *indexes: int) -> None:
-    """Pending tasks get this machine and the ports from 20000 on."""
+    """Pending tasks get this machine, and ports of their own: an earlier incarnation may hold its ports still."""
+    waiting = Task.objects.filter(job=job, index__in=indexes).values_list("index", "incarnation")
     with journal.write(job.cell_id, system("test")) as entry:
         transitions.tasks_place(
             entry,
             [
-                Placement(task_id(job.id, i), machine.id, ports=(20000 + i,), score={"fit": 0.5})
-                for i in indexes
+                Placement(
+                    task_id(job.id, index),
+                    machine.id,
+                    ports=(20000 + index + 1000 * incarnation,),
+                    score={"fit": 0.5},
+                )
+                for index, incarnation in waiting
             ],
         )
 
