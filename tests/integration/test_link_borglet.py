@@ -1,0 +1,155 @@
+"""The link with a real Borglet in a process of its own, running real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduling import journal
+from scheduling.core.requirement import task_id
+from scheduling.link import contact, logs
+from scheduling.models import Departure, Machine
+from scheduling.services import transitions
+from scheduling.services.machines import join_token_issue
+from scheduling.services.transitions import Ending
+from tests.integration import rows
+from tests.integration.link_world import Link, a_job, place, running_link, task, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SLEEPER = 'echo "I am $BORG_TASK"; echo $$ > "{pid}"; exec sleep 3600'
+
+
+class Borglet:
+    """A Borglet with a home of its own; `stop_all` ends what it left running."""
+
+    def __init__(self, home: Path, link: Link) -> None:
+        self.home, self._link = home, link
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log = (home.parent / "borglet.log").open("ab")
+
+    def start(self, token: str = "") -> None:
+        self.process = self._run(
+            "run", "--link", f"https://127.0.0.1:{self._link.port}", "--hostname", "m1", "--address",
+            "127.0.0.1", *(["--join-token", token] if token else []),
+        )  # fmt: skip
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        assert self._run("stop-all").wait(30) == 0
+        self._log.close()
+
+    def _run(self, verb: str, *options: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "borglet", verb, "--home", str(self.home), *options]
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"}
+        return subprocess.Popen(argv, env=env, stdout=self._log, stderr=self._log)
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture
+def link(cell) -> Iterator[Link]:
+    with running_link() as running:
+        yield running
+
+
+@pytest.fixture
+def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
+    tmp_path.chmod(0o711)
+    with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
+        made.start(join_token_issue(principal=rows.ME, cell=cell))
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        yield made
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def pid_in(path: Path) -> int | None:
+    text = path.read_text().strip() if path.exists() else ""
+    return int(text) if text else None
+
+
+def a_sleeper(cell, folder: Path):
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    command = ["sh", "-c", SLEEPER.format(pid=folder / "pid")]
+    return a_job(cell, command=command, limit={"cpu": "100m", "ram": "64Mi"}), folder / "pid"
+
+
+def test_a_task_runs_survives_its_borglet_restarts_and_stops(cell, borglet: Borglet, tmp_path: Path) -> None:
+    machine = Machine.objects.get()
+    assert machine.attributes["runtime"] == "process"
+    job, pid_file = a_sleeper(cell, tmp_path / "out")
+    place(job, machine.id)
+    until(lambda: task(job).up, seconds=10, what="up")
+    pid = until(lambda: pid_in(pid_file))
+
+    borglet.kill()
+    assert alive(pid)
+    session = Machine.objects.get().session
+    borglet.start()
+    until(lambda: Machine.objects.get().session > session, seconds=20, what="connected again")
+    assert alive(pid)
+    assert task(job).incarnation == 1
+
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: task(job).restarts == 1 and task(job).up, seconds=10, what="up again")
+    assert task(job).exit["signal"] == signal.SIGKILL
+    second = until(lambda: (found := pid_in(pid_file)) != pid and found)
+
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
+    until(lambda: not Departure.objects.exists(), seconds=10, what="gone")
+    assert not alive(second)
+
+
+def test_what_ended_while_nobody_watched_is_told_afterwards(cell, borglet: Borglet, tmp_path: Path) -> None:
+    job, pid_file = a_sleeper(cell, tmp_path / "out")
+    place(job, Machine.objects.get().id)
+    pid = until(lambda: task(job).up and pid_in(pid_file), seconds=10, what="up")
+    borglet.kill()
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
+    assert Departure.objects.exists()
+    assert alive(pid)
+    borglet.start()
+    until(lambda: not Departure.objects.exists(), seconds=20, what="gone")
+    assert not alive(pid)
+
+
+def test_a_job_that_finishes_is_dead_and_finished(cell, borglet: Borglet) -> None:
+    job = a_job(cell, command=["sh", "-c", "exit 0"])
+    place(job, Machine.objects.get().id)
+    until(lambda: task(job).state == "dead", seconds=10, what="dead")
+    assert (task(job).outcome, task(job).exit["status"]) == ("finished", 0)
+
+
+def test_a_log_is_read_through_the_link(cell, borglet: Borglet, tmp_path: Path) -> None:
+    job, _ = a_sleeper(cell, tmp_path / "out")
+    machine = Machine.objects.get()
+    key = place(job, machine.id)
+    until(lambda: task(job).up, seconds=10, what="up")
+    until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
+    until(lambda: logs.fetch(machine, key, timeout_s=5).text == "I am cc/ubar/jfoo/0\n", what="the line")
+    assert "f" * 32 in logs.fetch(machine, type(key)("f" * 32, 0, 1), timeout_s=5).error
