@@ -139,7 +139,7 @@ class Master:
     def _keep_house(self) -> None:
         cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
         self._settings = config.load(cell.settings)
-        self._policy = Policy.of(
+        self._policy = Policy(
             bands=tuple(admission.bands()),
             scorer=self._settings.scorer,
             batch_in_prod_by_reservation=self._settings.batch_in_prod_by_reservation,

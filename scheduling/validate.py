@@ -58,9 +58,9 @@ def _counters(cell_id: int) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT j.name, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up, c.*"
-            " FROM scheduling_job AS j LEFT JOIN LATERAL (SELECT count(*),"
-            " count(*) FILTER (WHERE state = 'pending'), count(*) FILTER (WHERE state = 'running'),"
-            " count(*) FILTER (WHERE state = 'dead'), count(*) FILTER (WHERE up)"
+            " FROM scheduling_job AS j LEFT JOIN LATERAL (SELECT count(*)::int,"
+            " (count(*) FILTER (WHERE state = 'pending'))::int, (count(*) FILTER (WHERE state = 'running'))::int,"
+            " (count(*) FILTER (WHERE state = 'dead'))::int, (count(*) FILTER (WHERE up))::int"
             " FROM scheduling_task WHERE job_id = j.id) AS c ON true"
             " WHERE j.cell_id = %s AND (j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up)"
             " IS DISTINCT FROM (c.*)",

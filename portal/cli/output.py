@@ -13,7 +13,8 @@ from rich.table import Table
 
 from portal.cli.failure import Failed
 
-console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+# A pipe has no width: a row is a line there, so that grep and awk can work with it.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -29,7 +30,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
         return
     out = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        out.add_column(column, overflow="fold")
+        out.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
     for row in shown:
         out.add_row(*row)
     console.print(out, markup=False)

@@ -10,8 +10,11 @@ from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
 
 
-def database(url: str) -> dict[str, object]:
-    """A libpq URI as Django's DATABASES entry: `postgresql://user@host:port/name?host=/socket/folder`."""
+def database(url: str, *, pool: int = 0) -> dict[str, object]:
+    """A libpq URI as Django's DATABASES entry: `postgresql://user@host:port/name?host=/socket/folder`.
+
+    `pool`: under ASGI each request may run in a thread of its own, so connections can't belong to threads.
+    """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     return {
@@ -21,9 +24,13 @@ def database(url: str) -> dict[str, object]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": query.pop("host", None) or parts.hostname or "",
         "PORT": str(query.pop("port", None) or parts.port or ""),
-        "CONN_MAX_AGE": 600,
+        "CONN_MAX_AGE": 0 if pool else 600,
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"application_name": "borg-portal", **query},
+        "OPTIONS": {
+            "application_name": "borg-portal",
+            **({"pool": {"min_size": 1, "max_size": pool, "timeout": 10}} if pool else {}),
+            **query,
+        },
     }
 
 
@@ -104,7 +111,7 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES = {"default": database(env.text("BORG_DATABASE_URL"))}
+DATABASES = {"default": database(env.text("BORG_DATABASE_URL"), pool=env.number("BORG_DATABASE_POOL"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",

@@ -23,6 +23,7 @@ class Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_HOME", ".borg", "Folder that holds all data of this host."),
     Setting("BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as libpq URI.", secret=True),
+    Setting("BORG_DATABASE_POOL", "0", "Connections that a web process shares among its requests; 0: one a thread."),
     Setting("BORG_REDIS_URL", "redis://127.0.0.1:6379/0", "Redis; unix:///path/to/socket too.", secret=True),
     Setting("BORG_SECRET_KEY", "", "Signs sessions and cookies; at least 50 random characters.", secret=True),
     Setting("BORG_DEBUG", "0", "1 shows error pages to everybody: development only."),

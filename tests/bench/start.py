@@ -80,14 +80,14 @@ def _google2011() -> Iterator[dict[str, Any]]:
             cell = admin.profile.cell
             machines = len(google2011.machines())
             _until(lambda: _count(admin, f"/api/v1/cells/{cell}/") >= machines, WAIT_S)
-            tenants = sorted({job["tenant"] for job in google2011.jobs()})
+            tenants = sorted({job["tenant"] for job in google2011.specs()})
             for tenant in tenants:
                 admin.post("/api/v1/tenants/", {"name": tenant})
                 for band in ("monitoring", "production", "batch", "best-effort"):
                     amounts = {"cpu": 10**9, "ram": 2**50, "disk": 2**50}
                     grant = {"tenant": tenant, "cell": cell, "band": band, "amounts": amounts}
                     admin.post("/api/v1/quota/grants/", grant)
-            specs = [google2011.spec(job) for job in google2011.jobs()]
+            specs = google2011.specs()
             prod = sum(spec["tasks"] for spec in specs if spec["priority"] >= 120)
             began = time.monotonic()
             for first in range(0, len(specs), BULK):

@@ -1,0 +1,111 @@
+"""A fifth of a real Borg cell, May 2011, as machines and job specs.
+
+Source: Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0), prepared as two
+files, `cell_machines_dev20.csv.gz` and `cell_tasks_t0_dev20.csv.gz`, found below `$BORG_DATA` (../shared/data).
+Units: 1.0 CPU = 64 cores, 1.0 RAM = 256 GiB, 1.0 disk = 4 TiB; requests round up, capacities down.
+
+    python -m tests.bench.google2011 machines OUT.csv        a fleet for MACHINES=simulated:OUT.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+CPU_MILLI, RAM_BYTES, DISK_BYTES = 64_000, 256 * 2**30, 4 * 2**40
+# The trace's priorities 0 to 11 as ours.
+PRIORITIES = {0: 0, 1: 25, **{p: 100 + p for p in range(2, 9)}, 9: 200, 10: 360, 11: 370}
+TENANTS = 40
+RACK, RACKS_PER_DOMAIN = 40, 10
+COLUMNS = (
+    "hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes",
+)  # fmt: skip
+
+
+def folder() -> Path:
+    return Path(os.environ.get("BORG_DATA", "../shared/data")) / "google2011"
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with gzip.open(folder() / name, "rt", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+@cache
+def machines() -> list[dict[str, Any]]:
+    """One dict a machine, keys as `COLUMNS`."""
+    return [
+        {
+            "hostname": f"m{row['machine']}",
+            "platform": row["platform"],
+            "cpu_milli": math.floor(float(row["cpu"]) * CPU_MILLI),
+            "ram_bytes": math.floor(float(row["mem"]) * RAM_BYTES),
+            "disk_bytes": DISK_BYTES,
+            "rack": f"r{number // RACK}",
+            "power_domain": f"p{number // (RACK * RACKS_PER_DOMAIN)}",
+            "attributes": "",
+        }
+        for number, row in enumerate(_rows("cell_machines_dev20.csv.gz"))
+    ]
+
+
+def write_machines(target: Path) -> None:
+    with target.open("w", newline="") as file:
+        out = csv.DictWriter(file, COLUMNS)
+        out.writeheader()
+        out.writerows(machines())
+
+
+@cache
+def specs() -> list[dict[str, Any]]:
+    """One job file a job, in file order; tasks that differ in size are overrides."""
+    jobs: dict[str, list[dict[str, str]]] = {}
+    for row in _rows("cell_tasks_t0_dev20.csv.gz"):
+        jobs.setdefault(row["job"], []).append(row)
+    return [_spec(job, rows) for job, rows in jobs.items()]
+
+
+def _spec(job: str, rows: list[dict[str, str]]) -> dict[str, Any]:
+    limits = [_limit(row) for row in rows]
+    usual = max(set(map(_key, limits)), key=[_key(limit) for limit in limits].count)
+    first = rows[0]
+    spec: dict[str, Any] = {
+        "name": f"j{job}",
+        "tenant": f"t{int(job) % TENANTS:02d}",
+        "priority": PRIORITIES[int(first["priority"])],
+        "appclass": "latency-sensitive" if int(first["sched_class"]) >= 2 else "batch",
+        "tasks": len(rows),
+        "task": {"command": ["simulated"], "limit": dict(usual)},
+    }
+    overrides = {str(i): {"limit": limit} for i, limit in enumerate(limits) if _key(limit) != usual}
+    if overrides:
+        spec["overrides"] = overrides
+    if int(first["different_machines"]):
+        spec["spread"] = {"max_per_machine": 1}
+    return spec
+
+
+def _limit(row: dict[str, str]) -> dict[str, Any]:
+    return {
+        "cpu": f"{math.ceil(float(row['cpu']) * CPU_MILLI)}m",
+        # The trace has tasks that ask for nothing of these; a job file has to ask for something.
+        "ram": max(1, math.ceil(float(row["mem"]) * RAM_BYTES)),
+        "disk": max(1, math.ceil(float(row["disk"]) * DISK_BYTES)),
+    }
+
+
+def _key(limit: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(limit.items())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] != "machines":
+        sys.exit(__doc__)
+    write_machines(Path(sys.argv[2]))
