@@ -57,7 +57,12 @@ def build_parser() -> argparse.ArgumentParser:
     run = verbs.add_parser("run", help="serve as this machine's Borglet until SIGTERM; tasks outlive it")
     _add_common(run)
     _add_link(run)
-    _option(run, "--hostname", help="name of this machine in its cell", default=os.uname().nodename.lower())
+    _option(
+        run,
+        "--hostname",
+        help="name of this machine in its cell",
+        default=os.uname().nodename.partition(".")[0].lower(),
+    )
     _option(run, "--address", required=True, help="where clients reach this machine's tasks")
     _option(run, "--runtime", default="process", choices=["process"], help="what runs the tasks")
     _option(run, "--capacity", default="", help="cpu=4,ram=16Gi,disk=100Gi; what is not given is measured")
@@ -108,7 +113,7 @@ def _option(
     choices: Sequence[str] | None = None,
 ) -> None:
     """An option that may come from BORGLET_<NAME>; argparse checks a text from there like one from the line."""
-    given = os.environ.get("BORGLET_" + name.removeprefix("--").replace("-", "_").upper())
+    given = os.environ.get("BORGLET_" + name.removeprefix("--").replace("-", "_").upper()) or None
     parser.add_argument(
         name,
         help=help,

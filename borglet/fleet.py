@@ -202,6 +202,9 @@ class Fleet:
         raise_descriptor_limit(len(self.machines) + DESCRIPTORS_BESIDE_LINKS)
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tune_collector()
+        for name in ("borglet.incarnations", "borglet.agent", "borglet.link"):
+            # A line for each step of each task of thousands of machines would tell nobody anything.
+            logging.getLogger(name).setLevel(max(logging.WARNING, log.getEffectiveLevel()))
         async with asyncio.TaskGroup() as group:
             for machine in self.machines:
                 group.create_task(machine.run())

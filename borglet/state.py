@@ -385,9 +385,14 @@ class AgentState:
                 inc.stop_again_at = None
                 notice_s = inc.task.notice_s if inc.stop_notice_s is None else inc.stop_notice_s
                 out.append(Terminate(inc.key, notice_s, inc.stop_cause, inc.stop_detail))
-            elif inc.phase is Phase.ENDED and inc.acknowledged and inc.dropped and not inc.quarantined:
+            elif inc.phase is Phase.ENDED and self._may_be_forgotten(inc):
                 del self._incarnations[inc.key]
                 out.append(Remove(inc.key))
+
+    def _may_be_forgotten(self, inc: Incarnation) -> bool:
+        """The master has heard of the end, and no longer lists it. While a desired state is on its way to the disk
+        nothing is forgotten: it may list it again."""
+        return inc.acknowledged and inc.dropped and not inc.quarantined and self._pending is None
 
     def _reconcile_stop(self, inc: Incarnation, stop: StopTask, now: float, out: list[Instruction]) -> None:
         if inc.phase in (Phase.ASSIGNED, Phase.BACKOFF):

@@ -1,0 +1,140 @@
+"""Sentences for tests of the Borglet: tasks, desired states, and a state with its runtime in one hand."""
+
+from __future__ import annotations
+
+from borglet.events import Adopted, Ended, Event, Polled, ProbeAnswered, Saved, Started, TimePassed
+from borglet.instructions import Instruction, Remembered, Save, Start
+from borglet.messages import (
+    Desired,
+    EndCause,
+    Exit,
+    HealthCheck,
+    Phase,
+    Report,
+    RestartPolicy,
+    RunTask,
+    StopTask,
+    TaskKey,
+    TaskReport,
+)
+from borglet.runtimes.base import Presence
+from borglet.state import AgentState
+
+JOB = "a" * 32
+
+
+def key(index: int = 0, incarnation: int = 1, job: str = JOB) -> TaskKey:
+    return TaskKey(job, index, incarnation)
+
+
+def run_task(index: int = 0, incarnation: int = 1, **changes: object) -> RunTask:
+    fields: dict[str, object] = {
+        "key": key(index, incarnation),
+        "name": f"cell/tenant/web/{index}",
+        "command": ["serve"],
+        "env": {},
+        "limit": {"cpu": 100, "ram": 2**20},
+        "ports": {"http": 20000 + index},
+        "priority": 200,
+        "latency_sensitive": True,
+        "prod": True,
+        "spec_version": 1,
+    }
+    return RunTask(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def check(**changes: object) -> HealthCheck:
+    return HealthCheck(**{"kind": "http", "port": "http", **changes})  # type: ignore[arg-type]
+
+
+def policy(**changes: object) -> RestartPolicy:
+    return RestartPolicy(**changes)  # type: ignore[arg-type]
+
+
+def stop_task(index: int = 0, incarnation: int = 1, notice_s: float | None = None) -> StopTask:
+    return StopTask(key(index, incarnation), "kill", notice_s)
+
+
+def desired(
+    revision: int,
+    run: list[RunTask] | None = None,
+    stop: list[StopTask] | None = None,
+    *,
+    history: str = "h1",
+    ordinal: int = 1,
+    epoch: int = 1,
+) -> Desired:
+    return Desired(history, ordinal, revision, epoch, f"{history}-{revision}-{epoch}", run or [], stop or [])
+
+
+def exited(status: int, at: float = 0.0) -> Exit:
+    return Exit(EndCause.EXITED, at, status=status)
+
+
+def killed(cause: EndCause = EndCause.SIGNALED, at: float = 0.0) -> Exit:
+    return Exit(cause, at, signal=9)
+
+
+class Machine:
+    """An `AgentState` whose saves succeed; time moves only when a test says so."""
+
+    def __init__(
+        self,
+        presences: tuple[Presence, ...] = (),
+        remembered: Remembered | None = None,
+        *,
+        now: float = 1000.0,
+    ) -> None:
+        self.state = AgentState()
+        self.now = now
+        self.saved = remembered if remembered is not None else Remembered()
+        self.sequence = 0
+        self.session = 1
+        self.first = self.take(Adopted(self.saved, presences))
+
+    def take(self, event: Event) -> list[Instruction]:
+        """The instructions that follow, saves carried out."""
+        out: list[Instruction] = []
+        for instruction in self.state.handle(event, now=self.now):
+            if isinstance(instruction, Save):
+                self.saved = instruction.remembered
+                out += self.take(Saved(instruction.generation))
+            else:
+                out.append(instruction)
+        self.state.validate()
+        return out
+
+    def wants(self, wanted: Desired | None = None) -> list[Instruction]:
+        """One poll, and its report."""
+        self.sequence += 1
+        return self.take(Polled(self.session, self.sequence, wanted))
+
+    def report(self) -> Report:
+        return self.state.report(session=self.session, sequence=self.sequence)
+
+    def of(self, wanted: TaskKey) -> TaskReport:
+        return next(task for task in self.report().tasks if task.key == wanted)
+
+    def phase(self, wanted: TaskKey) -> Phase:
+        return self.of(wanted).phase
+
+    def up(self, wanted: TaskKey, run: int = 1) -> list[Instruction]:
+        return self.take(Started(wanted, run))
+
+    def ends(self, wanted: TaskKey, exit_: Exit, run: int = 1) -> list[Instruction]:
+        return self.take(Ended(wanted, run, exit_))
+
+    def probed(self, wanted: TaskKey, ok: bool, detail: str = "refused", run: int = 1) -> list[Instruction]:
+        return self.take(ProbeAnswered(wanted, run, ok, detail))
+
+    def after(self, seconds: float) -> list[Instruction]:
+        self.now += seconds
+        return self.take(TimePassed())
+
+    def restarted(self, *presences: Presence) -> Machine:
+        """The Borglet died; its successor finds these."""
+        return Machine(presences, self.saved, now=self.now)
+
+
+def starts(instructions: list[Instruction]) -> list[tuple[TaskKey, int]]:
+    return [(found.task.key, found.run) for found in instructions if isinstance(found, Start)]

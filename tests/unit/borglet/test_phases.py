@@ -1,0 +1,46 @@
+"""The table of phases: every pair, its error, and the README's drawing of it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from borglet.messages import Phase
+from borglet.phases import TRANSITIONS, IllegalTransition, Step, after, diagram
+from tests.unit.borglet.builders import key
+
+PAIRS = list(itertools.product([None, *Phase], Step))
+
+
+@pytest.mark.parametrize(("phase", "step"), PAIRS)
+def test_each_pair_leads_where_the_table_says_or_is_refused(phase: Phase | None, step: Step) -> None:
+    if (phase, step) in TRANSITIONS:
+        assert after(key(), phase, step, ()) is TRANSITIONS[phase, step]
+    else:
+        with pytest.raises(IllegalTransition):
+            after(key(), phase, step, ())
+
+
+def test_an_illegal_step_tells_its_story() -> None:
+    with pytest.raises(IllegalTransition) as caught:
+        after(key(3), Phase.ENDED, Step.START, ["1.0 start -> starting", "2.0 finish -> ended"])
+    text = str(caught.value)
+    assert "/3/1: no step start from phase ended; before that: 1.0 start -> starting; 2.0 finish" in text
+
+
+def test_no_way_leads_out_of_ended() -> None:
+    assert not [pair for pair in TRANSITIONS if pair[0] is Phase.ENDED]
+
+
+def test_every_phase_but_installing_can_be_reached() -> None:
+    assert set(TRANSITIONS.values()) == set(Phase) - {Phase.INSTALLING}
+
+
+def test_the_readme_shows_the_table_as_it_is() -> None:
+    readme = Path(__file__).parents[3] / "borglet" / "README.md"
+    assert f"```mermaid\n{diagram()}\n```" in readme.read_text(), (
+        "borglet/README.md is out of date; paste what `python -c 'from borglet.phases import diagram;"
+        " print(diagram())'` prints"
+    )

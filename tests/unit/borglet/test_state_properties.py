@@ -1,0 +1,216 @@
+"""What holds for a Borglet whatever happens, in whatever order, however often."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from borglet.events import (
+    Adopted,
+    Ended,
+    Event,
+    Polled,
+    ProbeAnswered,
+    Saved,
+    Started,
+    StartRefused,
+    TimePassed,
+)
+from borglet.instructions import Remembered, Remove, Save, Start, Terminate
+from borglet.messages import Desired, EndCause, Exit, RunTask, StopTask, TaskKey
+from borglet.runtimes.base import Presence
+from borglet.state import AgentState
+from tests.unit.borglet.builders import check, desired, exited, key, killed, policy, run_task
+
+INDEXES, INCARNATIONS = range(2), range(1, 4)
+KEYS = [key(index, incarnation) for index in INDEXES for incarnation in INCARNATIONS]
+TASKS = {
+    known: run_task(
+        known.index,
+        known.incarnation,
+        health=check(failures=1, grace_s=0) if known.incarnation == 2 else None,
+        restart=policy(max_failures=2, on="never" if known.incarnation == 3 else "failure"),
+        waits_for=[key(1 - known.index)] if known.incarnation == 3 else [],
+    )
+    for known in KEYS
+}
+EXITS = [exited(0), exited(1), killed(), killed(EndCause.STOPPED), killed(EndCause.UNHEALTHY)]
+
+
+class Borglet(RuleBasedStateMachine):
+    """A Borglet, its runtime and its master. The runtime is honest; news from it comes late and more than once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.revision, self.ordinal, self.sequence, self.session = 1000.0, 0, 1, 0, 1
+        self.running: dict[TaskKey, int] = {}
+        self.kept: dict[TaskKey, Presence] = {}
+        self.remembered = Remembered()
+        self.listed: Desired | None = None  # what the Borglet last acknowledged
+        self.news: list[Event] = []
+        self.told: dict[TaskKey, int] = {}  # sequence of the report that told of an end
+        self.heard: set[TaskKey] = set()  # ends that the shard has heard of
+        self.to_stop: set[TaskKey] = set()  # runs that the master asked to stop at some time
+
+    @initialize()
+    def open(self) -> None:
+        self.state = AgentState()
+        self.take(Adopted(self.remembered, tuple(self.kept.values())))
+
+    def take(self, event: Event) -> None:
+        for instruction in self.state.handle(event, now=self.now):
+            match instruction:
+                case Save():
+                    self.remembered = instruction.remembered
+                    self.take(Saved(instruction.generation))
+                case Start():
+                    self.start(instruction.task, instruction.run)
+                case Terminate():
+                    wanted = {task.key for task in self.in_force.run}
+                    self.to_stop |= {stop.key for stop in self.in_force.stop}
+                    assert instruction.key in self.to_stop or (
+                        instruction.key in wanted and instruction.cause is EndCause.UNHEALTHY
+                    ), "stopped something that the master never listed to be stopped"
+                case Remove():
+                    assert instruction.key not in self.running
+                    assert instruction.key in self.heard, "an end was lost"
+                    self.heard.discard(instruction.key)
+                    self.kept.pop(instruction.key, None)
+
+    @property
+    def in_force(self) -> Desired:
+        assert self.remembered.desired is not None
+        return self.remembered.desired
+
+    def start(self, task: RunTask, run: int) -> None:
+        same = [known for known in self.running if (known.job, known.index) == (task.key.job, task.key.index)]
+        assert not same, f"{task.key} started beside {same}"
+        assert task.key in {wanted.key for wanted in self.in_force.run}, "started what nobody wants"
+        for victim in task.waits_for:
+            assert victim not in self.running, f"{task.key} did not wait for {victim}"
+        before = self.kept.get(task.key)
+        assert before is None or before.run < run, "a run number was used twice"
+        self.to_stop.discard(task.key)
+        self.running[task.key] = run
+        self.kept[task.key] = Presence(task, run, self.now, None)
+        self.news.append(Started(task.key, run))
+
+    def poll(self, wanted: Desired | None) -> None:
+        self.sequence += 1
+        self.heard |= {known for known, told in self.told.items() if told < self.sequence}
+        self.take(Polled(self.session, self.sequence, wanted))
+
+    @rule(
+        run=st.lists(st.sampled_from(KEYS), unique=True, max_size=4),
+        stop=st.lists(st.sampled_from(KEYS), unique=True, max_size=3),
+        restored=st.booleans(),
+    )
+    def master_wants(self, run: list[TaskKey], stop: list[TaskKey], restored: bool) -> None:
+        self.revision += 1
+        self.ordinal += restored
+        wanted = desired(
+            self.revision,
+            [TASKS[known] for known in run],
+            [StopTask(known, "kill") for known in stop if known not in run],
+            history=f"h{self.ordinal}",
+            ordinal=self.ordinal,
+        )
+        self.poll(wanted)
+        assert self.state.report(session=0, sequence=0).generation == wanted.generation
+        self.forget_probe_report()
+
+    def forget_probe_report(self) -> None:
+        """The look above counts as told to nobody."""
+        for inc in self.state.incarnations():
+            if inc.told == (0, 0):
+                inc.told = None
+
+    @precondition(lambda self: self.remembered.desired is not None and self.revision > 1)
+    @rule(age=st.integers(1, 5), data=st.data())
+    def a_late_desired_state_comes(self, age: int, data: st.DataObject) -> None:
+        before = self.in_force
+        run = data.draw(st.lists(st.sampled_from(KEYS), unique=True, max_size=3))
+        late = desired(
+            self.revision - age,
+            [TASKS[known] for known in run],
+            history=before.history_id,
+            ordinal=self.ordinal,
+        )
+        self.poll(late)
+        assert self.in_force is before, "an older desired state came into force"
+
+    @rule()
+    def shard_polls(self) -> None:
+        self.poll(None)
+
+    @rule()
+    def report_is_sent(self) -> None:
+        report = self.state.report(session=self.session, sequence=self.sequence)
+        reported = {task.key: task for task in report.tasks}
+        for known, presence in self.kept.items():
+            assert known in reported, f"{known} is on the machine and not in the report"
+            if presence.exit is None:
+                continue
+            assert reported[known].exit is not None, f"the end of {known} is not told"
+        for task in report.tasks:
+            if task.phase == "ended":
+                self.told.setdefault(task.key, self.sequence)
+
+    @rule()
+    def connection_is_lost(self) -> None:
+        self.session, self.sequence = self.session + 1, 0
+        self.told.clear()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), exit_=st.sampled_from(EXITS))
+    def a_task_ends(self, data: st.DataObject, exit_: Exit) -> None:
+        known = data.draw(st.sampled_from(sorted(self.running)))
+        run = self.running.pop(known)
+        self.kept[known] = Presence(TASKS[known], run, self.now, exit_)
+        self.news.append(Ended(known, run, exit_))
+        # The runtime knows at once that it ended; its news may be late, but not later than what follows here.
+        self.take(Ended(known, run, exit_))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def a_start_fails(self, data: st.DataObject) -> None:
+        known = data.draw(st.sampled_from(sorted(self.running)))
+        run = self.running.pop(known)
+        self.kept[known] = Presence(TASKS[known], run, self.now, Exit(EndCause.START_FAILED, self.now))
+        self.take(StartRefused(known, run, "no such file"))
+
+    @precondition(lambda self: self.news)
+    @rule(data=st.data(), again=st.booleans())
+    def news_arrives(self, data: st.DataObject, again: bool) -> None:
+        position = data.draw(st.integers(0, len(self.news) - 1))
+        event = self.news[position] if again else self.news.pop(position)
+        self.take(event)
+
+    @rule(known=st.sampled_from(KEYS), run=st.integers(1, 3), ok=st.booleans())
+    def a_probe_is_answered(self, known: TaskKey, run: int, ok: bool) -> None:
+        self.take(ProbeAnswered(known, run, ok))
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 40.0, 400.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.take(TimePassed())
+
+    @rule()
+    def the_borglet_dies_and_another_adopts(self) -> None:
+        self.news.clear()
+        self.heard.clear()
+        self.connection_is_lost()
+        self.open()
+
+    @invariant()
+    def the_state_is_valid(self) -> None:
+        if hasattr(self, "state"):
+            self.state.validate()
+            with_processes = {inc.key for inc in self.state.incarnations() if inc.has_processes}
+            assert with_processes == set(self.running)
+            assert self.state.next_wake() > self.now, "something is due and was not done"
+
+
+Borglet.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBorglet = Borglet.TestCase
