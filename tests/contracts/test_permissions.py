@@ -11,6 +11,7 @@ from django.core.cache import cache
 from django.db import transaction
 from django.test import Client
 
+from naming import lookup
 from quota.permissions import Role, Scope, system
 from quota.services.access import token_issue
 from scheduling.services import jobs
@@ -111,8 +112,10 @@ DOORS = (
 
 
 @pytest.fixture(autouse=True)
-def _no_rate_limits() -> None:
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rate limits, and no waiting for a resolver that does not run here."""
     cache.clear()
+    monkeypatch.setattr(lookup, "_TIMEOUT_S", 0.05)
 
 
 @dataclass(frozen=True)
