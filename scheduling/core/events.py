@@ -21,13 +21,13 @@ class _Event(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     pass
 
 
-class CellSet(_Event, tag="cell.set"):
+class CellSet(_Event, frozen=True, tag="cell.set"):
     """The cell's settings changed."""
 
     settings: dict[str, Any]
 
 
-class LeaseTaken(_Event, tag="cell.lease"):
+class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
     """A master took over (§3.1). `epoch` fences what older masters still say."""
 
     scheduler: str
@@ -35,7 +35,7 @@ class LeaseTaken(_Event, tag="cell.lease"):
     epoch: int
 
 
-class MachineSet(_Event, tag="machine.set"):
+class MachineSet(_Event, frozen=True, tag="machine.set"):
     """A machine joined, or its facts changed. Carries all of them."""
 
     machine_id: int
@@ -51,7 +51,7 @@ class MachineSet(_Event, tag="machine.set"):
     state: str = "up"
 
 
-class MachineState(_Event, tag="machine.state"):
+class MachineState(_Event, frozen=True, tag="machine.state"):
     """up, draining, down. Tasks that leave because of it have events of their own, caused by this one."""
 
     machine_id: int
@@ -59,12 +59,12 @@ class MachineState(_Event, tag="machine.state"):
     reason: str = ""
 
 
-class MachineRemoved(_Event, tag="machine.removed"):
+class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
     machine_id: int
     reason: str = ""
 
 
-class JobSubmitted(_Event, tag="job.submitted"):
+class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     """A job was admitted; all tasks of its groups are pending."""
 
     job_id: int
@@ -82,7 +82,7 @@ class JobSubmitted(_Event, tag="job.submitted"):
     alloc_set: int = 0  # the job id of the alloc set its tasks live in (§2.4)
 
 
-class JobRejected(_Event, tag="job.rejected"):
+class JobRejected(_Event, frozen=True, tag="job.rejected"):
     """A submission refused by admission control (§2.5). No job row exists."""
 
     tenant: str
@@ -92,7 +92,7 @@ class JobRejected(_Event, tag="job.rejected"):
     figures: dict[str, Any] = {}
 
 
-class JobChanged(_Event, tag="job.changed"):
+class JobChanged(_Event, frozen=True, tag="job.changed"):
     """Facts of the job itself, in force at once: its priority (§2.3: never a restart), labels, target spec."""
 
     job_id: int
@@ -103,14 +103,14 @@ class JobChanged(_Event, tag="job.changed"):
     port_names: tuple[str, ...] = ()
 
 
-class JobEnded(_Event, tag="job.ended"):
+class JobEnded(_Event, frozen=True, tag="job.ended"):
     """Every task is dead; the name is free again."""
 
     job_id: int
     how: str  # finished | failed | killed
 
 
-class TasksAdded(_Event, tag="tasks.added"):
+class TasksAdded(_Event, frozen=True, tag="tasks.added"):
     """The job grew; the new tasks are pending."""
 
     job_id: int
@@ -118,7 +118,7 @@ class TasksAdded(_Event, tag="tasks.added"):
     spec_version: int
 
 
-class TaskPlaced(_Event, tag="task.placed"):
+class TaskPlaced(_Event, frozen=True, tag="task.placed"):
     """pending -> running on a machine. `ports`: numbers in the order of the job's port names."""
 
     job_id: int
@@ -131,7 +131,7 @@ class TaskPlaced(_Event, tag="task.placed"):
     victims: tuple[tuple[int, int], ...] = ()  # (job id, index) of whom it preempted
 
 
-class TaskEvicted(_Event, tag="task.evicted"):
+class TaskEvicted(_Event, frozen=True, tag="task.evicted"):
     """running -> pending. The incarnation still occupies its ports there until `task.gone`, unless `gone`.
 
     `cause`: preemption, machine-failure, machine-shutdown, out-of-resources, other (Figure 3), or update,
@@ -150,7 +150,7 @@ class TaskEvicted(_Event, tag="task.evicted"):
     exit: dict[str, Any] | None = None
 
 
-class TaskEnded(_Event, tag="task.ended"):
+class TaskEnded(_Event, frozen=True, tag="task.ended"):
     """-> dead. `machine_id` 0 when it was pending."""
 
     job_id: int
@@ -163,7 +163,7 @@ class TaskEnded(_Event, tag="task.ended"):
     exit: dict[str, Any] | None = None
 
 
-class TaskGone(_Event, tag="task.gone"):
+class TaskGone(_Event, frozen=True, tag="task.gone"):
     """The processes of a departed incarnation have ended on the machine: its ports are free."""
 
     job_id: int
@@ -173,7 +173,7 @@ class TaskGone(_Event, tag="task.gone"):
     exit: dict[str, Any] | None = None
 
 
-class TaskRevived(_Event, tag="task.revived"):
+class TaskRevived(_Event, frozen=True, tag="task.revived"):
     """dead -> pending: the task was resubmitted or an update asks for it again."""
 
     job_id: int
@@ -181,7 +181,7 @@ class TaskRevived(_Event, tag="task.revived"):
     spec_version: int
 
 
-class TaskUpdated(_Event, tag="task.updated"):
+class TaskUpdated(_Event, frozen=True, tag="task.updated"):
     """The task follows another version of the spec. A running one keeps its machine: the change is in place."""
 
     job_id: int
@@ -190,7 +190,7 @@ class TaskUpdated(_Event, tag="task.updated"):
     requirement: Requirement
 
 
-class TaskReported(_Event, tag="task.reported"):
+class TaskReported(_Event, frozen=True, tag="task.reported"):
     """What its Borglet says of a running task, when it differs from before.
 
     `up`: what people call running: phase `up`, and healthy where a check is declared.
@@ -207,14 +207,14 @@ class TaskReported(_Event, tag="task.reported"):
     exit: dict[str, Any] | None = None
 
 
-class ReservationsSet(_Event, tag="reservations.set"):
+class ReservationsSet(_Event, frozen=True, tag="reservations.set"):
     """New estimates of what tasks will use (§5.5), those that changed enough to matter."""
 
     tasks: tuple[tuple[int, int], ...]  # (job id, index)
     reservations: tuple[tuple[int, ...], ...]
 
 
-class UpdateStarted(_Event, tag="update.started"):
+class UpdateStarted(_Event, frozen=True, tag="update.started"):
     job_id: int
     update_id: int
     from_version: int
@@ -223,7 +223,7 @@ class UpdateStarted(_Event, tag="update.started"):
     undo: bool = False
 
 
-class UpdateEnded(_Event, tag="update.ended"):
+class UpdateEnded(_Event, frozen=True, tag="update.ended"):
     """`how`: done, superseded, or stopped with its reason (too many disruptions, tasks that don't come up)."""
 
     job_id: int
@@ -253,4 +253,5 @@ def encode(event: Event) -> bytes:
 
 def decode(data: bytes | str) -> Event:
     """Raises `msgspec.ValidationError` for anything that is no event."""
-    return _decoder.decode(data)
+    event: Event = _decoder.decode(data)
+    return event

@@ -64,8 +64,14 @@ def explain(
 
 
 def _note(
-    ruled_out: list[RuledOut], code: ReasonCode, subject: str, before: Bools, after: Bools, wanted: int = 0, largest: int = 0
-) -> None:  # fmt: skip
+    ruled_out: list[RuledOut],
+    code: ReasonCode,
+    subject: str,
+    before: Bools,
+    after: Bools,
+    wanted: int = 0,
+    largest: int = 0,
+) -> None:
     fell = int(before.sum()) - int(after.sum())
     if fell:
         ruled_out.append(RuledOut(code, subject, fell, wanted, largest))
@@ -98,7 +104,7 @@ def _spread(
 def _changes(names: Sequence[str], need: Ints, left: Ints, satisfying: Bools) -> tuple[Change, ...]:
     """For each resource: the most it may be, all else as it is, on how many machines."""
     changes = []
-    for resource in np.flatnonzero(need > 0):
+    for resource in np.flatnonzero(need > 0).tolist():
         others = np.delete(np.arange(len(need)), resource)
         fitting = satisfying & (need[others] <= left[:, others]).all(axis=1)
         if fitting.any():

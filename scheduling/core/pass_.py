@@ -100,12 +100,12 @@ class _Pass:
         for priority in sorted(levels, reverse=True):
             turn = deque(deque(levels[priority][tenant]) for tenant in sorted(levels[priority]))
             while turn:
-                runs = turn.popleft()
-                while runs and not runs[0].tasks:
-                    runs.popleft()
-                if runs:
-                    yield runs[0]
-                    turn.append(runs)
+                theirs = turn.popleft()
+                while theirs and not theirs[0].tasks:
+                    theirs.popleft()
+                if theirs:
+                    yield theirs[0]
+                    turn.append(theirs)
 
     def _next(self, run: _Run) -> None:
         """Decide the first task of a run; where its whole class can't be placed, all of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -83,12 +83,13 @@ def _lists(state: CellState) -> list[str]:
 def differences(ours: CellState, other: CellState) -> list[str]:
     """What differs in content: machines, jobs, tasks, departures; never slots, nor what is only a preference."""
     found = []
-    for what, left, right in (
+    pairs: tuple[tuple[str, dict[Any, Any], dict[Any, Any]], ...] = (
         ("machine", _machines(ours), _machines(other)),
         ("job", _jobs(ours), _jobs(other)),
         ("task", _tasks(ours), _tasks(other)),
         ("departure", ours.departed, other.departed),
-    ):
+    )
+    for what, left, right in pairs:
         for key in sorted(left.keys() | right.keys()):
             if left.get(key) != right.get(key):
                 found.append(f"{what} {key}: {left.get(key)} and {right.get(key)}")

@@ -8,8 +8,9 @@ slots, R resources (`quota.resources.AXIS`, then the cell's own). Ports are coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from quota.resources import PORTS, SIZE
 from scheduling.core import events
 from scheduling.core.attributes import Attributes
 from scheduling.core.events import Event
-from scheduling.core.requirement import Constraint, Requirement, task_id
+from scheduling.core.requirement import Constraint, Group, Requirement, task_id
 from scheduling.core.states import MachineStatus, TaskState
 
 Ints = NDArray[np.int64]
@@ -99,7 +100,7 @@ class CellState:
         self.facts_version = 0
         self._free: list[int] = []
         self._codes: dict[str, dict[str, int]] = {"rack": {"": 0}, "domain": {"": 0}}
-        self._appliers = {
+        self._appliers: dict[type, Callable[[Any, float], None]] = {
             events.MachineSet: self._machine_set,
             events.MachineState: self._machine_state,
             events.MachineRemoved: self._machine_removed,
@@ -229,7 +230,7 @@ class CellState:
                 self._leave(task, job)
             self.pending.discard(identity)
 
-    def _add(self, job_id: int, groups: tuple[events.Group, ...]) -> None:
+    def _add(self, job_id: int, groups: tuple[Group, ...]) -> None:
         job = self.jobs[job_id]
         for group in groups:
             limit = self._vector(group.requirement.limit)
@@ -375,7 +376,7 @@ class CellState:
         return differences(self, other)
 
 
-def _grown(array: NDArray, size: int) -> NDArray:
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     new = np.zeros((size, *array.shape[1:]), array.dtype)
     new[: len(array)] = array
     return new
