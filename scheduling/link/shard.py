@@ -93,6 +93,7 @@ class Shard:
         self._inbox = _Inbox()
         self._timetable: Timetable[Connection] = Timetable()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._wake = asyncio.Event()
         self._specs = Specs()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="link-database")
@@ -284,10 +285,12 @@ class Shard:
 
     def _arm(self) -> None:
         soonest = self._timetable.soonest()
-        if soonest is None or (self._timer is not None and self._timer.when() <= soonest):
+        if soonest is None or (self._timer is not None and self._timer_at <= soonest):
             return
         if self._timer is not None:
             self._timer.cancel()
+        # uvloop gives what is due at once a handle that does not know its time.
+        self._timer_at = soonest
         self._timer = asyncio.get_running_loop().call_at(soonest, self._tick)
 
     def _tick(self) -> None:
