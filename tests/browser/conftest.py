@@ -1,0 +1,78 @@
+"""A browser for real: the system's Chromium, driven by Playwright, at the web process over the test database."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.integration import portal_server, portal_world
+
+SHOTS = Path(__file__).parent / "shots"
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--no-first-run",
+]  # fmt: skip
+WAIT_MS = 15_000
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "BORG_DATABASE_URL" not in os.environ:
+        raise pytest.UsageError(
+            "Browser tests need PostgreSQL and Redis: run them with "
+            "`pytest -p tests.engines --ds=portal.settings.test tests/browser`, or run `make test`."
+        )
+    # Playwright's loop lives in the tests' own thread, where Django would then refuse to ask the database.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        raise RuntimeError("There is no Chromium: install the Debian package chromium, or run `make test`.")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def portal(django_db_setup, tmp_path_factory) -> Iterator[str]:
+    hasher = {"DJANGO_SETTINGS_MODULE": "portal.settings.test"}
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **hasher) as url:
+        yield url
+
+
+@pytest.fixture
+def world(transactional_db):
+    return portal_world.make()
+
+
+@pytest.fixture
+def context(chromium, portal, world) -> Iterator[BrowserContext]:
+    """A fresh browser profile. Whatever goes wrong in a page's scripts fails the test."""
+    context = chromium.new_context(base_url=portal, viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(WAIT_MS)
+    errors: list[str] = []
+    context.on("weberror", lambda error: errors.append(str(error.error)))
+    yield context
+    context.close()
+    assert errors == []
+
+
+@pytest.fixture
+def page(context) -> Page:
+    return context.new_page()
+
+
+def sign_in(page: Page, name: str = "operator") -> None:
+    page.goto("/accounts/login/")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(portal_world.PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/")

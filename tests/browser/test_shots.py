@@ -1,0 +1,98 @@
+"""Every page, light and dark, wide and narrow, as pictures in `shots/`; nothing may stick out sideways."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from scheduling import journal
+from scheduling.core import events
+from scheduling.core.requirement import task_id
+from scheduling.models import PendingVerdict
+from scheduling.services import jobs, transitions, updates
+from tests.browser.conftest import SHOTS, sign_in
+from tests.integration import portal_world, rows
+
+WIDE, NARROW = (1280, 900), (390, 844)
+PAGES = {
+    "home": "/",
+    "cells": "/cells/",
+    "cell": "/cells/cc/",
+    "jobs": "/jobs/",
+    "job": "/jobs/cc/ubar/jfoo/",
+    "job-pending": "/jobs/cc/ubar/greedy/",
+    "task": "/jobs/cc/ubar/jfoo/0/",
+    "specs": "/jobs/cc/ubar/jfoo/specs/?version=2",
+    "submit": "/submit/",
+    "tokens": "/tokens/",
+    "quota": "/quota/",
+    "missing": "/cells/nowhere/",
+    "password": "/accounts/password/change/",
+    "admin": "/admin/",
+    "admin-cell": "/admin/scheduling/cell/",
+    "admin-machines": "/admin/scheduling/machine/",
+    "admin-jobs": "/admin/scheduling/job/",
+    "admin-events": "/admin/scheduling/event/",
+    "admin-grant": "/admin/quota/quota/add/",
+}  # fmt: skip
+
+
+@pytest.fixture
+def furnished(world):
+    """Something of everything that pages show."""
+    for number in range(2, 9):
+        machine = rows.a_machine(world.cell, f"rack{number % 3}-node-{number:02}", rack=f"rack{number % 3}")
+        if number == 4:
+            world.machine = machine
+    portal_world.place(world.job, 1, world.machine)
+    portal_world.report(world.job, 0)
+    portal_world.report(world.job, 1, phase="installing", up=False)
+    wanted = updates.spec_of(world.job).to_json()
+    wanted["task"]["command"] = ["sleep", "1000"]
+    from quota.permissions import system
+
+    read = jobs.spec_for(principal=system("test"), cell=world.cell, file=wanted, tenant="ubar")
+    updates.job_update(principal=system("test"), job=world.job, job_spec=read)
+    greedy = rows.a_job(world.cell, world.tenant, "greedy", tasks=4, limit=(90_000, 2**30, 2**30, 0, 0, 1))
+    PendingVerdict.objects.create(
+        job=greedy, revision=3, at=timezone.now(),
+        whys=[
+            {
+                "tasks": [[greedy.id, 4]], "machines": 8, "never": True,
+                "ruled_out": [
+                    {"code": "resource", "subject": "cpu", "machines": 8, "wanted": 90_000, "largest": 64_000}
+                ],
+                "changes": [{"subject": "cpu", "to": 64_000, "machines": 8}],
+            }
+        ],
+    )  # fmt: skip
+    with journal.write(world.cell.id, rows.ME) as entry:
+        drained = entry.append(events.MachineState(machine_id=1, state="draining", reason="new disk"))
+        transitions.tasks_evict(
+            entry,
+            [transitions.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)],
+        )
+    return world
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
+    SHOTS.mkdir(exist_ok=True)
+    context = chromium.new_context(
+        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
+    )
+    try:
+        page = context.new_page()
+        page.goto("/accounts/login/")
+        page.screenshot(path=SHOTS / f"login-{theme}-{size[0]}.png")
+        sign_in(page, "sre")
+        for name, path in PAGES.items():
+            page.goto(path)
+            page.wait_for_load_state("networkidle") if "/jobs/" not in path else page.wait_for_timeout(1)
+            page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
+            if not name.startswith("admin"):
+                sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
+    finally:
+        context.close()

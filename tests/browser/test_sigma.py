@@ -1,0 +1,166 @@
+"""What people do in Sigma, and what they see without doing anything."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import sign_in
+from tests.integration import portal_world, rows
+
+JOB = "/jobs/cc/ubar/jfoo/"
+GOOD = "name: web\ntasks: 2\npriority: 200\ntask: {command: [sleep, '9'], limit: {cpu: 100m}}"
+
+
+def live(page: Page) -> None:
+    """Wait until the page is connected, and mark it so that a reload would show."""
+    expect(page.locator("[data-live-status].on")).to_be_visible()
+    page.evaluate("window.marked = true")
+
+
+def unloaded(page: Page) -> bool:
+    return not page.evaluate("window.marked === true")
+
+
+def test_a_cell_page_follows_its_machines_without_a_reload(page, world) -> None:
+    sign_in(page)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Cells").click()
+    page.get_by_role("link", name="cc").click()
+    live(page)
+    row = page.locator(f"#machine-{world.machine.id}")
+    expect(row.locator("td.num")).to_have_text("1")
+    portal_world.place(world.job, 1, world.machine)
+    expect(row.locator("td.num")).to_have_text("2")
+    expect(page.locator("#cell-counts")).to_contain_text("Tasks placed2")
+    rows.a_machine(world.cell, "newcomer")
+    expect(page.get_by_role("row", name="newcomer")).to_be_visible()
+    assert not unloaded(page)
+
+
+def test_a_job_page_follows_its_tasks_without_a_reload(page, world) -> None:
+    sign_in(page)
+    page.goto(JOB)
+    live(page)
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="0", exact=True))
+    expect(row).to_contain_text("assigned")
+    portal_world.report(world.job, 0, phase="starting", up=False)
+    expect(row).to_contain_text("starting")
+    portal_world.report(world.job, 0)
+    expect(row).to_contain_text("running")
+    expect(page.locator("#job-status")).to_contain_text("Running1")
+    expect(page.locator("#job-events")).to_contain_text("task 0 is up on m1")
+    assert not unloaded(page)
+
+
+def test_a_page_whose_connection_was_lost_catches_up(page, world) -> None:
+    sockets, cut = [], []
+
+    def through(socket) -> None:
+        if cut:
+            socket.close(code=1011)
+            return
+        socket.connect_to_server()
+        sockets.append(socket)
+
+    page.route_web_socket("**/live/**", through)
+    sign_in(page)
+    page.goto(JOB)
+    live(page)
+    cut.append(True)
+    sockets[-1].close(code=1011)
+    expect(page.locator("[data-live-status].off")).to_be_visible()
+    portal_world.report(world.job, 0)
+    expect(page.locator("#job-status")).to_contain_text("Running0")
+    cut.clear()
+    expect(page.locator("#job-status")).to_contain_text("Running1")
+    assert not unloaded(page)
+
+
+def test_the_focus_stays_where_it_is_while_rows_change(page, world) -> None:
+    sign_in(page)
+    page.goto(JOB)
+    live(page)
+    link = page.get_by_role("link", name="0", exact=True)
+    link.focus()
+    portal_world.report(world.job, 0)
+    expect(page.get_by_role("row").filter(has=link)).to_contain_text("running")
+    expect(link).to_be_focused()
+
+
+def test_a_spec_with_a_mistake_is_told_by_its_field_then_planned_then_submitted(page, world) -> None:
+    sign_in(page)
+    page.goto("/submit/")
+    text = page.get_by_label("Job file, YAML or JSON")
+    text.fill(GOOD.replace("100m", "-3"))
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("alert")).to_contain_text("task.limit.cpu")
+    expect(text).to_have_value(GOOD.replace("100m", "-3"))
+    expect(page.get_by_role("button", name="Submit the job")).to_have_count(0)
+    text.fill(GOOD)
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("region", name="Plan")).to_contain_text("2 tasks will be added")
+    page.get_by_role("button", name="Submit the job").click()
+    expect(page.get_by_role("heading", name="web")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Job web was submitted.")).to_be_visible()
+
+
+def test_a_job_is_killed_after_a_second_look_by_keyboard_alone(page, world) -> None:
+    sign_in(page)
+    page.goto(JOB)
+    page.locator("summary", has_text="Kill the job").focus()
+    page.keyboard.press("Enter")
+    page.get_by_label("Reason").fill("not needed any more")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("3 tasks are being killed.")).to_be_visible()
+    expect(page.locator("#job-status")).to_contain_text("killed")
+
+
+def test_a_secret_is_shown_once(page, world) -> None:
+    sign_in(page)
+    page.goto("/tokens/")
+    page.get_by_label("Name").fill("laptop")
+    page.get_by_role("button", name="Issue").click()
+    secret = page.locator("#secret").inner_text()
+    assert secret.startswith("borg_")
+    page.goto("/tokens/")
+    expect(page.get_by_role("row", name="laptop")).to_be_visible()
+    assert secret not in page.content()
+    page.get_by_role("button", name="Revoke laptop").click()
+    expect(page.get_by_role("row", name="laptop")).to_contain_text("revoked")
+
+
+def test_pages_read_without_scripts(chromium, portal, world) -> None:
+    context = chromium.new_context(base_url=portal, java_script_enabled=False)
+    try:
+        page = context.new_page()
+        sign_in(page)
+        page.goto(JOB)
+        expect(page.get_by_role("heading", name="jfoo")).to_be_visible()
+        expect(page.get_by_role("link", name="2", exact=True)).to_be_visible()
+    finally:
+        context.close()
+
+
+def test_light_and_dark_are_chosen_and_kept(page, world) -> None:
+    sign_in(page)
+    dark = page.locator("html.dark")
+    expect(dark).to_have_count(0)
+    page.get_by_role("button", name="Switch between light and dark").click()
+    expect(dark).to_have_count(1)
+    page.reload()
+    expect(dark).to_have_count(1)
+
+
+def test_sres_get_from_the_portal_to_the_console_and_others_do_not(page, context, world) -> None:
+    sign_in(page, "sre")
+    page.locator("summary", has_text="sre").click()
+    page.get_by_role("link", name="SRE console").click()
+    expect(page.get_by_role("link", name="Machines").first).to_be_visible()
+    page.goto("/admin/scheduling/machine/")
+    page.get_by_role("row", name="m1").get_by_role("checkbox").check()
+    page.locator("select[name=action]").select_option("drain")
+    page.get_by_role("button", name="Run").click()
+    page.get_by_label("Reason").fill("new disk")
+    page.get_by_role("button", name="Drain machines").click()
+    expect(page.get_by_role("row", name="m1")).to_contain_text("new disk")
+    world.machine.refresh_from_db()
+    assert (world.machine.state, world.machine.reason) == ("draining", "new disk")

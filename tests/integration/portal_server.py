@@ -1,0 +1,72 @@
+"""The web process for real, over the test database: uvicorn in a process of its own on loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from django.conf import settings
+
+READY_S = 40.0
+
+
+@contextmanager
+def running(log: Path, **environment: str) -> Iterator[str]:
+    """Its address while it runs. The database is the one that pytest-django made."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "portal.settings.production",
+        "BORG_DATABASE_URL": _database_url(),
+        "BORG_SECRET_KEY": "of-the-tests-" + "x" * 50,
+        "BORG_PORTAL_URL": url,
+        "BORG_ALLOWED_HOSTS": "127.0.0.1",
+        **environment,
+    }
+    command = [sys.executable, "-m", "uvicorn", "portal.asgi:application", "--port", str(port)]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*command, "--timeout-graceful-shutdown", "1"], env=env, stdout=output, stderr=output
+        )
+        try:
+            _wait(url, process, log)
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _database_url() -> str:
+    row = settings.DATABASES["default"]
+    given = {"host": row["HOST"], "user": row["USER"], "port": row["PORT"], "password": row["PASSWORD"]}
+    query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in given.items() if value)
+    return f"postgresql:///{row['NAME']}?{query}"
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RuntimeError(f"the portal ended at its start:\n{log.read_text()[-4000:]}")
+        try:
+            with urllib.request.urlopen(f"{url}/healthz", timeout=1):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.1)
+    raise RuntimeError(f"the portal was not up within {READY_S:g} s:\n{log.read_text()[-4000:]}")

@@ -1,0 +1,226 @@
+"""Live pages over real sockets: the web process as it runs in production, Redis, PostgreSQL, a WebSocket client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from portal.live.hub import OUTBOX, Hub, Viewer
+from portal.live.topics import MOST_ROWS, Machines, Tasks, news_of
+from quota.models import Membership
+from scheduling import journal
+from scheduling.core.requirement import task_id
+from scheduling.models import Job
+from scheduling.services import transitions
+from tests.integration import portal_server, portal_world, rows
+from tests.integration.portal_world import signed_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WAIT_S = 10.0
+JOB = "live/jobs/cc/ubar/jfoo/"
+MACHINES = "live/cells/cc/machines/"
+
+
+@pytest.fixture(scope="module")
+def portal(django_db_setup, tmp_path_factory):
+    # Sessions are signed by nothing but their row, so the test client's are good for the server too.
+    secret = {"BORG_SECRET_KEY": settings.SECRET_KEY}
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **secret) as url:
+        yield url
+
+
+@pytest.fixture
+def world():
+    return portal_world.make()
+
+
+@contextmanager
+def watching(portal: str, path: str, client: Client | None, *, revision: int = 0, origin: str | None = None):
+    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value if client else ""
+    with connect(
+        f"{portal.replace('http', 'ws')}/{path}?revision={revision}",
+        origin=origin or portal,
+        additional_headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"} if cookie else {},
+        open_timeout=WAIT_S,
+    ) as socket:
+        yield socket
+
+
+def until(socket: Any, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first message that is as wanted; each must follow the one before."""
+    seq = None
+    for _message in range(50):
+        message = json.loads(socket.recv(timeout=WAIT_S))
+        assert seq is None or message["seq"] == seq + 1
+        seq = message["seq"]
+        if wanted(message):
+            return message
+    raise AssertionError("the message did not come")
+
+
+def test_a_job_page_is_told_what_changed(portal, world) -> None:
+    now = journal.newest(world.cell.id)
+    row = f"task-{task_id(world.job.id, 0)}"
+    with watching(portal, JOB, signed_in("viewer"), revision=now) as socket:
+        hello = json.loads(socket.recv(timeout=WAIT_S))
+        assert (hello["hello"], hello["resync"], hello["revision"]) == (True, False, now)
+        portal_world.report(world.job, 0)
+        news = until(socket, lambda message: row in message.get("rows", {}))
+        assert "running" in news["rows"][row]
+        assert "1 of 3 tasks running" in news["parts"]["job-status"]
+        assert "task 0 is up on m1" in news["parts"]["job-events"]
+        assert news["revision"] == now + 1
+        assert list(news["rows"]) == [row]
+
+
+def test_a_cell_page_is_told_of_machines_and_counters(portal, world) -> None:
+    now = journal.newest(world.cell.id)
+    row = f"machine-{world.machine.id}"
+    with watching(portal, MACHINES, signed_in("stranger"), revision=now) as socket:
+        json.loads(socket.recv(timeout=WAIT_S))
+        portal_world.place(world.job, 1, world.machine)
+        news = until(socket, lambda message: row in message.get("rows", {}))
+        assert '<td class="num" data-label="Tasks">2</td>' in news["rows"][row]
+        assert "cell-counts" in news["parts"]
+        assert not news["resync"]
+        rows.a_machine(world.cell, "m2")
+        assert until(socket, lambda message: message["resync"])
+
+
+def test_a_page_made_before_the_news_reads_itself_again(portal, world) -> None:
+    with watching(portal, JOB, signed_in("viewer"), revision=0) as socket:
+        assert json.loads(socket.recv(timeout=WAIT_S))["resync"] is True
+
+
+def test_the_verdict_on_pending_tasks_comes_though_it_is_no_event(portal, world) -> None:
+    from django.utils import timezone
+
+    from scheduling.models import PendingVerdict
+
+    now = journal.newest(world.cell.id)
+    with watching(portal, JOB, signed_in("viewer"), revision=now) as socket:
+        socket.recv(timeout=WAIT_S)
+        PendingVerdict.objects.create(
+            job=world.job, revision=now, at=timezone.now(),
+            whys=[{"tasks": [[world.job.id, 2]], "machines": 4}],
+        )  # fmt: skip
+        news = until(socket, lambda message: "job-status" in message.get("parts", {}))
+        assert "none of 4 machines" in news["parts"]["job-status"]
+
+
+@pytest.mark.parametrize(
+    "path, name, code, reason",
+    [
+        (JOB, None, 4401, "sign in"),
+        (JOB, "stranger", 4404, "no job"),
+        ("live/jobs/cc/ubar/none/", "viewer", 4404, "no job"),
+        ("live/cells/xx/machines/", "viewer", 4404, "no cell"),
+        ("live/elsewhere/", "viewer", 4404, "no live page"),
+    ],
+)
+def test_who_may_not_watch_is_told_why(portal, world, path, name, code, reason) -> None:
+    with watching(portal, path, signed_in(name) if name else None) as socket:
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=WAIT_S)
+        assert closed.value.rcvd.code == code
+        assert reason in closed.value.rcvd.reason
+
+
+def test_a_page_of_another_site_may_not_watch(portal, world) -> None:
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        watching(portal, JOB, signed_in("viewer"), origin="https://evil.example"),
+    ):
+        pass
+    assert refused.value.response.status_code == 403
+
+
+def test_what_a_viewer_sends_is_of_no_consequence(portal, world) -> None:
+    now = journal.newest(world.cell.id)
+    with watching(portal, JOB, signed_in("viewer"), revision=now) as socket:
+        socket.recv(timeout=WAIT_S)
+        socket.send("{not json")
+        socket.send(b"\x00\xff")
+        portal_world.report(world.job, 0)
+        assert until(socket, lambda message: message.get("rows"))
+
+
+def test_a_member_who_was_removed_does_not_come_in_again(portal, world) -> None:
+    client = signed_in("viewer")
+    Membership.objects.filter(user__username="viewer").delete()
+    with watching(portal, JOB, client) as socket, pytest.raises(ConnectionClosed) as closed:
+        socket.recv(timeout=WAIT_S)
+    assert closed.value.rcvd.code == 4404
+
+
+class Loop:
+    """Stands where the viewer's event loop stands; hands messages over at once."""
+
+    def call_soon_threadsafe(self, call: Callable[..., None], *args: Any) -> None:
+        call(*args)
+
+
+def ticks(hub: Hub) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        hub._tick()
+    return len(captured)
+
+
+def test_a_tick_costs_the_same_for_one_viewer_and_for_fifty(world) -> None:
+    hub = Hub()
+    hub._thread = object()  # type: ignore[assignment]  # ticks are ours
+    topic = Tasks(world.cell.id, world.job.id)
+    first = Viewer(topic, Loop())  # type: ignore[arg-type]
+    hub.watch(first, revision=0)
+    portal_world.report(world.job, 0, phase="starting", up=False)
+    alone = ticks(hub)
+    others = [Viewer(topic, Loop()) for _ in range(50)]  # type: ignore[arg-type]
+    for viewer in others:
+        hub.watch(viewer, revision=0)
+    portal_world.report(world.job, 0)
+    assert ticks(hub) == alone
+    assert ticks(hub) <= 2
+    assert [viewer.outbox.qsize() for viewer in others] == [1] * 50
+    for viewer in (first, *others):
+        hub.leave(viewer)
+    assert hub._cells() == frozenset()
+
+
+def test_a_slow_viewer_loses_messages_and_is_told_to_read_again(world) -> None:
+    viewer = Viewer(Tasks(1, 1), Loop())  # type: ignore[arg-type]
+    for seq in range(OUTBOX + 1):
+        viewer.tell({"seq": seq, "revision": seq, "rows": {}, "parts": {}, "resync": False})
+    assert viewer.outbox.qsize() == 1
+    assert viewer.outbox.get_nowait() == {"seq": OUTBOX, "revision": OUTBOX, "resync": True}
+
+
+def test_too_much_news_asks_for_the_page_instead_of_rows(world) -> None:
+    big = rows.a_job(world.cell, world.tenant, "big", tasks=MOST_ROWS + 1)
+    before = journal.newest(world.cell.id)
+    with journal.write(world.cell.id, rows.ME) as entry:
+        transitions.tasks_place(
+            entry,
+            [
+                transitions.Placement(task_id(big.id, index), world.machine.id, (20100 + index,))
+                for index in range(MOST_ROWS + 1)
+            ],
+        )
+    news = news_of(world.cell.id, after=before, until=journal.newest(world.cell.id))
+    changes = Tasks(world.cell.id, big.id).changes(news)
+    assert changes is not None
+    assert (changes.rows, changes.resync) == ({}, True)
+    assert Tasks(world.cell.id, world.job.id).changes(news) is None
+    assert Job.objects.get(pk=big.id).tasks_running == MOST_ROWS + 1
+    of_machines = Machines(world.cell.id).changes(news)
+    assert of_machines is not None
+    assert list(of_machines.rows) == [f"machine-{world.machine.id}"]

@@ -1,0 +1,290 @@
+"""Sigma's pages: who sees what, what they say, and that they cost the same whatever there is to show."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from quota.models import Token
+from scheduling.models import Job, Task
+from tests.integration import portal_world, rows
+from tests.integration.portal_world import signed_in
+
+pytestmark = pytest.mark.django_db
+JOB = "/jobs/cc/ubar/jfoo/"
+OPEN = ["/", "/cells/", "/cells/cc/", "/jobs/", "/submit/", "/tokens/", "/quota/"]
+OF_THE_TENANT = [JOB, JOB + "0/", JOB + "specs/"]
+ROLES = ["viewer", "operator", "owner", "sre"]
+
+
+@pytest.fixture
+def world():
+    return portal_world.make()
+
+
+@pytest.mark.parametrize("path", [*OPEN, *OF_THE_TENANT, JOB + "kill/", JOB + "undo/"])
+def test_nobody_sees_anything_before_signing_in(world, path) -> None:
+    answer = Client().get(path)
+    assert (answer.status_code, answer.url) == (302, f"/accounts/login/?next={path}")
+
+
+@pytest.mark.parametrize("path", OPEN)
+@pytest.mark.parametrize("name", [*ROLES, "stranger"])
+def test_everybody_signed_in_has_the_common_pages(world, path, name) -> None:
+    answer = signed_in(name).get(path)
+    assert answer.status_code == 200
+    assert "jfoo" not in answer.text or name != "stranger"
+
+
+@pytest.mark.parametrize("path", OF_THE_TENANT)
+def test_a_job_is_shown_to_members_and_not_found_by_strangers(world, path) -> None:
+    for name in ROLES:
+        assert signed_in(name).get(path).status_code == 200, name
+    answer = signed_in("stranger").get(path)
+    assert answer.status_code == 404
+    assert "production" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "name, status, live",
+    [("viewer", 403, 3), ("stranger", 404, 3), ("operator", 302, 0), ("owner", 302, 0), ("sre", 302, 0)],
+)
+def test_killing_asks_for_the_role(world, name, status, live) -> None:
+    answer = signed_in(name).post(JOB + "kill/", {"uid": world.job.uid, "reason": "over"})
+    assert answer.status_code == status
+    assert Task.objects.exclude(state="dead").count() == live
+
+
+def test_buttons_show_only_to_those_who_may_press_them(world) -> None:
+    assert "Kill the job" not in signed_in("viewer").get(JOB).text
+    assert "Kill the job" in signed_in("operator").get(JOB).text
+
+
+def test_one_task_can_be_killed_and_the_reason_is_kept(world) -> None:
+    answer = signed_in("operator").post(
+        JOB + "kill/", {"uid": world.job.uid, "index": "1", "reason": "stuck"}, follow=True
+    )
+    assert "1 task is being killed." in answer.text
+    assert Task.objects.get(job=world.job, index=1).detail == "stuck"
+    assert Task.objects.exclude(state="dead").count() == 2
+
+
+def test_actions_need_a_post_and_the_job_they_were_meant_for(world) -> None:
+    client = signed_in("operator")
+    assert client.get(JOB + "kill/").status_code == 405
+    wrong = client.post(JOB + "kill/", {"uid": "00000000-0000-0000-0000-000000000000"})
+    assert (wrong.status_code, Task.objects.exclude(state="dead").count()) == (404, 3)
+    assert client.post(JOB + "kill/", {"uid": world.job.uid, "index": "x"}).status_code == 422
+
+
+def test_undo_without_an_earlier_version_says_so(world) -> None:
+    answer = signed_in("operator").post(JOB + "undo/", {"uid": world.job.uid, "version": "1"})
+    assert answer.status_code == 409
+    assert "never been updated" in answer.text
+
+
+def test_undo_of_a_version_that_is_not_in_force_any_more_is_refused(world) -> None:
+    answer = signed_in("operator").post(JOB + "undo/", {"uid": world.job.uid, "version": "7"})
+    assert answer.status_code == 409
+    assert "Look at the job again" in answer.text
+
+
+def submit(client: Client, text: str, **more):
+    return client.post("/submit/", {"cell": "cc", "tenant": "ubar", "text": text, "do": "plan", **more})
+
+
+GOOD = "name: web\ntasks: 2\npriority: 200\ntask: {command: [sleep, '9'], limit: {cpu: 100m}}"
+
+
+def test_a_plan_changes_nothing_and_a_submission_does(world) -> None:
+    client = signed_in("operator")
+    plan = submit(client, GOOD)
+    assert plan.status_code == 200
+    assert "Submit the job" in plan.text
+    assert "2 tasks" in plan.text
+    assert not Job.objects.filter(name="web").exists()
+    done = submit(client, GOOD, do="submit")
+    assert (done.status_code, done.url) == (302, "/jobs/cc/ubar/web/")
+    assert Job.objects.get(name="web").submitted_by == "operator"
+
+
+@pytest.mark.parametrize(
+    "text, field, what",
+    [
+        ("name: web\ntask: {command: [sleep], limit: {cpu: -1}}", "task.limit.cpu", "-1"),
+        ("name: Web!\ntask: {command: [sleep]}", "name", "Web!"),
+        ("name: web\ncolour: red\ntask: {command: [sleep]}", "colour", "colour"),
+        ("{", "file", "neither JSON nor YAML"),
+        ("- a\n- b", "file", "holds no job"),
+        ("a: &x [1]\nb: *x", "file", "aliases"),
+    ],
+)
+def test_a_bad_spec_names_its_field(world, text, field, what) -> None:
+    answer = submit(signed_in("operator"), text, do="submit")
+    assert answer.status_code == 422
+    assert f"<dt><code>{field}</code></dt>" in answer.text
+    assert what in answer.text
+    assert Job.objects.count() == 1
+
+
+def test_what_quota_refuses_is_told_with_figures(world) -> None:
+    answer = submit(signed_in("operator"), GOOD.replace("100m", "'90000'"), do="submit")
+    assert answer.status_code in (403, 409, 422)
+    assert "quota" in answer.text
+
+
+@pytest.mark.parametrize("name", ["viewer", "stranger"])
+def test_who_may_not_submit_for_a_tenant_does_not(world, name) -> None:
+    assert submit(signed_in(name), GOOD, do="submit").status_code in (403, 404)
+    assert Job.objects.count() == 1
+
+
+def test_a_token_shows_its_secret_once(world) -> None:
+    client = signed_in("viewer")
+    given = {"name": "ci", "scopes": ["read"], "days": "30", "tenant": "ubar"}
+    answer = client.post("/tokens/", given)
+    assert answer.status_code == 201
+    secret = answer.context["secret"]
+    assert secret in answer.text
+    assert "no-store" in answer["Cache-Control"]
+    again = client.get("/tokens/").text
+    assert "ci" in again
+    assert secret not in again
+    api = Client(headers={"authorization": f"Bearer {secret}"})
+    assert [row["name"] for row in api.get("/api/v1/tenants/").json()["results"]] == ["ubar"]
+
+
+@pytest.mark.parametrize(
+    "given, field",
+    [
+        ({"name": " ", "scopes": ["read"]}, "name"),
+        ({"name": "x"}, "scopes"),
+        ({"name": "x", "scopes": ["read"], "days": "12"}, "days"),
+        ({"name": "x", "scopes": ["read"], "tenant": "other"}, "tenant"),
+    ],
+)
+def test_a_bad_token_names_its_field(world, given, field) -> None:
+    answer = signed_in("viewer").post("/tokens/", given)
+    assert answer.status_code in (404, 422)
+    assert f"<code>{field}</code>" in answer.text
+    assert not Token.objects.exists()
+
+
+def test_only_ones_own_tokens_can_be_revoked(world) -> None:
+    signed_in("owner").post("/tokens/", {"name": "ci", "scopes": ["read"]})
+    token = Token.objects.get()
+    assert signed_in("viewer").post(f"/tokens/{token.key}/revoke/").status_code == 404
+    assert signed_in("sre").post(f"/tokens/{token.key}/revoke/").status_code == 404
+    assert "is revoked" in signed_in("owner").post(f"/tokens/{token.key}/revoke/", follow=True).text
+    token.refresh_from_db()
+    assert token.revoked_at is not None
+
+
+def queries(client: Client, path: str) -> int:
+    client.get(path)
+    with CaptureQueriesContext(connection, ) as captured:
+        assert client.get(path).status_code == 200
+    return len(captured)
+
+
+@pytest.mark.parametrize("path", [*OPEN, *OF_THE_TENANT, JOB + "?state=pending"])
+def test_pages_cost_the_same_whatever_there_is_to_show(world, path) -> None:
+    client = signed_in("sre")
+    before = queries(client, path)
+    for number in range(3):
+        tenant = rows.a_tenant(f"team-{number}")
+        rows.grant(tenant, world.cell, "production")
+        job = rows.a_job(world.cell, tenant, f"job-{number}", tasks=4)
+        portal_world.place(job, 0, rows.a_machine(world.cell, f"more-{number}"))
+        portal_world.report(world.job, 0, phase="starting" if number % 2 else "up", up=number % 2 == 0)
+    portal_world.place(world.job, 1, world.machine)
+    assert queries(client, path) == before
+    assert before <= 25
+
+
+def test_pages_are_filtered_and_paged(world) -> None:
+    client = signed_in("viewer")
+    assert "No machine is like that" in client.get("/cells/cc/?state=down").text
+    assert "m1" in client.get("/cells/cc/?state=up&rack=r1&q=m1").text
+    assert "No job is like that" in client.get("/jobs/?state=dead").text
+    assert client.get("/jobs/?page=999&state=nonsense").status_code == 200
+    assert client.get(JOB + "?state=dead").context["page_obj"].paginator.count == 0
+
+
+def test_what_does_not_exist_is_said_in_words(world) -> None:
+    client = signed_in("viewer")
+    assert "no cell &#x27;xx&#x27;" in client.get("/cells/xx/").text
+    for path in ("/jobs/cc/ubar/none/", JOB + "99/", JOB + "specs/?version=9", JOB + "?uid=nonsense", "/nothing/"):
+        assert client.get(path).status_code == 404, path
+
+
+def test_the_job_page_tells_what_happened_and_why(world) -> None:
+    from django.utils import timezone
+
+    from scheduling.models import PendingVerdict
+
+    PendingVerdict.objects.create(
+        job=world.job, revision=3, at=timezone.now(),
+        whys=[
+            {
+                "tasks": [[world.job.id, 2]], "machines": 1,
+                "ruled_out": [
+                    {"code": "resource", "subject": "cpu", "machines": 1, "wanted": 4000, "largest": 2500}
+                ],
+                "changes": [{"subject": "cpu", "to": 2500, "machines": 1}],
+            }
+        ],
+    )  # fmt: skip
+    page = signed_in("viewer").get(JOB).text
+    assert "2 pending: none of 1 machines can take one now." in page
+    assert "too little cpu: 4 cores wanted, at most 2.5 cores left on one" in page
+    assert "With cpu 2.5 cores it would fit on 1 machines." in page
+    assert "task 0 was placed on m1 as incarnation 1" in page
+
+
+def test_an_eviction_is_told_with_what_caused_it(world) -> None:
+    from scheduling import journal
+    from scheduling.core import events
+    from scheduling.core.requirement import task_id
+    from scheduling.services import transitions
+
+    with journal.write(world.cell.id, rows.ME) as entry:
+        drained = entry.append(
+            events.MachineState(machine_id=world.machine.id, state="draining", reason="new disk")
+        )
+        transitions.tasks_evict(
+            entry,
+            [
+                transitions.Eviction(
+                    task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained, detail="drained"
+                )
+            ],
+        )
+    page = signed_in("viewer").get(JOB).text
+    assert "task 0 was evicted from m1 by machine shutdown: drained" in page
+    assert "m1 is draining: new disk (by system:test)" in page
+    history = signed_in("viewer").get(JOB + "0/").text
+    assert "task 0 was placed on m1 as incarnation 1" in history
+    assert "Incarnation 1 is still stopping on m1" in history
+
+
+def test_a_page_reads_without_scripts_and_carries_no_inline_handler(world) -> None:
+    page = signed_in("operator").get(JOB).text
+    assert "<noscript>" in page
+    for handler in ("onclick=", "onchange=", "onsubmit=", "onload="):
+        assert handler not in page
+
+
+def test_signing_in_by_the_form_and_out_by_the_button(world) -> None:
+    client = Client()
+    assert "Sign in" in client.get("/accounts/login/").text
+    wrong = client.post("/accounts/login/", {"login": "viewer", "password": "wrong"})
+    assert (wrong.status_code, "alert" in wrong.text) == (200, True)
+    right = client.post("/accounts/login/?next=/jobs/", {"login": "viewer", "password": portal_world.PASSWORD})
+    assert (right.status_code, right.url) == (302, "/jobs/")
+    assert client.post("/accounts/logout/").status_code == 302
+    assert client.get("/").status_code == 302
+    assert client.post("/accounts/signup/", {"username": "me", "password1": "x" * 20}).status_code == 200
+    assert client.get("/").status_code == 302
