@@ -23,6 +23,7 @@ from quota.permissions import system
 from quota.services import admission
 from scheduling import config, journal, lease, metrics, notices, verdicts
 from scheduling.commit import commit
+from scheduling.core import kernels
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy
@@ -107,6 +108,7 @@ class Master:
 
     def _warm(self) -> CellState:
         if self.state is None:
+            kernels.compile_all()  # from the cache: the first pass must not wait for it
             started = time.perf_counter()
             self.state = load_state(self.cell_id)
             log.info(

@@ -44,6 +44,14 @@ class Installation:
         entry = table["profiles"][profile]
         return Client(Profile(profile, table["url"], entry["token"], table["cell"], entry.get("tenant", "")))
 
+    def manage(self, *arguments: str) -> None:
+        """Run a command of `manage.py` with the environment of the web process. Raises when it fails."""
+        web = next(one for one in self.processes() if "portal.asgi:application" in one.cmdline())
+        root = Path(__file__).parents[2]
+        subprocess.run(
+            [sys.executable, str(root / "manage.py"), *arguments], env=web.environ(), check=True, timeout=600
+        )
+
     def processes(self) -> list[psutil.Process]:
         root = psutil.Process(self.process.pid)
         return [root, *root.children(recursive=True)]
