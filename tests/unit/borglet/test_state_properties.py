@@ -48,7 +48,7 @@ class Borglet(RuleBasedStateMachine):
         self.kept: dict[TaskKey, Presence] = {}
         self.remembered = Remembered()
         self.listed: Desired | None = None  # what the Borglet last acknowledged
-        self.news: list[Event] = []
+        self.news: list[Started | Ended] = []
         self.told: dict[TaskKey, int] = {}  # sequence of the report that told of an end
         self.heard: set[TaskKey] = set()  # ends that the shard has heard of
         self.to_stop: set[TaskKey] = set()  # runs that the master asked to stop at some time
@@ -77,6 +77,8 @@ class Borglet(RuleBasedStateMachine):
                     assert instruction.key in self.heard, "an end was lost"
                     self.heard.discard(instruction.key)
                     self.kept.pop(instruction.key, None)
+                    # A runtime has no more to say of what it was told to forget.
+                    self.news = [news for news in self.news if news.key != instruction.key]
 
     @property
     def in_force(self) -> Desired:
