@@ -26,4 +26,4 @@ class Backoff:
             return REFUSED_S * self._rng.uniform(0.5, 1.0)
         ceiling = min(self._most_s, 2 * self._first_s * 2 ** min(self._attempts, 30))
         self._attempts += 1
-        return self._rng.uniform(0.2, 1.0) * ceiling
+        return float(self._rng.uniform(0.2, 1.0) * ceiling)
