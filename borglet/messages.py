@@ -283,14 +283,16 @@ def encode(message: msgspec.Struct) -> bytes:
 def decode_to_borglet(frame: bytes | str) -> ToBorglet:
     """Raises `MalformedMessage`, naming the field (`$.desired.run[3].limit`)."""
     try:
-        return _to_borglet.decode(frame)
+        message: ToBorglet = _to_borglet.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedMessage(str(error)) from error
+    return message
 
 
 def decode_to_shard(frame: bytes | str) -> ToShard:
     """Raises `MalformedMessage`, naming the field."""
     try:
-        return _to_shard.decode(frame)
+        message: ToShard = _to_shard.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedMessage(str(error)) from error
+    return message

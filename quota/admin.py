@@ -14,6 +14,8 @@ from django.contrib import messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
@@ -54,15 +56,15 @@ def principal_of(request: HttpRequest) -> Principal:
     return principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
 
 
-def vector_text(vector: list[int], *, most: int = len(NAMES)) -> str:
-    """`500 cores, 2 TiB ram, …` of what is not zero."""
+def vector_text(vector: list[int], *, most: int = len(NAMES)) -> SafeString:
+    """`500 cores, 2 TiB ram, …` of what is not zero, in one line."""
     parts = []
     for index, value in enumerate(vector[:most]):
         if value:
             text = describe(index, value)
             named = NAMES[index] in text or NAMES[index] == "cpu"
             parts.append(text if named else f"{text} {NAMES[index]}")
-    return ", ".join(parts) or "0"
+    return format_html('<span class="whitespace-nowrap">{}</span>', ", ".join(parts) or "0")
 
 
 class FactsAdmin(ModelAdmin):
@@ -71,6 +73,7 @@ class FactsAdmin(ModelAdmin):
     show_full_result_count = False
     list_per_page = 50
     list_filter_submit = False
+    list_fullwidth = True
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -312,7 +315,7 @@ class QuotaAdmin(ServiceAdmin):
         return type("QuotaGrantForm", (form,), {"perform": perform})
 
     @display(description=_("amounts"))
-    def amounts_shown(self, quota: Quota) -> str:
+    def amounts_shown(self, quota: Quota) -> SafeString:
         return vector_text(quota.amounts)
 
     def end_now(self, request: HttpRequest, rows: QuerySet[Quota]) -> None:
@@ -331,7 +334,7 @@ class UseAdmin(FactsAdmin):
     fields = ["tenant", "cell", "band", "used_shown"]
 
     @display(description=_("in use"))
-    def used_shown(self, use: QuotaUse) -> str:
+    def used_shown(self, use: QuotaUse) -> SafeString:
         return vector_text(use.used)
 
 
@@ -340,7 +343,7 @@ class CapacityAdmin(FactsAdmin):
     fields = ["cell", "capacity_shown", "revision"]
 
     @display(description=_("capacity"))
-    def capacity_shown(self, row: CellCapacity) -> str:
+    def capacity_shown(self, row: CellCapacity) -> SafeString:
         return vector_text(row.capacity)
 
 

@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
             name='CellCapacity',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('cell', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
                 ('capacity', quota.models.fields.VectorField(size=None, verbose_name='capacity')),
                 ('revision', models.BigIntegerField(verbose_name='as of revision')),
             ],
@@ -61,7 +61,7 @@ class Migration(migrations.Migration):
             name='Tenant',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
+                ('name', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
                 ('title', models.CharField(blank=True, max_length=200, verbose_name='title')),
                 ('contact', models.EmailField(blank=True, max_length=254, verbose_name='contact')),
                 ('max_jobs', models.PositiveIntegerField(default=10000, verbose_name='live jobs at most')),
@@ -94,7 +94,7 @@ class Migration(migrations.Migration):
             name='PriorityBand',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
+                ('name', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
                 ('low', models.PositiveIntegerField(verbose_name='lowest priority')),
                 ('high', models.PositiveIntegerField(verbose_name='highest priority')),
                 ('prod', models.BooleanField(help_text='Placed by limits, never in reclaimed resources.', verbose_name='prod')),
@@ -132,7 +132,7 @@ class Migration(migrations.Migration):
             name='QuotaUse',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
                 ('used', quota.models.fields.VectorField(size=None, verbose_name='in use')),
                 ('band', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='uses', to='quota.priorityband')),
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='uses', to='quota.tenant')),
@@ -147,7 +147,7 @@ class Migration(migrations.Migration):
             name='Quota',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
                 ('amounts', quota.models.fields.VectorField(size=None, verbose_name='amounts')),
                 ('starts_at', models.DateTimeField(verbose_name='from')),
                 ('ends_at', models.DateTimeField(blank=True, null=True, verbose_name='until')),

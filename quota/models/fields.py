@@ -7,7 +7,7 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-DNS_LABEL = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
+DNS_LABEL = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z"
 
 dns_label = RegexValidator(
     DNS_LABEL,

@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
             name='Cell',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
+                ('name', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
                 ('cluster', models.CharField(blank=True, max_length=63, verbose_name='cluster')),
                 ('site', models.CharField(blank=True, max_length=63, verbose_name='site')),
                 ('revision', models.BigIntegerField(default=0, verbose_name='revision')),
@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
-                ('name', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
+                ('name', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='name')),
                 ('kind', models.CharField(choices=[('job', 'job'), ('alloc-set', 'alloc set')], default='job', max_length=16, verbose_name='kind')),
                 ('labels', models.JSONField(blank=True, default=dict, verbose_name='labels')),
                 ('priority', models.PositiveIntegerField(verbose_name='priority')),
@@ -137,7 +137,7 @@ class Migration(migrations.Migration):
             name='Machine',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('hostname', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='hostname')),
+                ('hostname', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='hostname')),
                 ('address', models.GenericIPAddressField(verbose_name='address')),
                 ('capacity', quota.models.fields.VectorField(size=None, verbose_name='capacity')),
                 ('attributes', models.JSONField(blank=True, default=dict, verbose_name='attributes')),

@@ -17,12 +17,10 @@ from scheduling.core.states import EvictionCause, TaskState
 from scheduling.journal import Cause, Entry
 from scheduling.models import CrashedPair, Event, JobSpec, Machine, Task, Update
 from scheduling.services import transitions
-from scheduling.services.transitions import Ending, Eviction, NewTasks
+from scheduling.services.transitions import SHRUNK, Ending, Eviction, NewTasks
 from scheduling.taskspec import Change
 
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
-# The mark of tasks that a smaller job let go: a larger one brings them back.
-SHRUNK = "the job shrank"
 # A task of the new version that was restarted this often, and is not up, does not come up by itself.
 HOPELESS_RESTARTS = 3
 

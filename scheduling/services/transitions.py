@@ -23,6 +23,8 @@ from scheduling.core.states import JobState, TaskState
 from scheduling.journal import Cause, Entry
 from scheduling.models import Cell
 
+# The mark of tasks that a smaller job let go: a larger one brings them back.
+SHRUNK = "the job shrank"
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
 
 
@@ -472,13 +474,13 @@ def jobs_end(entry: Entry, job_ids: Sequence[int]) -> None:
     """Jobs whose tasks are all dead: the name is free, the quota goes back, open updates end."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed') THEN 'killed'"
+            "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"
             " WHEN bool_or(outcome = 'failed') THEN 'failed' ELSE 'finished' END AS how"
             " FROM scheduling_task WHERE job_id = ANY(%s) GROUP BY job_id)"
             " UPDATE scheduling_job AS j SET state = 'dead', outcome = worst.how, ended_at = %s"
             " FROM worst, quota_tenant AS o WHERE j.id = worst.job_id AND o.id = j.tenant_id"
             " RETURNING j.id, worst.how, j.tenant_id, o.name, j.priority, j.requested",
-            [list(job_ids), entry.time],
+            [SHRUNK, list(job_ids), entry.time],
         )
         ended = sorted(cursor.fetchall())
         cursor.execute(

@@ -39,7 +39,7 @@ def test_every_setting_is_explained_to_operators_and_no_other() -> None:
 
 
 def test_names_are_dns_labels_by_one_rule() -> None:
-    assert f"^{LABEL_OF_SPECS.pattern}$" == DNS_LABEL
+    assert rf"^{LABEL_OF_SPECS.pattern}\Z" == DNS_LABEL
 
 
 def test_every_reason_is_documented() -> None:

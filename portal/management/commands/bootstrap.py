@@ -9,8 +9,6 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
-from scheduling.link.authority import ensure_authority
-from scheduling.services.machines import join_token_issue
 
 from quota.models import Membership, Quota, Tenant
 from quota.permissions import Role, Scope, system
@@ -20,8 +18,10 @@ from quota.services.bands import bands_ensure
 from quota.services.grants import quota_grant
 from quota.services.tenants import membership_set, tenant_create
 from scheduling import journal
+from scheduling.link.authority import ensure_authority
 from scheduling.models import Cell
 from scheduling.services.cells import cell_create
+from scheduling.services.machines import join_token_issue
 
 ME = system("bootstrap")
 # The demonstration tenant may ask for this at each band that costs quota.
