@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
+# Each request may run in a thread of its own: connections are shared, or PostgreSQL runs out of them.
+os.environ.setdefault("BORG_DATABASE_POOL", "8")
 
-from django.core.asgi import get_asgi_application  # noqa: E402
+from django.core.asgi import get_asgi_application
 
 http = get_asgi_application()  # first: what follows needs the apps loaded
 

@@ -6,12 +6,19 @@ from allauth.account.views import LoginView, LogoutView
 from django.urls import include, path
 
 from portal.admin_site import site
+from portal.sigma.account import by_an_sre
 
+accounts = [
+    path("login/", LoginView.as_view(template_name="sigma/login.html"), name="account_login"),
+    path("logout/", LogoutView.as_view(template_name="sigma/logout.html"), name="account_logout"),
+    path("signup/", by_an_sre, name="account_signup"),
+    path("email/", by_an_sre, name="account_email"),
+    path("password/reset/", by_an_sre, name="account_reset_password"),
+    path("", include("allauth.urls")),
+]
 urlpatterns = [
     path("admin/", site.urls),
-    path("accounts/login/", LoginView.as_view(template_name="sigma/login.html"), name="account_login"),
-    path("accounts/logout/", LogoutView.as_view(template_name="sigma/logout.html"), name="account_logout"),
-    path("accounts/", include("allauth.urls")),
+    path("accounts/", include(accounts)),
     path("api/v1/", include("portal.api.urls")),
     path("bns/", include("naming.urls")),
     path("", include("portal.health")),

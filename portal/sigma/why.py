@@ -27,13 +27,16 @@ def explain(job_id: int, whys: Sequence[Why]) -> list[Explained]:
 
 def _explain(job_id: int, why: Why) -> Explained:
     tasks = sum(count for job, count in why.tasks if job == job_id)
-    given = {"tasks": tasks, "machines": why.machines}
+    given: dict[str, object] = {
+        "who": ngettext("%d task", "%d tasks", tasks) % tasks,
+        "machines": ngettext("%d machine", "%d machines", why.machines) % why.machines,
+    }
     if why.machines == 0:
-        sentence = _("%(tasks)d pending: the cell has no machines yet.")
+        sentence = _("%(who)s pending: the cell has no machines yet.")
     elif why.never:
-        sentence = _("%(tasks)d can never be placed: none of %(machines)d machines could, even empty.")
+        sentence = _("%(who)s can never be placed: none of %(machines)s could hold one, even empty.")
     else:
-        sentence = _("%(tasks)d pending: none of %(machines)d machines can take one now.")
+        sentence = _("%(who)s pending: none of %(machines)s can take one now.")
     if why.ahead:
         sentence += " " + ngettext(
             "%(ahead)d task is tried before.", "%(ahead)d tasks are tried before.", why.ahead
@@ -77,5 +80,6 @@ def _cure(change: Change) -> str:
     to = change.to
     if change.subject in NAMES and isinstance(to, int):
         to = describe(NAMES.index(change.subject), to)
-    given = {"subject": change.subject, "to": to, "machines": change.machines}
-    return _("With %(subject)s %(to)s it would fit on %(machines)d machines.") % given
+    machines = ngettext("%d machine", "%d machines", change.machines) % change.machines
+    given = {"subject": change.subject, "to": to, "machines": machines}
+    return _("With %(subject)s %(to)s it would fit on %(machines)s.") % given

@@ -50,7 +50,9 @@ def brand_colours() -> SafeString:
             for weight, value in weights.items()
         ),
     )
-    return format_html("<style>:root{{--border-radius:{};{}}}</style>", config["BORDER_RADIUS"], lines)
+    return format_html(
+        "<style>:root{{--border-radius:{};{}}}</style>", config.get("BORDER_RADIUS") or "6px", lines
+    )
 
 
 @register.filter

@@ -68,7 +68,7 @@ class EventList(ChangeList):
 class EventAdmin(FactsAdmin):
     list_display = [
         "place",
-        "time",
+        "when",
         "kind",
         "about",
         "machine_shown",
@@ -106,6 +106,10 @@ class EventAdmin(FactsAdmin):
     def place(self, event: Any) -> str:
         return f"{event.names[0] or event.cell_id} {event.revision}.{event.seq}"
 
+    @display(description=_("time"))
+    def when(self, event: Event) -> SafeString:
+        return format_html('<span class="whitespace-nowrap">{}</span>', f"{event.time:%F %T} UTC")
+
     @display(description=_("about"))
     def about(self, event: Any) -> str:
         if event.job_id is None:
@@ -126,4 +130,4 @@ class EventAdmin(FactsAdmin):
     @display(description=_("data"))
     def data_shown(self, event: Event) -> SafeString:
         text = msgspec.json.encode({k: v for k, v in event.data.items() if k != "kind"}).decode()
-        return format_html('<span title="{}">{}</span>', text[:2000], text[:90])
+        return format_html('<span class="whitespace-nowrap" title="{}">{}</span>', text[:2000], text[:60])

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.decorators import display
@@ -43,7 +44,7 @@ class JobAdmin(FactsAdmin):
         return job.state
 
     @display(description=gettext_lazy("asked for"))
-    def requested_shown(self, job: Job) -> str:
+    def requested_shown(self, job: Job) -> SafeString:
         return vector_text(job.requested, most=3)
 
     def kill(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:

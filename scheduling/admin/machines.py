@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.decorators import display
@@ -48,7 +49,7 @@ class MachineAdmin(FactsAdmin):
         return machine.state
 
     @display(description=gettext_lazy("capacity"))
-    def capacity_shown(self, machine: Machine) -> str:
+    def capacity_shown(self, machine: Machine) -> SafeString:
         return vector_text(machine.capacity, most=3)
 
     @display(description=gettext_lazy("tasks"))

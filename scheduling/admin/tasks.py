@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
@@ -30,11 +31,11 @@ class TaskAdmin(FactsAdmin):
         return f"{task.job.name}/{task.index}"
 
     @display(description=_("limit"))
-    def limit_shown(self, task: Task) -> str:
+    def limit_shown(self, task: Task) -> SafeString:
         return vector_text(task.limit)
 
     @display(description=_("reservation"))
-    def reservation_shown(self, task: Task) -> str:
+    def reservation_shown(self, task: Task) -> SafeString:
         return vector_text(task.reservation)
 
 

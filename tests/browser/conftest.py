@@ -43,8 +43,8 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def portal(django_db_setup, tmp_path_factory) -> Iterator[str]:
-    hasher = {"DJANGO_SETTINGS_MODULE": "portal.settings.test"}
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **hasher) as url:
+    same = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}  # above all its quick hasher
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **same) as url:
         yield url
 
 

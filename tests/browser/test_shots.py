@@ -20,6 +20,7 @@ PAGES = {
     "cell": "/cells/cc/",
     "jobs": "/jobs/",
     "job": "/jobs/cc/ubar/jfoo/",
+    "job-steady": "/jobs/cc/ubar/steady/",
     "job-pending": "/jobs/cc/ubar/greedy/",
     "task": "/jobs/cc/ubar/jfoo/0/",
     "specs": "/jobs/cc/ubar/jfoo/specs/?version=2",
@@ -53,6 +54,10 @@ def furnished(world):
 
     read = jobs.spec_for(principal=system("test"), cell=world.cell, file=wanted, tenant="ubar")
     updates.job_update(principal=system("test"), job=world.job, job_spec=read)
+    steady = rows.a_job(world.cell, world.tenant, "steady", tasks=5, limit=(13_000, 2**36, 2**34, 0, 0, 1))
+    for index in range(4):
+        portal_world.place(steady, index, world.machine)
+        portal_world.report(steady, index)
     greedy = rows.a_job(world.cell, world.tenant, "greedy", tasks=4, limit=(90_000, 2**30, 2**30, 0, 0, 1))
     PendingVerdict.objects.create(
         job=greedy, revision=3, at=timezone.now(),
@@ -89,10 +94,12 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
         sign_in(page, "sre")
         for name, path in PAGES.items():
             page.goto(path)
-            page.wait_for_load_state("networkidle") if "/jobs/" not in path else page.wait_for_timeout(1)
+            page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             if not name.startswith("admin"):
-                sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                sideways = page.evaluate(
+                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
                 assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
     finally:
         context.close()

@@ -164,3 +164,40 @@ def test_sres_get_from_the_portal_to_the_console_and_others_do_not(page, context
     expect(page.get_by_role("row", name="m1")).to_contain_text("new disk")
     world.machine.refresh_from_db()
     assert (world.machine.state, world.machine.reason) == ("draining", "new disk")
+
+
+def test_a_log_is_followed_and_its_stream_chosen(page, world) -> None:
+    asked = []
+
+    def answer(route) -> None:
+        asked.append(route.request.url.split("?")[1])
+        first = "offset=-65536" in route.request.url
+        text = ("stream=stderr" in route.request.url and "oops\n") or (
+            "hello\n" if first else "again\n" * (len(asked) == 2)
+        )
+        end = 6 if first else 12
+        route.fulfill(json={"offset": 0, "end": end, "text": text})
+
+    page.route("**/tasks/0/logs/**", answer)
+    sign_in(page)
+    page.goto(JOB + "0/")
+    log = page.get_by_role("log")
+    expect(log).to_have_text("hello\nagain\n")
+    assert asked[:2] == ["stream=stdout&offset=-65536", "stream=stdout&offset=6"]
+    page.get_by_label("Stream").select_option("stderr")
+    expect(log).to_contain_text("oops")
+    page.unroute("**/tasks/0/logs/**")
+    page.route(
+        "**/tasks/0/logs/**", lambda route: route.fulfill(status=503, json={"detail": "the machine is away"})
+    )
+    page.reload()
+    expect(log).to_have_text("The log can not be read now: the machine is away")
+
+
+def test_what_a_task_prints_can_not_become_part_of_the_page(page, world) -> None:
+    evil = "<img src=x onerror='window.hacked = true'>"
+    page.route("**/tasks/0/logs/**", lambda route: route.fulfill(json={"offset": 0, "end": 1, "text": evil}))
+    sign_in(page)
+    page.goto(JOB + "0/")
+    expect(page.get_by_role("log")).to_contain_text(evil)
+    assert page.evaluate("window.hacked") is None

@@ -1,0 +1,272 @@
+"""The SRE console: for staff alone, constant in queries, and nothing that breaks an invariant can be edited."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.cache import cache
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from portal.admin_site import site
+from quota.models import Capability, Membership, PriorityBand, Quota, Record, Tenant, Token
+from scheduling.models import Cell, CrashedPair, Departure, Event, Job, JoinToken, Machine, Task
+from tests.integration import portal_world, rows
+from tests.integration.portal_world import signed_in
+
+pytestmark = pytest.mark.django_db
+PAGES = sorted(f"{model._meta.app_label}_{model._meta.model_name}" for model in site._registry)
+CHANGED_BY_SERVICES = {
+    "quota_tenant", "quota_membership", "quota_capability", "quota_priorityband", "quota_quota", "scheduling_cell",
+}  # fmt: skip
+OURS = [page for page in PAGES if page.startswith(("quota_", "scheduling_"))]
+
+
+@pytest.fixture
+def world(tmp_path, settings):
+    settings.BORG_AUTHORITY = str(tmp_path / "authority")
+    return portal_world.make()
+
+
+@pytest.fixture
+def sre(world) -> Client:
+    return signed_in("sre")
+
+
+def listed(page: str) -> str:
+    return reverse(f"admin:{page}_changelist")
+
+
+@pytest.mark.parametrize("page", ["index", *(f"{page}_changelist" for page in PAGES)])
+def test_only_staff_come_in(world, page) -> None:
+    path = reverse(f"admin:{page}")
+    nobody = Client().get(path, follow=True)
+    assert nobody.redirect_chain[-1][0].startswith("/accounts/login/")
+    for name in ("owner", "stranger"):
+        answer = signed_in(name).get(path, follow=True)
+        assert answer.status_code == 403
+        assert "jfoo" not in answer.text
+    assert signed_in("sre").get(path).status_code == 200
+
+
+def test_staff_need_no_permissions_of_djangos_but_make_no_accounts(world) -> None:
+    portal_world.person("junior", is_staff=True)
+    junior = signed_in("junior")
+    assert junior.get(listed("scheduling_machine")).status_code == 200
+    assert junior.get(listed("auth_user")).status_code == 403
+    assert "/admin/auth/user/" not in junior.get("/admin/").text
+
+
+@pytest.mark.parametrize("page", [page for page in OURS if page not in CHANGED_BY_SERVICES])
+def test_facts_can_not_be_edited(sre, page) -> None:
+    assert sre.get(reverse(f"admin:{page}_add")).status_code == 403
+    model = next(m for m in site._registry if f"{m._meta.app_label}_{m._meta.model_name}" == page)
+    admin = site._registry[model]
+    row = model.objects.first()
+    if row is None or page == "scheduling_event":
+        return
+    path = reverse(f"admin:{page}_change", args=[row.pk])
+    shown = sre.get(path)
+    assert shown.status_code == 200
+    assert 'name="_save"' not in shown.text
+    assert sre.post(path, {"state": "dead", "revision": 0}).status_code == 403
+    assert sre.post(reverse(f"admin:{page}_delete", args=[row.pk]), {"post": "yes"}).status_code == 403
+    assert "digest" not in shown.text or model not in (Token, JoinToken)
+    assert admin.get_actions(shown.wsgi_request).get("delete_selected") is None
+
+
+@pytest.mark.parametrize("page", OURS)
+def test_lists_cost_the_same_whatever_there_is_to_show(sre, world, page) -> None:
+    furnish(world, "a")
+    before = queries(sre, listed(page))
+    for name in ("b", "c", "d"):
+        furnish(world, name)
+    assert queries(sre, listed(page)) <= before
+    assert before <= 20
+
+
+def furnish(world, name: str) -> None:
+    """One more of everything."""
+    tenant = rows.a_tenant(f"team-{name}")
+    rows.grant(tenant, world.cell, "production")
+    user = portal_world.person(f"user-{name}")
+    Membership.objects.create(tenant=tenant, user=user, role="viewer")
+    Capability.objects.create(user=user, kind="shell", reason="why", granted_by="me")
+    Token.objects.create(user=user, tenant=tenant, name=name, key=name, digest="x", scopes=["read"])
+    machine = rows.a_machine(world.cell, f"node-{name}")
+    job = rows.a_job(world.cell, tenant, f"job-{name}")
+    portal_world.place(job, 0, machine)
+    task = Task.objects.get(job=job, index=0)
+    Departure.objects.create(task=task, incarnation=1, machine=machine, cause="kill", since=timezone.now())
+    CrashedPair.objects.create(task=task, machine=machine, at=timezone.now())
+    Cell.objects.create(name=f"cell-{name}")
+
+
+def queries(client: Client, path: str) -> int:
+    cache.clear()
+    client.get(path)
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(path).status_code == 200
+    return len(captured)
+
+
+def test_the_journal_is_never_counted_and_goes_back_to_a_revision(sre, world) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        page = sre.get(listed("scheduling_event"))
+    assert not [q["sql"] for q in captured if "COUNT(" in q["sql"] and "scheduling_event" in q["sql"]]
+    assert "jfoo/0" in page.text
+    assert "machine.set" in page.text
+    back = sre.get(listed("scheduling_event"), {"q": "1"}).context["cl"].result_list
+    assert {event.revision for event in back} == {1}
+    kinds = sre.get(listed("scheduling_event"), {"kind": "task.placed", "cell_id": world.cell.id})
+    assert {event.kind for event in kinds.context["cl"].result_list} == {"task.placed"}
+
+
+def act(client: Client, page: str, action: str, row, **more):
+    return client.post(listed(page), {"action": action, "_selected_action": row.pk, **more}, follow=True)
+
+
+def test_draining_asks_why_and_goes_through_the_journal(sre, world) -> None:
+    asked = act(sre, "scheduling_machine", "drain", world.machine)
+    assert 'name="reason"' in asked.text
+    assert Machine.objects.get().state == "up"
+    assert "Say why" in act(sre, "scheduling_machine", "drain", world.machine, reason=" ").text
+    done = act(sre, "scheduling_machine", "drain", world.machine, reason="new disk")
+    assert "Drain machines: done for 1" in done.text
+    world.machine.refresh_from_db()
+    assert (world.machine.state, world.machine.reason) == ("draining", "new disk")
+    event = Event.objects.filter(kind="machine.state").latest("revision")
+    assert (event.actor, event.data["state"]) == ("sre", "draining")
+    act(sre, "scheduling_machine", "undrain", world.machine, reason="disk is in")
+    world.machine.refresh_from_db()
+    assert world.machine.state == "up"
+
+
+def test_what_a_service_refuses_is_told_and_hinders_no_other(sre, world) -> None:
+    answer = act(sre, "scheduling_machine", "remove", world.machine, reason="sold")
+    assert "drain it" in answer.text
+    assert Machine.objects.get().state == "up"
+
+
+def test_a_job_is_killed_with_a_reason(sre, world) -> None:
+    act(sre, "scheduling_job", "kill", world.job, reason="runaway")
+    assert Job.objects.get().outcome == "killed"
+    assert set(Task.objects.values_list("detail", flat=True)) == {"runaway"}
+
+
+def test_a_join_token_is_shown_once(sre, world) -> None:
+    path = f"/admin/scheduling/cell/{world.cell.pk}/join-token/"
+    assert 'name="uses"' in sre.get(path).text
+    assert sre.post(path, {"uses": "0", "hours": "1"}).context["form"].errors
+    answer = sre.post(path, {"uses": "3", "hours": "2"})
+    token = answer.context["token"]
+    assert token in answer.text
+    assert "no-store" in answer["Cache-Control"]
+    row = JoinToken.objects.get()
+    assert (row.uses_left, row.created_by) == (3, "sre")
+    assert token.split(".")[2] not in sre.get(listed("scheduling_jointoken")).text
+    assert signed_in("owner").get(path).status_code in (302, 403)
+
+
+def test_tokens_are_revoked(sre, world) -> None:
+    signed_in("owner").post("/tokens/", {"name": "ci", "scopes": ["read"]})
+    act(sre, "quota_token", "revoke", Token.objects.get())
+    assert Token.objects.get().revoked_at is not None
+    assert Record.objects.latest("revision").kind == "token.revoked"
+
+
+def add(client: Client, page: str, **given):
+    return client.post(reverse(f"admin:{page}_add"), given)
+
+
+def newest() -> tuple[str, str]:
+    record = Record.objects.latest("revision")
+    return record.kind, record.actor
+
+
+def test_tenants_members_and_capabilities_change_through_services(sre, world) -> None:
+    assert add(sre, "quota_tenant", name="fresh", title="T", contact="", max_jobs=5).status_code == 302
+    tenant = Tenant.objects.get(name="fresh")
+    assert (tenant.max_jobs, newest()) == (5, ("tenant.changed", "sre"))
+    user = get_user_model().objects.get(username="viewer")
+    assert add(sre, "quota_membership", tenant=tenant.pk, user=user.pk, role="owner").status_code == 302
+    assert newest() == ("member.set", "sre")
+    membership = Membership.objects.get(tenant=tenant)
+    path = reverse("admin:quota_membership_change", args=[membership.pk])
+    assert sre.post(path, {"role": "viewer"}).status_code == 302
+    membership.refresh_from_db()
+    assert membership.role == "viewer"
+    sre.post(reverse("admin:quota_membership_delete", args=[membership.pk]), {"post": "yes"})
+    assert newest() == ("member.removed", "sre")
+    assert (
+        add(sre, "quota_capability", user=user.pk, kind="any-job", cell="cc", reason="on call").status_code
+        == 302
+    )
+    assert newest() == ("capability.granted", "sre")
+    capability = Capability.objects.get()
+    sre.post(reverse("admin:quota_capability_delete", args=[capability.pk]), {"post": "yes"})
+    assert newest() == ("capability.revoked", "sre")
+
+
+def test_quota_is_granted_in_words_and_ended(sre, world) -> None:
+    band = PriorityBand.objects.get(name="batch")
+    given = {
+        "tenant": world.tenant.pk, "cell": "cc", "band": band.pk, "cpu": "2500m", "ram": "1Gi",
+        "starts_at_0": "2026-01-01", "starts_at_1": "00:00:00", "reason": "trial",
+    }  # fmt: skip
+    wrong = add(sre, "quota_quota", **{**given, "ram": "much"})
+    assert wrong.status_code == 200
+    assert "no quantity of ram" in wrong.text
+    assert add(sre, "quota_quota", **given).status_code == 302
+    quota = Quota.objects.get(band=band)
+    assert (quota.amounts[:2], newest()) == ([2500, 2**30], ("quota.granted", "sre"))
+    assert "2.5 cores, 1 GiB ram" in sre.get(listed("quota_quota")).text
+    assert sre.get(reverse("admin:quota_quota_change", args=[quota.pk])).status_code == 200
+    act(sre, "quota_quota", "end_now", quota)
+    quota.refresh_from_db()
+    assert quota.ends_at is not None
+
+
+def test_bands_that_overlap_are_refused_beside_the_field(sre, world) -> None:
+    band = PriorityBand.objects.get(name="batch")
+    path = reverse("admin:quota_priorityband_change", args=[band.pk])
+    answer = sre.post(path, {"low": 50, "high": 130})
+    assert answer.status_code == 200
+    assert "overlaps another band" in answer.text
+    band.refresh_from_db()
+    assert (band.low, band.high) == (100, 119)
+    assert sre.post(path, {"low": 101, "high": 119, "preempts_within": "on"}).status_code == 302
+    band.refresh_from_db()
+    assert (band.low, newest()) == (101, ("band.set", "sre"))
+
+
+def test_a_cells_settings_are_checked_and_journalled(sre, world) -> None:
+    path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
+    page = sre.get(path).text
+    assert "scorer" in page
+    assert "hybrid" in page
+    wrong = sre.post(path, {"settings": '{"scorer": "luck"}'})
+    assert "is one of hybrid, best-fit, e-pvm" in wrong.text
+    assert sre.post(path, {"settings": '{"scorer": "e-pvm"}'}).status_code == 302
+    world.cell.refresh_from_db()
+    assert world.cell.settings == {"scorer": "e-pvm"}
+    assert Event.objects.latest("revision").kind == "cell.set"
+    assert add(sre, "scheduling_cell", name="dd", cluster="", site="", settings="{}").status_code == 302
+    assert Cell.objects.get(name="dd").revision == 1
+    taken = add(sre, "scheduling_cell", name="dd", cluster="", site="", settings="{}")
+    assert "already exists" in taken.text
+
+
+def test_accounts_and_the_clock_have_pages(sre, world) -> None:
+    for page in (
+        "auth_user",
+        "auth_group",
+        "django_celery_beat_periodictask",
+        "django_celery_beat_intervalschedule",
+    ):
+        assert sre.get(reverse(f"admin:{page}_add")).status_code == 200, page
+    user = get_user_model().objects.get(username="viewer")
+    assert sre.get(reverse("admin:auth_user_change", args=[user.pk])).status_code == 200
