@@ -38,6 +38,7 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
         self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
         self._away = False
+        self._taken: list[str] = []
         shard.on_logs = self._logs_came
         shard.on_session = self._session_taken
 
@@ -104,7 +105,15 @@ class Courier:
             self._spawn(self._quietly(logs.answer(self._redis, chunk)))
 
     def _session_taken(self, machine_id: int, session: int) -> None:
-        self._spawn(self._quietly(self._redis.publish(_SESSIONS, f"{machine_id} {session}")))
+        """Tell other shards, all that come in one turn of the loop together: machines may return by thousands."""
+        if not self._taken:
+            self._spawn(self._tell_sessions())
+        self._taken.append(f"{machine_id} {session}")
+
+    async def _tell_sessions(self) -> None:
+        await asyncio.sleep(0.01)
+        taken, self._taken = self._taken, []
+        await self._quietly(self._redis.publish(_SESSIONS, "\n".join(taken)))
 
     async def _quietly(self, work: Any) -> None:
         try:
@@ -138,8 +147,9 @@ class Courier:
             if int(channel.rpartition(":")[2]) in self._shard.cell_ids:
                 self._shard.notice()
         elif channel == _SESSIONS:
-            machine_id, session = message["data"].split()
-            self._shard.supersede(int(machine_id), int(session))
+            for line in message["data"].splitlines():
+                machine_id, session = line.split()
+                self._shard.supersede(int(machine_id), int(session))
         else:
             try:
                 asked = msgspec.json.decode(message["data"], type=logs.Asked)

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import structlog
 import uvicorn
 from django.conf import settings
+from websockets.protocol import State
+from websockets.server import ServerProtocol
 
 from borglet.messages import MAX_FRAME_BYTES
 from scheduling.link import authority
@@ -36,6 +38,12 @@ class LinkServer(uvicorn.Server):
         if renewal is not None:
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)
+        for held in list(self.server_state.connections):
+            # uvicorn would say good-bye to those that are saying it already, which its protocol forbids.
+            protocol = getattr(held, "conn", None)
+            if isinstance(protocol, ServerProtocol) and protocol.state is not State.OPEN:
+                held.transport.close()
+                self.server_state.connections.discard(held)
         await super().shutdown(sockets=sockets)
 
     async def _renew_forever(self) -> None:

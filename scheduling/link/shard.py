@@ -92,7 +92,8 @@ class Shard:
         self._seen: dict[int, int] = {}  # cell -> revision looked at
         self._inbox = _Inbox()
         self._timetable: Timetable[Connection] = Timetable()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._timer_at = 0.0
         self._wake = asyncio.Event()
         self._specs = Specs()
@@ -297,15 +298,26 @@ class Shard:
         self._timer = None
         now = asyncio.get_running_loop().time()
         for held in list(self._timetable.due(now)):
-            if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
-                log.warning("no answer, hanging up", machine=held.hostname, waited_s=now - held.asked_at)
-                held.close(GOING_AWAY, "no answer")
+            try:
+                self._due(held, now)
+            except Exception:
+                # The others are due too. This one dials again.
+                log.exception("a machine can't be asked, hanging up", machine=held.hostname)
+                held.close(GOING_AWAY, "the shard failed")
                 self.detach(held)
-            elif held.congested:
-                self._schedule(held, now + 0.5)
-            else:
-                self._ask(held)
         self._arm()
+
+    def _due(self, held: Connection, now: float) -> None:
+        if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
+            log.warning(
+                "no answer, hanging up", machine=held.hostname, waited_s=round(now - held.asked_at, 1)
+            )
+            held.close(GOING_AWAY, "no answer")
+            self.detach(held)
+        elif held.congested:
+            self._schedule(held, now + 0.5)
+        else:
+            self._ask(held)
 
     def _ask(self, held: Connection) -> None:
         """Send a poll now; one that is still held is answered first, by the protocol."""

@@ -15,6 +15,7 @@ from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, T
 from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
+from scheduling.link.shard import DatabaseAway
 from scheduling.models import Departure, Machine, Task
 from scheduling.services import machines, transitions
 from scheduling.services.cells import cell_new_history
@@ -353,6 +354,63 @@ def test_what_a_machine_says_of_itself_is_taken_over_when_it_changes(cell, link:
         row = Machine.objects.get()
         assert (row.attributes, row.boot_id, row.software) == ({"kernel": "6.1"}, "b1", "test")
         assert journal.tail(cell.id, after=before)[0].event.attributes == {"kernel": "6.1"}
+
+
+def test_a_busy_loop_loses_no_machine(cell, link: Link) -> None:
+    """Polls that came due while the loop was busy are sent when it is free again."""
+    link.shard._settings[cell.id] = link.shard._settings[cell.id].__class__(poll_interval_s=0.05)
+    loop = link.shard._pump.get_loop()
+    with link.machine(cell, "m1") as one, link.machine(cell, "m2") as two:
+        for machine in (one, two):
+            machine.report(machine.poll_with_desired())
+        for _ in range(5):
+            for machine in (one, two):
+                machine.report(machine.poll())
+            busy_until = time.monotonic() + 0.3
+            loop.call_soon_threadsafe(_busy, busy_until)
+        for machine in (one, two):
+            for _ in range(3):
+                machine.report(machine.poll())
+
+
+def _busy(until_s: float) -> None:
+    while time.monotonic() < until_s:
+        pass
+
+
+def test_a_database_that_went_away_costs_nothing_once_it_is_back(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        key = place(job, machine_id())
+        poll = machine.poll_with_desired(lambda desired: bool(desired.run))
+        loop = link.shard._pump.get_loop()
+        for _ in range(2):
+            broken = asyncio.run_coroutine_threadsafe(link.shard._database(_break_connection), loop)
+            with pytest.raises(DatabaseAway):
+                broken.result(5)
+        _next_call_fails(link)
+        machine.report(poll, ran(key))
+        machine.keep_answering(lambda: task(job).up)
+
+
+def _break_connection() -> None:
+    """Let PostgreSQL end this thread's session under it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def _next_call_fails(link: Link) -> None:
+    """The next batch of changes meets a connection that has just died."""
+    real = link.shard._database
+
+    async def once(function, *args):
+        if function.__name__ == "apply":
+            link.shard._database = real
+            return await real(_break_connection)
+        return await real(function, *args)
+
+    link.shard._database = once
 
 
 def test_a_steady_state_writes_nothing(cell, link: Link) -> None:
