@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import redis
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from scheduling import notices
-from scheduling.metrics import collect_cells
+from scheduling.metrics import CellCollector
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -24,8 +27,12 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    collect_cells()
-    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+    """Figures of all cells, and those that the processes of this host have counted."""
+    registry = CollectorRegistry()
+    registry.register(CellCollector())
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        MultiProcessCollector(registry)
+    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
 def _postgresql() -> str:

@@ -23,7 +23,7 @@ from quota.permissions import system
 from quota.services import admission
 from scheduling import config, journal, lease, metrics, notices, verdicts
 from scheduling.commit import commit
-from scheduling.core import kernels
+from scheduling.core import events, kernels
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy
@@ -39,6 +39,15 @@ log = structlog.get_logger(__name__)
 RETRY_EVERY_S = 5.0
 HOUSEKEEPING_EVERY_S = 1.0
 _AWAY_S = 1.0
+# News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
+_CHANGES_NO_PLACEMENT = (
+    events.TaskReported,
+    events.TaskPlaced,
+    events.LeaseTaken,
+    events.JobRejected,
+    events.UpdateStarted,
+    events.UpdateEnded,
+)
 
 
 @dataclass(slots=True)
@@ -48,11 +57,13 @@ class Master:
     cell_id: int
     scheduler: str = "default"
     state: CellState | None = None
+    _name: str = ""
     _policy: Policy | None = None
     _settings: config.CellSettings = field(default_factory=config.CellSettings)
     _rng: np.random.Generator = field(default_factory=np.random.default_rng)
     _renewed: float = 0.0
     _passed: float = 0.0
+    _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
     _kept: float = 0.0
     _silence: contact.Silence = field(default_factory=contact.Silence)
 
@@ -89,8 +100,8 @@ class Master:
         if news and updates.updates_advance(self.cell_id):
             self._advance()
         state = self._warm()
-        if state.pending and (news or now - self._passed >= RETRY_EVERY_S):
-            self._passed = now
+        if state.pending and (self._placeable or now - self._passed >= RETRY_EVERY_S):
+            self._passed, self._placeable = now, False
             self._pass(state)
 
     def _hold_lease(self) -> bool:
@@ -120,15 +131,17 @@ class Master:
         return self.state
 
     def _advance(self) -> bool:
-        """Apply what the journal has beyond the warm state. True when there was anything that matters."""
+        """Apply what the journal has beyond the warm state. True when there was any news."""
         if self.state is None:
             self._warm()
+            self._placeable = True
             return True
         news = False
         try:
             while records := journal.tail(self.cell_id, after=self.state.revision):
                 for record in records:
                     self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
+                    self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
                 news = True
         except (OperationalError, InterfaceError):
             raise
@@ -140,7 +153,7 @@ class Master:
 
     def _keep_house(self) -> None:
         cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
-        self._settings = config.load(cell.settings)
+        self._name, self._settings = cell.name, config.load(cell.settings)
         self._policy = Policy(
             bands=tuple(admission.bands()),
             scorer=self._settings.scorer,
@@ -158,8 +171,9 @@ class Master:
         outcome = commit(self.cell_id, plan, principal=system("scheduler"))
         verdicts.store(self.cell_id, plan)
         committed = time.perf_counter()
-        name = str(self.cell_id)
+        name = self._name
         metrics.passes.labels(name).observe(decided - started)
+        metrics.commits.labels(name).observe(committed - decided)
         metrics.placements.labels(name).inc(len(outcome.applied))
         metrics.conflicts.labels(name).inc(len(outcome.refused))
         log.info(
@@ -174,8 +188,8 @@ class Master:
             pass_ms=round(1000 * (decided - started), 2),
             commit_ms=round(1000 * (committed - decided), 2),
         )
-        if outcome.refused:
-            self._passed = 0.0  # look again as soon as the news is in
+        if outcome.refused or len(outcome.applied) >= self._policy.max_assignments:
+            self._placeable = True  # look again as soon as the news is in
         return plan
 
 

@@ -23,7 +23,11 @@ class Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_HOME", ".borg", "Folder that holds all data of this host."),
     Setting("BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as libpq URI.", secret=True),
-    Setting("BORG_DATABASE_POOL", "0", "Connections that a web process shares among its requests; 0: one a thread."),
+    Setting(
+        "BORG_DATABASE_POOL",
+        "0",
+        "Connections that a web process shares among its requests; 0: one a thread.",
+    ),
     Setting("BORG_REDIS_URL", "redis://127.0.0.1:6379/0", "Redis; unix:///path/to/socket too.", secret=True),
     Setting("BORG_SECRET_KEY", "", "Signs sessions and cookies; at least 50 random characters.", secret=True),
     Setting("BORG_DEBUG", "0", "1 shows error pages to everybody: development only."),
@@ -39,6 +43,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_MAX_BODY_BYTES", "33554432", "Largest request body that is read."),
     Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job."),
     Setting("BORG_MAX_BULK_JOBS", "10000", "Largest number of jobs in one bulk submission."),
+    Setting(
+        "PROMETHEUS_MULTIPROC_DIR", "", "Folder where the processes of a host share figures; empty: none."
+    ),
     Setting("BORG_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR."),
     Setting("BORG_CELLS", "", "Cells that this process serves, by comma; empty: all of the database."),
 )

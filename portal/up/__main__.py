@@ -54,6 +54,7 @@ class Up:
                 ports.Wanted("LINK_PORT", self.options.link_port),
             ],
         )
+        self.home.metrics_anew()
         postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
         redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
         self.supervisor.start([processes.engine(postgres), processes.engine(redis)])

@@ -63,4 +63,5 @@ def environment(
         "BORG_LINK_URL": options.link_url,
         "BORG_AUTHORITY": str(options.home / "authority"),
         "BORG_CELLS": CELL,
+        "PROMETHEUS_MULTIPROC_DIR": str(options.home / "run" / "metrics"),
     }

@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,11 @@ class Home:
         return self.path / "run"
 
     @property
+    def metrics(self) -> Path:
+        """What the processes of this start count together."""
+        return self.run / "metrics"
+
+    @property
     def secrets(self) -> Path:
         return self.path / "secrets.json"
 
@@ -60,6 +66,11 @@ class Home:
     @property
     def exists(self) -> bool:
         return (self.path / "layout").exists()
+
+    def metrics_anew(self) -> None:
+        """Figures begin at zero with each start: the processes that counted the others are gone."""
+        shutil.rmtree(self.metrics, ignore_errors=True)
+        self.metrics.mkdir(mode=0o700)
 
     def prepare(self) -> None:
         """Make the folders, or check those of an earlier start.

@@ -1,0 +1,209 @@
+"""The master on real PostgreSQL and Redis: news in, placements out, alone and two at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from django.db import connection
+from django.test import Client
+from prometheus_client import REGISTRY
+
+from scheduling import journal, lease, notices
+from scheduling.core import events
+from scheduling.core.requirement import task_id
+from scheduling.master import Master
+from scheduling.models import Job, Lease, PendingVerdict, Task
+from scheduling.services import transitions
+from scheduling.validate import validate
+from tests.integration import rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture(autouse=True)
+def _sound(cell):
+    """Whatever happened in a test, the cell is sound afterwards (quota was not charged by these rows)."""
+    yield
+    assert [problem for problem in validate(cell.id) if "is charged" not in problem] == []
+
+
+def ticked(cell) -> Master:
+    master = Master(cell.id)
+    master.tick()
+    return master
+
+
+def placed(job: Job) -> int:
+    return Task.objects.filter(job=job, state="running").count()
+
+
+def test_pending_tasks_are_placed_and_spread(cell) -> None:
+    for name in ("m1", "m2", "m3"):
+        rows.a_machine(cell, name, rack=f"r-{name}")
+    job = rows.a_job(cell, rows.a_tenant())
+    ticked(cell)
+    assert placed(job) == 3
+    assert Task.objects.filter(job=job).values("machine").distinct().count() == 3
+
+
+def test_the_warm_state_follows_the_journal(cell) -> None:
+    rows.a_machine(cell)
+    master = ticked(cell)
+    job = rows.a_job(cell, rows.a_tenant())
+    master.tick()
+    assert placed(job) == 3
+    assert master.state is not None
+    master.tick()
+    assert master.state.revision == journal.newest(cell.id)
+
+
+def test_what_can_not_be_placed_says_why_and_is_placed_when_it_can(cell) -> None:
+    rows.a_machine(cell, "small", capacity=(50, 2**30, 2**30, 0, 0, 0))
+    job = rows.a_job(cell, rows.a_tenant())
+    master = ticked(cell)
+    verdict = PendingVerdict.objects.get(job=job)
+    (why,) = verdict.whys
+    assert why["ruled_out"][0]["subject"] == "cpu"
+    assert why["never"] is True
+    rows.a_machine(cell, "large")
+    master.tick()
+    assert placed(job) == 3
+    assert not PendingVerdict.objects.exists()
+
+
+def passes(cell) -> float:
+    return REGISTRY.get_sample_value("borg_pass_seconds_count", {"cell": cell.name}) or 0.0
+
+
+def test_a_report_alone_causes_no_pass(cell) -> None:
+    machine = rows.a_machine(cell, capacity=(150, 2**30, 2**30, 0, 0, 0))
+    job = rows.a_job(cell, rows.a_tenant(), tasks=2)
+    master = ticked(cell)
+    master.tick()
+    running = Task.objects.get(job=job, state="running")
+    before = passes(cell)
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_observe(entry, [transitions.Observation(running.id, 1, "up", "unknown", up=True)])
+    master.tick()
+    assert passes(cell) == before
+    with journal.write(cell.id, rows.ME) as entry:
+        entry.append(events.MachineState(machine_id=machine.id, state="up"))
+    master.tick()
+    assert passes(cell) == before + 1
+
+
+def test_production_preempts_batch_and_the_victim_waits(cell) -> None:
+    rows.a_machine(cell, capacity=(250, 2**31, 2**31, 0, 0, 0))
+    tenant = rows.a_tenant()
+    low = rows.a_job(cell, tenant, "low", tasks=2, priority=100, latency_sensitive=False)
+    master = ticked(cell)
+    assert placed(low) == 2
+    high = rows.a_job(cell, tenant, "high", tasks=1, priority=200)
+    master.tick()
+    master.tick()
+    assert (placed(high), placed(low)) == (1, 1)
+    receipt = [
+        record.event
+        for record in journal.tail(cell.id, after=0)
+        if isinstance(record.event, events.TaskEvicted)
+    ]
+    assert [(event.cause, event.preemptor) for event in receipt] == [("preemption", (high.id, 0))]
+
+
+def test_a_lease_has_one_holder_until_it_runs_out(cell) -> None:
+    assert lease.take(cell.id, scheduler="default", holder="one", ttl_s=60) == 1
+    assert lease.take(cell.id, scheduler="default", holder="two") is None
+    assert lease.renew(cell.id, scheduler="default", holder="two") is None
+    assert lease.unheld("default") == []
+    lease.release(cell.id, scheduler="default", holder="one")
+    assert lease.unheld("default") == [(cell.id, cell.name)]
+    assert lease.renew(cell.id, scheduler="default", holder="one") is None
+    assert lease.take(cell.id, scheduler="default", holder="two", ttl_s=60) == 2
+
+
+def test_a_master_without_the_lease_does_nothing(cell) -> None:
+    rows.a_machine(cell)
+    job = rows.a_job(cell, rows.a_tenant())
+    lease.take(cell.id, scheduler="default", holder="another", ttl_s=60)
+    assert Master(cell.id).run(5.0) is False
+    assert placed(job) == 0
+
+
+def test_a_slice_places_what_arrives_while_it_runs(cell) -> None:
+    rows.a_machine(cell)
+    outcome: list[bool] = []
+
+    def work() -> None:
+        try:
+            outcome.append(Master(cell.id).run(8.0))
+        finally:
+            connection.close()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    until = time.monotonic() + 6.0
+    while not Lease.objects.filter(cell=cell).exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    job = rows.a_job(cell, rows.a_tenant())
+    notices.publish(cell.id, journal.newest(cell.id))
+    while placed(job) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert placed(job) == 3
+    worker.join()
+    assert outcome == [True]
+
+
+def test_two_masters_at_once_are_safe(cell) -> None:
+    """Both believe that they hold the lease: 60 tasks of five jobs, six machines, thirty ticks each."""
+    for number in range(6):
+        rows.a_machine(cell, f"m{number}", capacity=(1000, 2**32, 2**32, 0, 0, 0), rack=f"r{number % 2}")
+    tenant = rows.a_tenant()
+    jobs: list[Job] = []
+    failures: list[Exception] = []
+
+    def work(scheduler: str) -> None:
+        master = Master(cell.id, scheduler)
+        try:
+            for _ in range(30):
+                master.tick()
+                time.sleep(0.005)
+        except Exception as error:  # noqa: BLE001 - a thread's failure must reach the test
+            failures.append(error)
+        finally:
+            connection.close()
+
+    masters = [threading.Thread(target=work, args=[name]) for name in ("one", "two")]
+    for master in masters:
+        master.start()
+    for number in range(5):
+        jobs.append(rows.a_job(cell, tenant, f"job{number}", tasks=12, priority=100 + 50 * number))
+    for master in masters:
+        master.join()
+    assert failures == []
+    assert sum(placed(job) for job in jobs) == 60
+    placements = [
+        (record.event.job_id, record.event.index, record.event.incarnation)
+        for record in journal.tail(cell.id, after=0)
+        if isinstance(record.event, events.TaskPlaced)
+    ]
+    assert len(placements) == len(set(placements)), "an incarnation was placed twice"
+    assert {task_id(job, index) for job, index, _ in placements} == set(
+        Task.objects.values_list("id", flat=True)
+    )
+
+
+def test_metrics_show_rows_and_what_processes_counted(cell) -> None:
+    rows.a_machine(cell)
+    job = rows.a_job(cell, rows.a_tenant())
+    ticked(cell)
+    assert placed(job) == 3
+    text = Client().get("/metrics").content.decode()
+    assert 'borg_tasks{cell="cc",state="running"} 3.0' in text
+    assert 'borg_machines{cell="cc",state="up"} 1.0' in text
