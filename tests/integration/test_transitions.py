@@ -131,7 +131,12 @@ def test_a_change_in_place_keeps_the_machine(cell, job) -> None:
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_follow(entry, [(task_id(job.id, 0), 2, larger)])
     task = Task.objects.get(job=job, index=0)
-    assert (task.machine_id, task.limit[0], task.reservation[0], task.spec_version) == (machine.id, 200, 200, 2)
+    assert (task.machine_id, task.limit[0], task.reservation[0], task.spec_version) == (
+        machine.id,
+        200,
+        200,
+        2,
+    )
 
 
 def test_crashed_pairs_are_remembered(cell, job) -> None:
