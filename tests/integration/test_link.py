@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, TaskKey, Usage
 from scheduling import journal
+from scheduling.core.events import TaskReported
 from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
 from scheduling.link.shard import DatabaseAway
@@ -196,9 +197,11 @@ def test_a_late_report_never_overwrites_a_newer_one(cell, link: Link) -> None:
         machine.keep_answering(lambda: task(job).phase == "up")
         machine.report(poll, ran(key, Phase.STARTING))
         machine.has(ran(key))
-        machine.report(machine.poll())
-        machine.report(machine.poll())
+        for _ in range(3):
+            machine.report(machine.poll())
         assert task(job).phase == "up"
+    said = [record.event for record in journal.tail(cell.id, after=0)]
+    assert [event.phase for event in said if isinstance(event, TaskReported)] == ["up"]
 
 
 @pytest.mark.parametrize(
