@@ -30,7 +30,7 @@ from scheduling.core.policy import Policy
 from scheduling.core.state import CellState
 from scheduling.models import Cell
 from scheduling.services import contact, updates
-from scheduling.services.machines import tasks_leave
+from scheduling.services.leaving import tasks_leave
 from scheduling.snapshot import load_state
 
 log = structlog.get_logger(__name__)

@@ -26,6 +26,7 @@ from scheduling.core.state import CellState
 from scheduling.core.states import EvictionCause, JobState
 from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
+from scheduling.services.machines import machine_set_event
 from scheduling.services.transitions import DEAD, RUNNING
 
 
@@ -65,24 +66,7 @@ def load_state(cell_id: int) -> CellState:
 
 def _machines(cell_id: int) -> Iterator[Event]:
     for machine in Machine.objects.filter(cell_id=cell_id).exclude(state=REMOVED).order_by("id"):
-        yield machine_set(machine)
-
-
-def machine_set(machine: Machine) -> events.MachineSet:
-    """All facts of a machine, as the event that announces them."""
-    return events.MachineSet(
-        machine_id=machine.id,
-        hostname=machine.hostname,
-        address=machine.address,
-        capacity=tuple(machine.capacity),
-        attributes=dict(machine.attributes),
-        platform=machine.platform,
-        rack=machine.rack,
-        power_domain=machine.power_domain,
-        port_low=machine.port_low,
-        port_high=machine.port_high,
-        state=machine.state,
-    )
+        yield machine_set_event(machine)
 
 
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:

@@ -58,6 +58,7 @@ BORG_CELLS = env.names("BORG_CELLS")
 DATA_UPLOAD_MAX_MEMORY_SIZE = env.number("BORG_MAX_BODY_BYTES")
 
 INSTALLED_APPS = [
+    "portal",  # first: its templates dress the pages of the others
     "unfold",
     "unfold.contrib.filters",
     "unfold.contrib.forms",
@@ -79,7 +80,6 @@ INSTALLED_APPS = [
     "quota",
     "scheduling",
     "naming",
-    "portal",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -24,7 +24,7 @@ from quota.errors import Refused
 from scheduling import config
 from scheduling.models import Cell
 from scheduling.services.cells import cell_create, cell_set
-from scheduling.services.machines import join_token_issue
+from scheduling.services.joining import join_token_issue
 
 
 class JoinTokenForm(forms.Form):

@@ -20,7 +20,8 @@ from scheduling.api.serializers import (
     NewJoinTokenSerializer,
 )
 from scheduling.models import Event, Job, Machine
-from scheduling.services.machines import join_token_issue, machine_drain, machine_undrain
+from scheduling.services.joining import join_token_issue
+from scheduling.services.machines import machine_drain, machine_undrain
 
 STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Only those in this state.")
 

@@ -40,7 +40,7 @@ from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.courier import Courier
 from scheduling.link.shard import DatabaseAway, Greeting, Shard
 from scheduling.link.writer import Known
-from scheduling.services import machines
+from scheduling.services import joining
 
 log = structlog.get_logger(__name__)
 Message = MutableMapping[str, Any]
@@ -100,10 +100,10 @@ class LinkApp:
                 answer = (200, "application/x-pem-file", authority.authority_pem().encode())
             elif (method, path) == ("POST", "/join"):
                 request = _decoded(_join_one, await _body(receive))
-                answer = _json(await _in_database(machines.machine_join, request))
+                answer = _json(await _in_database(joining.machine_join, request))
             elif (method, path) == ("POST", "/join:bulk"):
                 requests = _decoded(_join_many, await _body(receive))
-                answer = _json(await _in_database(machines.machines_join, requests))
+                answer = _json(await _in_database(joining.machines_join, requests))
             else:
                 answer = problem(Refused("not-found", f"there is no {method} {path} here", status=404))
         except Refused as error:

@@ -36,7 +36,7 @@ from scheduling.link import authority
 from scheduling.link.server import LinkServer, make_server
 from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.services import transitions
-from scheduling.services.machines import join_token_issue
+from scheduling.services.joining import join_token_issue
 from scheduling.services.transitions import Placement
 from tests.integration import rows
 

@@ -18,7 +18,8 @@ from quota.permissions import Principal
 from scheduling import journal
 from scheduling.link import authority, contact
 from scheduling.models import JoinToken, Machine
-from scheduling.services.machines import join_token_issue, machine_join, machine_remove, machines_join
+from scheduling.services.joining import join_token_issue, machine_join, machines_join
+from scheduling.services.machines import machine_remove
 from tests.integration import rows
 from tests.integration.link_world import Played, a_join, running_link
 

@@ -18,7 +18,7 @@ from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
 from scheduling.link.shard import DatabaseAway
 from scheduling.models import Departure, Machine, Task
-from scheduling.services import machines, transitions
+from scheduling.services import joining, machines, transitions
 from scheduling.services.cells import cell_new_history
 from scheduling.services.transitions import Eviction
 from tests.integration import link_world, rows
@@ -290,7 +290,7 @@ def test_a_departed_incarnation_is_stopped_and_then_gone(cell, link: Link) -> No
 
 def test_a_departed_incarnation_that_never_arrived_is_gone_too(cell, link: Link) -> None:
     job = a_job(cell)
-    machine_join = machines.join_token_issue(principal=rows.ME, cell=cell)
+    machine_join = joining.join_token_issue(principal=rows.ME, cell=cell)
     status, answer = link.join(machine_join)
     assert status == 200
     place(job, machine_id())

@@ -14,7 +14,7 @@ from scheduling.core.requirement import task_id
 from scheduling.link import contact
 from scheduling.link.contact import Contacts
 from scheduling.models import Departure, Machine, Task
-from scheduling.services import machines, transitions
+from scheduling.services import leaving, machines, transitions
 from scheduling.services.contact import Silence
 from scheduling.services.transitions import Observation, Placement
 from tests.integration import rows
@@ -60,8 +60,8 @@ def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machi
     job = placed(cell, machine, tasks=25)  # a tenth may be down: 2
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
     assert machine.state == "draining"
-    assert machines.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 2
-    assert machines.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
+    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 2
+    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
     evicted = newest(cell, events.TaskEvicted)
     assert (evicted.event.cause, evicted.event.detail) == (
         "machine-shutdown", "machine m1 is being drained: new disk",
@@ -75,16 +75,16 @@ def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machi
 def test_tasks_that_are_not_up_leave_a_draining_machine_freely(cell, machine) -> None:
     placed(cell, machine, tasks=5, up=False)
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
-    assert machines.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 5
+    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 5
 
 
 def test_tasks_of_a_machine_that_is_down_are_evicted_at_the_cells_rate(cell, machine) -> None:
     job = placed(cell, machine, tasks=12)
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
     settings = CellSettings(evictions_per_s=5.0)
-    assert machines.tasks_leave(cell.id, settings, seconds=1.0) == 5
-    assert machines.tasks_leave(cell.id, settings, seconds=2.0) == 7
-    assert machines.tasks_leave(cell.id, settings, seconds=1.0) == 0
+    assert leaving.tasks_leave(cell.id, settings, seconds=1.0) == 5
+    assert leaving.tasks_leave(cell.id, settings, seconds=2.0) == 7
+    assert leaving.tasks_leave(cell.id, settings, seconds=1.0) == 0
     assert running(job) == 0
     evicted = newest(cell, events.TaskEvicted).event
     assert (evicted.cause, evicted.gone) == ("machine-failure", False)
@@ -93,7 +93,7 @@ def test_tasks_of_a_machine_that_is_down_are_evicted_at_the_cells_rate(cell, mac
 def test_a_rate_of_nothing_stops_evictions(cell, machine) -> None:
     placed(cell, machine)
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
-    assert machines.tasks_leave(cell.id, CellSettings(evictions_per_s=0.0), seconds=1.0) == 0
+    assert leaving.tasks_leave(cell.id, CellSettings(evictions_per_s=0.0), seconds=1.0) == 0
 
 
 def test_the_same_wish_twice_is_one_event(cell, machine) -> None:
@@ -123,7 +123,7 @@ def test_a_busy_machine_is_not_removed_and_a_dead_one_is(cell, machine) -> None:
     with pytest.raises(Conflict, match="3 tasks run on m1; drain it"):
         machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
-    machines.tasks_evict_from(cell.id, 1)
+    leaving.tasks_evict_from(cell.id, 1)
     machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
     assert (machine.state, machine.secret_digest) == ("removed", "")
     assert (running(job), Departure.objects.count()) == (0, 0)

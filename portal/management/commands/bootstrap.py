@@ -21,7 +21,7 @@ from scheduling import journal
 from scheduling.link.authority import ensure_authority
 from scheduling.models import Cell
 from scheduling.services.cells import cell_create
-from scheduling.services.machines import join_token_issue
+from scheduling.services.joining import join_token_issue
 
 ME = system("bootstrap")
 # The demonstration tenant may ask for this at each band that costs quota.
