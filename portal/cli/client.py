@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import httpx
 
-from portal.cli.failure import Failed
+from portal.cli.failure import BAD_USAGE, Failed
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
 class Client:
+    """Asks the portal of a profile. Every method raises `Failed`."""
+
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", "User-Agent": "borgctl"}
         if profile.token:
+            if not (profile.token.isascii() and profile.token.isprintable()):
+                raise Failed(
+                    "bad-token", f"the token of profile {profile.name!r} holds characters that none has"
+                )
             headers["Authorization"] = f"Bearer {profile.token}"
-        # The portal is named in the profile: a proxy for the outer world has no part in this.
-        self._http = httpx.Client(base_url=profile.url, headers=headers, timeout=_TIMEOUT, trust_env=False)
+        # The machine's own authorities; read only where they are used, they cost a tenth of a start.
+        verify = ssl.create_default_context() if profile.url.startswith("https:") else False
+        try:
+            # The portal is named in the profile: a proxy for the outer world has no part in this.
+            self._http = httpx.Client(
+                base_url=profile.url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=verify
+            )
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise _bad_url(profile, error) from error
 
     def get(self, path: str, **query: Any) -> Any:
         return self._call("GET", path, params={k: v for k, v in query.items() if v is not None})
@@ -29,48 +43,86 @@ class Client:
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         return self._call("POST", path, json=body if body is not None else {}, params=query)
 
-    def put(self, path: str, body: Any, **query: Any) -> Any:
-        return self._call("PUT", path, json=body, params=query)
-
     def delete(self, path: str, **query: Any) -> Any:
         return self._call("DELETE", path, params=query)
 
     def pages(self, path: str, *, at_most: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
-        """All rows of a list, page by page."""
+        """All rows of a list, page by page, or the first `at_most`."""
         given = 0
-        answer = self.get(path, **query)
+        asked = query if at_most is None else {**query, "limit": min(at_most, 1000)}
         while True:
+            answer = self.get(path, **asked)
+            if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
+                raise Failed("unexpected-answer", f"{self.profile.url}{path} answered with no list")
             for row in answer["results"]:
                 if at_most is not None and given >= at_most:
                     return
                 given += 1
                 yield row
-            if not answer.get("next"):
+            if not answer.get("next") or given == at_most:
                 return
-            answer = self._call("GET", answer["next"])
+            # Only the place: behind a proxy the portal may know itself by another address than we do.
+            asked = dict(parse_qsl(urlsplit(answer["next"]).query))
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:
             answer = self._http.request(method, path, **kwargs)
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise _bad_url(self.profile, error) from error
         except httpx.HTTPError as error:
             raise Failed(
                 "unreachable",
-                f"can't reach the portal at {self.profile.url}: {error}. Is it up (`make up`)?",
+                f"can't reach the portal at {self.profile.url}: {error or type(error).__name__}. "
+                f"Is it up (`make up`)?",
+                passing=True,
             ) from error
-        if answer.is_success:
-            return answer.json() if answer.content else None
-        raise _failure(answer)
+        except UnicodeError as error:
+            raise Failed("bad-usage", f"what was given is no text: {error}", status=BAD_USAGE) from error
+        if not answer.is_success:
+            raise _failure(answer)
+        if not answer.content:
+            return None
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise Failed(
+                "unexpected-answer",
+                f"{self.profile.url} answered with something else than JSON; is it a Borg Portal?",
+            ) from error
 
 
 def part(text: object) -> str:
     """One segment of a path."""
-    return quote(str(text), safe="")
+    return quote(str(text), safe="", errors="surrogateescape")
+
+
+def _bad_url(profile: Profile, error: Exception) -> Failed:
+    return Failed(
+        "bad-url",
+        f"{profile.url!r} is no address of a portal: {error}. Write it like http://127.0.0.1:8000",
+        fields={"url": str(error)},
+    )
 
 
 def _failure(answer: httpx.Response) -> Failed:
+    own_trouble = answer.status_code >= 500
     try:
         document = answer.json()
-        code, detail = document["code"], document["detail"]
-    except (ValueError, KeyError, TypeError):
-        return Failed("unexpected-answer", f"the portal answered {answer.status_code} {answer.reason_phrase}")
-    return Failed(code, detail, fields=document.get("fields"), document=document)
+        code, detail = str(document["code"]), str(document["detail"])
+        fields = {str(name): str(what) for name, what in (document.get("fields") or {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Failed("unexpected-answer", _unexplained(answer), passing=own_trouble)
+    if answer.status_code == 401 and "borgctl login" not in detail:
+        detail = f"{detail.rstrip('.')}. Sign in with `borgctl login`."
+    return Failed(code, detail, fields=fields, document=document, passing=own_trouble)
+
+
+def _unexplained(answer: httpx.Response) -> str:
+    told = f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}".rstrip()
+    if answer.is_redirect:
+        return (
+            f"{told}: it is at {answer.headers.get('location', 'another address')}; put that into the profile"
+        )
+    if request_id := answer.headers.get("x-request-id"):
+        return f"{told}; its log says more about request {request_id}"
+    return told

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from portal.cli import profiles
 from portal.cli.client import Client, part
-from portal.cli.failure import Failed
+from portal.cli.failure import Failed, bad_usage
+
+CellOption = Annotated[str | None, typer.Option("--cell", help="Another cell than the profile's.")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="cell/tenant/job, or what the profile leaves open.")
+]
+
+_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 @dataclass
 class Context:
+    """Lazy: what needs no portal, such as `--help`, needs no profile either."""
+
     profile_name: str | None = None
     json: bool = False
 
@@ -29,28 +40,26 @@ class Context:
     def cell(self, given: str | None = None) -> str:
         cell = given or self.profile.cell
         if not cell:
-            raise Failed(
-                "no-cell", "which cell? Write cell/tenant/job, or set `cell` in the profile.", status=2
-            )
-        return cell
+            raise Failed("no-cell", "which cell? Give it, or set `cell` in the profile.", status=2)
+        return _label(cell, "cell")
 
     def job(self, name: str) -> Job:
         """`cell/tenant/job`, `tenant/job` or `job`; the rest from the profile. Raises `Failed`."""
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
-            raise Failed("bad-name", f"{name!r} is no job: write cell/tenant/job, or just job", status=2)
+            raise bad_usage(f"{name!r} is no job: write cell/tenant/job, or just job", job="no name of a job")
         cell = segments[-3] if len(segments) == 3 else self.cell()
         tenant = segments[-2] if len(segments) >= 2 else self.profile.tenant
         if not tenant:
             raise Failed("no-tenant", f"whose job is {name!r}? Write tenant/job.", status=2)
-        return Job(cell, tenant, segments[-1])
+        return Job(_label(cell, "cell"), _label(tenant, "tenant"), _label(segments[-1], "job"))
 
     def task(self, name: str) -> tuple[Job, int]:
         """`JOB/N`. Raises `Failed`."""
-        job, _, index = name.rpartition("/")
-        if not job or not index.isdigit():
-            raise Failed("bad-name", f"{name!r} is no task: write job/0, or cell/tenant/job/0", status=2)
-        return self.job(job), int(index)
+        job, index = split_index(name)
+        if index is None:
+            raise bad_usage(f"{name!r} is no task: write job/0, or cell/tenant/job/0", task="no number")
+        return self.job(job), index
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,20 @@ class Job:
         return f"{self.cell}/{self.tenant}/{self.name}"
 
 
+def split_index(name: str) -> tuple[str, int | None]:
+    """`job/7` is task 7 of `job`; names of jobs begin with a letter, so that a number is always an index."""
+    job, slash, index = name.rpartition("/")
+    return (job, int(index)) if slash and job and _INDEX.fullmatch(index) else (name, None)
+
+
 def of(ctx: typer.Context) -> Context:
     context: Any = ctx.obj
     assert isinstance(context, Context)
     return context
+
+
+def _label(text: str, what: str) -> str:
+    if _LABEL.fullmatch(text):
+        return text
+    cure = "a name has lower-case letters, digits and hyphens, a letter first, at most 63 characters"
+    raise bad_usage(f"{text!r} is no name of a {what}: {cure}", **{what: "no DNS label"})

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+REFUSED, BAD_USAGE = 1, 2
 
 
 class Failed(Exception):
-    """Shown as one sentence, with what was wrong with each field; as the problem document with `--json`."""
+    """Shown as one sentence, with what was wrong with each field; as the problem document with `--json`.
+
+    `passing`: nobody was reached, or the portal has trouble of its own: the same may work in a moment.
+    """
 
     def __init__(
         self,
         code: str,
         detail: str,
         *,
-        fields: dict[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
         document: dict[str, Any] | None = None,
-        status: int = 1,
+        status: int = REFUSED,
+        passing: bool = False,
     ) -> None:
         super().__init__(detail)
-        self.code, self.detail, self.fields = code, detail, fields or {}
-        self.document = document or {"code": code, "detail": detail, **({"fields": fields} if fields else {})}
-        self.status = status
+        self.code, self.detail, self.fields = code, detail, dict(fields or {})
+        self.document = document or {
+            "code": code, "detail": detail, **({"fields": self.fields} if self.fields else {}),
+        }  # fmt: skip
+        self.status, self.passing = status, passing
+
+
+def bad_usage(detail: str, **fields: str) -> Failed:
+    """What the caller typed makes no sense: nothing was sent."""
+    return Failed("bad-usage", detail, fields=fields, status=BAD_USAGE)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from portal.cli import cells, jobs, names, output, tokens
+from portal.cli import cells, jobs, names, output, tasks, tokens, waiting
 from portal.cli.context import Context
-from portal.cli.failure import Failed
+from portal.cli.failure import BAD_USAGE, Failed, bad_usage
 
 app = typer.Typer(
     name="borgctl",
@@ -17,16 +20,28 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (jobs.app, cells.app, names.app, tokens.app):
+for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, tokens.app):
     app.registered_commands += part.registered_commands
-app.add_typer(cells.machine, name="machine")
-app.add_typer(cells.quota, name="quota")
-app.add_typer(tokens.tokens, name="tokens")
+for group, name in ((cells.machine, "machine"), (cells.quota, "quota"), (tokens.tokens, "tokens")):
+    app.add_typer(group, name=name, no_args_is_help=True)
 
 # `--json` and `--profile` may stand anywhere: people add them at the end.
 _GLOBAL_FLAGS = ("--json",)
 _GLOBAL_OPTIONS = ("--profile",)
+
+# The parser's errors; typer exports of them only this kind, and keeps their base to itself.
+_WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        output.say(f"borgctl {version('borg-portal')}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -34,37 +49,78 @@ def _global(
     ctx: typer.Context,
     profile: Annotated[str | None, typer.Option(help="Profile of client.toml; else its default.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the API's JSON.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
 ) -> None:
     ctx.obj = Context(profile_name=profile, json=json)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    given = _globals_first(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        app(args=given, prog_name="borgctl")
+        try:
+            front, rest = globals_first(given)
+            status = _run([*front, *rest])
+        except Failed as failed:
+            output.complain(failed, json_wanted="--json" in itertools.takewhile(lambda a: a != "--", given))
+            status = failed.status
+        output.write("", flush=True)
+    except output.ReaderGone:
+        status = _give_up_output(0)
     except Failed as failed:
-        output.complain(failed, json_wanted="--json" in given)
-        sys.exit(failed.status)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read us has what it wanted (`borgctl tasks | head`).
-        sys.stderr.close()
-        sys.exit(0)
+        status = _give_up_output(failed.status)
+        output.complain(failed, json_wanted=False)
+    sys.exit(status)
 
 
-def _globals_first(arguments: list[str]) -> list[str]:
-    """The global options, wherever they stand before a `--`, moved to the front."""
+def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The global options, wherever they stand before a `--`, and all the rest. Raises `Failed`."""
     front: list[str] = []
     rest: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
+    waiting_ones = iter(arguments)
+    for argument in waiting_ones:
         if argument == "--":
-            rest += ["--", *waiting]
+            rest += ["--", *waiting_ones]
         elif argument in _GLOBAL_FLAGS or argument.startswith(tuple(f"{o}=" for o in _GLOBAL_OPTIONS)):
             front.append(argument)
         elif argument in _GLOBAL_OPTIONS:
-            front += [argument, *([value] if (value := next(waiting, None)) is not None else [])]
+            value = next(waiting_ones, None)
+            if value is None:
+                raise bad_usage(f"{argument} needs a name behind it")
+            front += [argument, value]
         else:
             rest.append(argument)
-    return front + rest
+    return front, rest
+
+
+def _run(arguments: list[str]) -> int:
+    """The exit status. Raises `Failed` and `output.ReaderGone`."""
+    try:
+        ended: Any = app(args=arguments, prog_name="borgctl", standalone_mode=False)
+    except _WrongUsage as error:
+        return _explain_usage(error)
+    except typer.Abort as error:
+        raise Failed("aborted", "aborted: no answer was given") from error
+    return ended if isinstance(ended, int) else 0
+
+
+def _explain_usage(error: Any) -> int:
+    """What typing it right looks like. Raises `Failed`."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return BAD_USAGE
+    message = error.format_message()
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "borgctl"
+    stop = "" if message.endswith((".", "?")) else "."
+    raise Failed("bad-usage", f"{message}{stop} See `{command} --help`.", status=BAD_USAGE) from error
+
+
+def _give_up_output(status: int) -> int:
+    """The interpreter flushes once more at its end: let it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status

@@ -9,9 +9,8 @@ import typer
 from portal.cli import context, output
 from portal.cli.client import part
 from portal.cli.context import Context
-from portal.cli.failure import Failed
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command()
@@ -25,32 +24,29 @@ def resolve(
     if ours.json:
         return output.as_json(answer)
     rows = answer.get("endpoints", [answer])
-    output.table(
-        ("NAME", "ADDRESS", "PORTS", "HEALTH", "MACHINE"),
+    if answer.get("fail_open"):
+        output.say("No task serves now; these are all that have an address.")
+    return output.table(
+        ("NAME", "DNS", "ADDRESS", "PORTS", "SERVING", "HEALTH", "STATE", "MACHINE"),
         [
             (
-                row.get("name", name), row.get("address") or "", _ports(row.get("ports") or {}),
-                row.get("health") or row.get("state"), row.get("machine") or "",
+                row["name"], row["dns"], row["address"], _ports(row["ports"]), "yes" if row["serving"] else "no",
+                row["health"], row["phase"] or row["state"], row["machine"],
             )
             for row in rows
         ],
         empty="No task has an address now. `borgctl why` says why.",
     )  # fmt: skip
-    return None
 
 
 def revision_of_zone(ours: Context, cell: str) -> int:
     """The revision of the cell that its names have followed to, as the resolver publishes it."""
-    answer = ours.client.get(f"/bns/{part(cell)}/")
-    return int(answer["revision"])
+    return int(ours.client.get(f"/bns/{part(cell)}/")["revision"])
 
 
 def _path(ours: Context, name: str) -> str:
-    segments = name.removeprefix("/bns").strip("/").split("/")
-    index = segments.pop() if len(segments) > 1 and segments[-1].isdigit() else None
-    if not 1 <= len(segments) <= 3 or not all(segments):
-        raise Failed("bad-name", f"{name!r} is no name: write /bns/cell/tenant/job/0, or just job", status=2)
-    job = ours.job("/".join(segments))
+    job_name, index = context.split_index(name.removeprefix("/bns/").strip("/"))
+    job = ours.job(job_name)
     path = f"/bns/{part(job.cell)}/{part(job.tenant)}/{part(job.name)}"
     return f"{path}/{index}" if index is not None else f"{path}/"
 

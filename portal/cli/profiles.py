@@ -10,7 +10,9 @@ tenant = "demo"        # any of url, cell, tenant may stand here or above
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +43,16 @@ def path() -> Path:
 
 
 def load(name: str | None = None) -> Profile:
-    """The profile of that name, of `$BORG_PROFILE`, or the file's default. Raises `Failed`."""
+    """The profile of that name, of `$BORG_PROFILE`, or the file's default. Raises `Failed`.
+
+    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` win over the file.
+    """
     file = path()
     table = _read(file)
     wanted = name or os.environ.get("BORG_PROFILE") or table.get("default_profile", "default")
     profiles = table.get("profiles", {})
     url = os.environ.get("BORG_URL")
-    if wanted not in profiles and not url:
+    if wanted not in profiles and (name or not url):
         known = ", ".join(sorted(profiles)) or "none"
         raise Failed(
             "no-profile",
@@ -65,40 +70,67 @@ def load(name: str | None = None) -> Profile:
 
 
 def save(profile: Profile) -> Path:
-    """Add or replace one profile and make it the default, keeping the others. Mode 0600, atomically."""
+    """Add or replace one profile and make it the default, keeping the others. Mode 0600, whole or not at all.
+
+    Raises `Failed` when the file can't be read or written.
+    """
     file = path()
-    table = _read(file) if file.exists() else {}
-    profiles = dict(table.get("profiles", {}))
+    table = _read(file)
+    # All four, even empty: what the file says for everybody may belong to another portal.
     entry = {"url": profile.url, "token": profile.token, "cell": profile.cell, "tenant": profile.tenant}
-    profiles[profile.name] = {key: value for key, value in entry.items() if value}
-    lines = [f"{key} = {_quoted(value)}" for key, value in table.items() if isinstance(value, str)]
-    lines = [line for line in lines if not line.startswith("default_profile ")]
-    lines.insert(0, f"default_profile = {_quoted(profile.name)}")
+    profiles = {**table.get("profiles", {}), profile.name: entry}
+    shared = {key: value for key, value in table.items() if isinstance(value, str)}
+    lines = _lines({"default_profile": profile.name, **_without(shared, "default_profile")})
     for name, values in sorted(profiles.items()):
-        lines += ["", f"[profiles.{_quoted(name)}]"]
-        lines += [f"{key} = {_quoted(value)}" for key, value in values.items()]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write("\n".join(lines) + "\n")
-    fresh.replace(file)
+        lines += ["", f"[profiles.{_quoted(name)}]", *_lines(values)]
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, fresh = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")  # of mode 0600
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write("\n".join(lines) + "\n")
+        Path(fresh).replace(file)
+    except OSError as error:
+        raise Failed("bad-profile-file", f"can't write {file}: {error.strerror}") from error
     return file
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Failed("bad-profile-file", f"{file}: {error}") from error
+    profiles = table.get("profiles", {})
+    if not isinstance(profiles, dict) or not all(isinstance(entry, dict) for entry in profiles.values()):
+        raise Failed("bad-profile-file", f"{file}: write a profile as a table, [profiles.NAME]")
+    for name, entry in {"": {"default_profile": table.get("default_profile", "")}, **profiles}.items():
+        for key, value in entry.items():
+            if not isinstance(value, str):
+                place = f"profiles.{name}.{key}" if name else key
+                raise Failed(
+                    "bad-profile-file", f"{file}: {place} is no text; put it between quotes",
+                    fields={place: "no text"},
+                )  # fmt: skip
+    return table
 
 
 def _user_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "borg"
 
 
+def _without(table: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != key}
+
+
+def _lines(values: dict[str, str]) -> list[str]:
+    return [f"{_key(key)} = {_quoted(value)}" for key, value in values.items()]
+
+
+def _key(key: str) -> str:
+    return key if key.isascii() and key.replace("_", "").isalnum() else _quoted(key)
+
+
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    """A basic string of TOML: one of JSON, but for a character that JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

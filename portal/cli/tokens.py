@@ -1,18 +1,19 @@
-"""Who one is: sign in, list and revoke tokens, profiles."""
+"""Who one is: sign in, issue, list and revoke tokens."""
 
 from __future__ import annotations
 
 import socket
-from typing import Annotated
+import sys
+from typing import Annotated, Any
 
 import typer
 
 from portal.cli import context, output, profiles
 from portal.cli.client import Client, part
-from portal.cli.failure import Failed
+from portal.cli.failure import Failed, bad_usage
 
-app = typer.Typer(no_args_is_help=True)
-tokens = typer.Typer(no_args_is_help=True, help="Tokens: list, revoke.")
+app = typer.Typer()
+tokens = typer.Typer(help="Tokens: issue, list, revoke.")
 
 
 @app.command()
@@ -25,35 +26,61 @@ def login(
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
     admin: Annotated[bool, typer.Option(help="Also ask for the scope admin.")] = False,
 ) -> None:
-    """Sign in with a password; the token goes into the profile."""
+    """Sign in with a password; the token goes into a profile, which becomes the default.
+
+    The profile is named by --profile, or after the user. Where there is one cell, or one tenant, it is taken.
+    """
     ours = context.of(ctx)
-    where = url or ours.profile.url
+    where = (url or ours.profile.url).rstrip("/")
     if not where:
         raise Failed("no-url", "which portal? Give --url.", status=2)
-    name = user or typer.prompt("User name")
-    password = (
-        typer.get_text_stream("stdin").readline().rstrip("\n")
-        if password_stdin
-        else typer.prompt("Password", hide_input=True)
-    )
-    anonymous = Client(profiles.Profile(name="", url=where.rstrip("/")))
-    scopes = ["read", "write", *(["admin"] if admin else [])]
-    body = {
+    name = user or typer.prompt("User name", err=True)
+    body: dict[str, Any] = {
         "username": name,
-        "password": password,
-        "name": f"borgctl on {socket.gethostname()}",
-        "scopes": scopes,
+        "password": _password(password_stdin),
+        "name": f"borgctl on {socket.gethostname()}"[:100],
+        "scopes": ["read", "write", *(["admin"] if admin else [])],
+        **({"tenant": tenant} if tenant else {}),
     }
-    answer = anonymous.post("/api/v1/login/", {**body, **({"tenant": tenant} if tenant else {})})
+    answer = Client(profiles.Profile("", where)).post("/api/v1/login/", body)
+    ours_now = Client(profiles.Profile("", where, answer["secret"]))
     profile = profiles.Profile(
-        name=ours.profile_name or name, url=where.rstrip("/"), token=answer["secret"], cell=cell or "",
-        tenant=tenant or "",
-    )  # fmt: skip
+        name=ours.profile_name or name,
+        url=where,
+        token=answer["secret"],
+        cell=cell or _only(ours_now, "/api/v1/cells/"),
+        tenant=tenant or _only(ours_now, "/api/v1/tenants/"),
+    )
     file = profiles.save(profile)
     if ours.json:
-        return output.as_json({"profile": profile.name, "file": str(file), "token": answer["token"]})
-    output.say(f"Signed in as {name}; profile {profile.name} is in {file}.")
-    return None
+        return output.as_json(
+            {
+                "profile": profile.name, "file": str(file), "cell": profile.cell, "tenant": profile.tenant,
+                "token": answer["token"],
+            }
+        )  # fmt: skip
+    return output.say(f"Signed in as {name}; profile {profile.name} is in {file}.")
+
+
+@tokens.command("issue")
+def tokens_issue(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="What it is for, so that you know it again.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="read, write, admin; read and write unless told.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Bind it to this tenant.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="A time such as 2030-01-31T00:00:00Z; else never.")
+    ] = None,
+) -> None:
+    """A new token of your own. Its secret is shown this once."""
+    ours = context.of(ctx)
+    given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
+    answer = ours.client.post(
+        "/api/v1/tokens/", {key: value for key, value in given.items() if value is not None}
+    )
+    return output.as_json(answer) if ours.json else output.say(answer["secret"])
 
 
 @tokens.command("list")
@@ -63,7 +90,7 @@ def tokens_list(ctx: typer.Context) -> None:
     rows = list(ours.client.pages("/api/v1/tokens/"))
     if ours.json:
         return output.as_json(rows)
-    output.table(
+    return output.table(
         ("KEY", "NAME", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
         [
             (
@@ -74,12 +101,28 @@ def tokens_list(ctx: typer.Context) -> None:
         ],
         empty="No tokens.",
     )  # fmt: skip
-    return None
 
 
 @tokens.command("revoke")
 def tokens_revoke(ctx: typer.Context, key: str) -> None:
     """End a token at once and for good."""
+    if not key.isalnum():
+        raise bad_usage(f"{key!r} is no key of a token; `borgctl tokens list` shows them", key="no key")
     ours = context.of(ctx)
     answer = ours.client.delete(f"/api/v1/tokens/{part(key)}/")
     return output.as_json(answer) if ours.json else output.say(f"Token {key} is revoked.")
+
+
+def _password(from_stdin: bool) -> str:
+    if not from_stdin:
+        return str(typer.prompt("Password", hide_input=True, err=True))
+    try:
+        return sys.stdin.readline().rstrip("\r\n") if sys.stdin else ""
+    except UnicodeDecodeError as error:
+        raise bad_usage("the password on standard input is not UTF-8") from error
+
+
+def _only(client: Client, path: str) -> str:
+    """The name of the only one there is, or nothing."""
+    rows = list(client.pages(path, at_most=2))
+    return str(rows[0]["name"]) if len(rows) == 1 else ""

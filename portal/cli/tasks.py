@@ -1,0 +1,169 @@
+"""Tasks: where they are, why they are there, what they print, and what happened."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import context, output
+from portal.cli.client import part
+from portal.cli.context import CellOption, Context, Job, JobArgument
+from portal.cli.failure import Failed
+
+app = typer.Typer()
+
+_TAIL_BYTES = 65536
+_PAUSE_S = 0.5
+# As long as a portal, a link or a machine takes to be back after a failure.
+_PATIENCE_S = 60.0
+# It waits for a machine, or its machine has not started it yet.
+_NO_LOG_YET = ("no-log", "log-unavailable")
+
+
+@app.command()
+def tasks(
+    ctx: typer.Context,
+    job: JobArgument,
+    state: Annotated[str | None, typer.Option(help="Only those pending, running or dead.")] = None,
+) -> None:
+    """The tasks of a job: where they run, and how they are."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(f"{ours.job(job).path}tasks/", state=state))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("TASK", "STATE", "PHASE", "HEALTH", "MACHINE", "ADDRESS", "RESTARTS", "VERSION", "DETAIL"),
+        [
+            (
+                row["index"], row["state"], row["phase"], row["health"], row["machine"], _addresses(row),
+                row["restarts"], row["spec_version"], row["detail"] or _exit(row["exit"]),
+            )
+            for row in rows
+        ],
+        empty="No tasks.",
+    )  # fmt: skip
+
+
+@app.command()
+def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
+    """Why a job, or one of its tasks, is where it is."""
+    ours = context.of(ctx)
+    named, index = context.split_index(name)
+    answer = ours.client.get(f"{ours.job(named).path}why/", index=index)
+    if ours.json:
+        return output.as_json(answer)
+    for sentence in answer["sentences"]:
+        output.say(sentence)
+    return None
+
+
+@app.command()
+def events(
+    ctx: typer.Context,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 50,
+    cell: CellOption = None,
+) -> None:
+    """What happened to a job, or in the cell, newest first."""
+    ours = context.of(ctx)
+    path = f"{ours.job(job).path}events/" if job else f"/api/v1/cells/{part(ours.cell(cell))}/events/"
+    rows = list(ours.client.pages(path, at_most=limit))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("REVISION", "TIME", "WHAT", "ABOUT", "MACHINE", "DETAIL", "BY"),
+        [
+            (
+                f"{row['revision']}.{row['seq']}", output.when(row["time"]), row["kind"], _about(row), row["machine"],
+                _event_detail(row["data"]), row["actor"],
+            )
+            for row in rows
+        ],
+        empty="Nothing happened yet.",
+    )  # fmt: skip
+
+
+@app.command()
+def logs(
+    ctx: typer.Context,
+    task: Annotated[str, typer.Argument(metavar="JOB/N")],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the task is over, or interrupted.")
+    ] = False,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="Standard error instead of standard output.")
+    ] = False,
+) -> None:
+    """What a task printed: the last 64 KiB, and with -f whatever comes."""
+    ours = context.of(ctx)
+    job, index = ours.task(task)
+    stream = "stderr" if stderr else "stdout"
+    if follow:
+        return _follow(ours, job, index, stream)
+    chunk = _chunk(ours, job, index, stream, -_TAIL_BYTES)
+    return output.as_json(chunk) if ours.json else output.write(chunk["text"])
+
+
+def _follow(ours: Context, job: Job, index: int, stream: str) -> None:
+    """Through restarts, moves to other machines, and troubles that pass, until the task is over."""
+    task: dict[str, Any] = ours.client.get(f"{job.path}tasks/{index}/")
+    offset, patient_until = -_TAIL_BYTES, time.monotonic() + _PATIENCE_S
+    while True:
+        # What it printed last may come between two questions: it is over when it was before the last one.
+        over, text = task["state"] == "dead", ""
+        try:
+            chunk = _chunk(ours, job, index, stream, offset)
+            offset, text = chunk["end"], chunk["text"]
+            now = ours.client.get(f"{job.path}tasks/{index}/")
+            if now["incarnation"] != task["incarnation"]:
+                offset = 0  # it has a log of its own
+            task, patient_until = now, time.monotonic() + _PATIENCE_S
+        except Failed as trouble:
+            waits = trouble.code in _NO_LOG_YET and not over
+            if not (waits or trouble.passing) or time.monotonic() >= patient_until:
+                raise
+            if waits:
+                task = ours.client.get(f"{job.path}tasks/{index}/")
+                patient_until = time.monotonic() + _PATIENCE_S
+        if text and ours.json:
+            output.as_json_line(chunk)
+        elif text:
+            output.write(text, flush=True)
+        elif over:
+            return
+        else:
+            time.sleep(_PAUSE_S)
+
+
+def _chunk(ours: Context, job: Job, index: int, stream: str, offset: int) -> dict[str, Any]:
+    answer: dict[str, Any] = ours.client.get(
+        f"{job.path}tasks/{index}/logs/", stream=stream, offset=offset, limit=_TAIL_BYTES
+    )
+    return answer
+
+
+def _addresses(row: dict[str, Any]) -> str:
+    address = row["address"] or ""
+    host = f"[{address}]" if ":" in address else address
+    return ", ".join(f"{name}={host}:{port}" for name, port in row["ports"].items()) or address
+
+
+def _exit(ended: dict[str, Any] | None) -> str:
+    if not ended:
+        return ""
+    how = f"signal {ended['signal']}" if ended.get("signal") else f"status {ended.get('status')}"
+    return f"last ended: {ended['cause']} ({how})" + (f", {ended['detail']}" if ended.get("detail") else "")
+
+
+def _about(row: dict[str, Any]) -> str:
+    index = "" if row["task_index"] is None else f"/{row['task_index']}"
+    return f"{row['job'] or ''}{index}"
+
+
+def _event_detail(data: dict[str, Any]) -> str:
+    for key in ("detail", "reason", "cause", "how", "phase", "state"):
+        if data.get(key):
+            return str(data[key])
+    return ""

@@ -1,0 +1,76 @@
+"""How jobs and tasks are named, with what the profile says."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.cli.context import Context, Job, split_index
+from portal.cli.failure import Failed
+from portal.cli.profiles import Profile
+
+
+def context(cell: str = "cc", tenant: str = "ubar") -> Context:
+    ours = Context()
+    ours.__dict__["profile"] = Profile("p", "http://p", "t", cell, tenant)
+    return ours
+
+
+@pytest.mark.parametrize(
+    "name, job",
+    [
+        ("web", Job("cc", "ubar", "web")),
+        ("other/web", Job("cc", "other", "web")),
+        ("dd/other/web", Job("dd", "other", "web")),
+        ("/dd/other/web/", Job("dd", "other", "web")),
+    ],
+)
+def test_the_profile_fills_in_what_is_left_out(name: str, job: Job) -> None:
+    assert context().job(name) == job
+
+
+def test_a_full_name_needs_nothing_of_the_profile() -> None:
+    assert str(context("", "").job("dd/other/web")) == "dd/other/web"
+
+
+@pytest.mark.parametrize(
+    "name, code, told",
+    [
+        ("", "bad-usage", "is no job"),
+        ("a//b", "bad-usage", "is no job"),
+        ("a/b/c/d", "bad-usage", "is no job"),
+        ("We_b", "bad-usage", "'We_b' is no name of a job: .*lower-case"),
+        ("..", "bad-usage", "is no name of a job"),
+        ("../web", "bad-usage", "'..' is no name of a tenant"),
+        ("C/t/web", "bad-usage", "'C' is no name of a cell"),
+        ("web\x1b[2J", "bad-usage", "is no name of a job"),
+        ("\udcff", "bad-usage", "is no name of a job"),
+        ("w" * 64, "bad-usage", "63 characters"),
+    ],
+)
+def test_what_is_no_name_is_bad_usage(name: str, code: str, told: str) -> None:
+    with pytest.raises(Failed, match=told) as caught:
+        context().job(name)
+    assert (caught.value.code, caught.value.status) == (code, 2)
+
+
+def test_without_a_cell_or_tenant_anywhere_one_is_asked_for() -> None:
+    for ours, code in ((context(cell=""), "no-cell"), (context(tenant=""), "no-tenant")):
+        with pytest.raises(Failed) as caught:
+            ours.job("web")
+        assert (caught.value.code, caught.value.status) == (code, 2)
+
+
+@pytest.mark.parametrize(
+    "name, split",
+    [("web/3", ("web", 3)), ("c/t/web/0", ("c/t/web", 0)), ("web", ("web", None)), ("t/web", ("t/web", None)),
+     ("3", ("3", None)), ("/3", ("/3", None)), ("web/²", ("web/²", None)), ("web/-1", ("web/-1", None)),
+     ("web/9999999999", ("web/9999999999", None))],
+)  # fmt: skip
+def test_a_number_behind_a_slash_is_a_task(name: str, split: tuple[str, int | None]) -> None:
+    assert split_index(name) == split
+
+
+def test_a_task_has_a_number() -> None:
+    assert context().task("web/3") == (Job("cc", "ubar", "web"), 3)
+    with pytest.raises(Failed, match="'web' is no task: write job/0"):
+        context().task("web")

@@ -1,0 +1,141 @@
+"""Job files in three languages, and what is said of those that can't be read: the file and the line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from portal.cli import jobfile
+from portal.cli.failure import Failed
+
+WEB = {"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}
+
+
+def written(folder: Path, name: str, text: str | bytes) -> str:
+    file = folder / name
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        (
+            "j.json",
+            '{"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}',
+        ),
+        ("j.yaml", "name: web\ntasks: 2\ntask:\n  command: [serve]\n  restart: {on: failure}\n"),
+        ("j.yml", '\ufeffname: "web"\ntasks: 2\ntask: {command: [serve], restart: {on: failure}}'),
+        ("j.jsonnet", "{name: 'web', tasks: 1 + 1, task: {command: ['serve'], restart: {on: 'failure'}}}"),
+        (
+            "j.borg",
+            "local n = 2; {name: 'web', tasks: n, task: {command: ['serve'], restart: {on: 'failure'}}}",
+        ),
+    ],
+)
+def test_all_three_say_the_same(tmp_path: Path, name: str, text: str) -> None:
+    assert jobfile.read(written(tmp_path, name, text)) == WEB
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("on", "on"), ("yes", "yes"), ("1:30", "1:30"), ("2024-01-01", "2024-01-01"), ("010", "010"), ("0x1f", "0x1f"),
+        ("true", True), ("null", None), ("~", None), ("", None), ("12", 12), ("-3", -3), ("1.5", 1.5), ("2e3", 2000.0),
+        ("'12'", "12"), ("64Mi", "64Mi"), (".inf", ".inf"), ("1_000", "1_000"), ("!!str 5", "5"),
+    ],
+)  # fmt: skip
+def test_yaml_knows_no_more_types_than_json(tmp_path: Path, text: str, value: object) -> None:
+    read = jobfile.read(written(tmp_path, "j.yaml", f"name: {text}"))
+    assert read == {"name": value}
+    assert type(read["name"]) is type(value)
+
+
+def test_keys_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
+    assert jobfile.read(written(tmp_path, "j.yaml", "{0: {on: x}, 1-3: y, true: z}")) == {
+        "0": {"on": "x"}, "1-3": "y", "true": "z",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name, text, told",
+    [
+        ("j.json", '{"name": "web",\n "tasks" 2}', "j.json:2:10: no JSON: Expecting ':'"),
+        ("j.json", "", "j.json:1:1: no JSON"),
+        ("j.json", '{"a": 1, "a": 2}', "'a' stands twice"),
+        ("j.json", '{"a": NaN}', "NaN is no number"),
+        ("j.json", '{"a": 1e999}', "1e999 is no number"),
+        ("j.json", '{"a": ' + "9" * 5000 + "}", "no JSON of a job: Exceeds the limit"),
+        ("j.json", "[" * 100_000, "nested too deeply|maximum recursion"),
+        ("j.json", '{"a":' * 100 + "1" + "}" * 100, "nested too deeply"),
+        ("j.json", "[1]", "holds no job: a job is an object"),
+        ("j.json", b'{"name":\n "\xff"}', "j.json:2: is not UTF-8"),
+        ("j.yaml", "name: web\ntask: [a", "j.yaml:2:9: no YAML of a job"),
+        ("j.yaml", "name: web\n\ttasks: 2", "j.yaml:2:1: no YAML of a job: found character"),
+        ("j.yaml", "name: a\nname: b", "j.yaml:2:1: .*'name' stands twice"),
+        ("j.yaml", "a: &x [1]\nb: *x", "j.yaml:2:4: .*aliases are not read here"),
+        ("j.yaml", "a: !!python/object:os.system 1", "j.yaml:1:4: .*there is no tag"),
+        ("j.yaml", "a: !!timestamp 2024-01-01", "j.yaml:1:4: .*there is no tag"),
+        ("j.yaml", "[a, b]: c", "j.yaml:1:1: .*a key is a text"),
+        ("j.yaml", "a: 1.0e999", "j.yaml:1:4: .*too large for a number"),
+        ("j.yaml", "a: " + "9" * 5000, "no YAML of a job: Exceeds the limit"),
+        ("j.yaml", "a: \x01", "no YAML of a job"),
+        ("j.yaml", "a: " + "[" * 20_000, "nested too deeply"),
+        ("j.yaml", "", "holds no job"),
+        ("j.jsonnet", "{\n name: 'web',\n tasks 2\n}", r"j.jsonnet:3:8"),
+        ("j.jsonnet", "{\n name: error 'no name'\n}", r"j.jsonnet:2:.*no name"),
+        ("j.jsonnet", "import 'nope.libsonnet'", r"j.jsonnet:1:1.*nope.libsonnet.*beside the job file"),
+        ("j.jsonnet", "local f(x) = f(x) + 1; f(1)", r"j.jsonnet:1:.*max stack frames"),
+        ("j.jsonnet", "function(x) x", "j.jsonnet: .*function parameter x"),
+        ("j.jsonnet", "[]", "holds no job"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_read_names_the_file_and_the_line(
+    tmp_path: Path, name: str, text: str | bytes, told: str
+) -> None:
+    with pytest.raises(Failed, match=f"(?s){told}") as caught:
+        jobfile.read(written(tmp_path, name, text))
+    assert (caught.value.code, caught.value.status, list(caught.value.fields)) == ("bad-file", 1, ["FILE"])
+    assert str(tmp_path / name) in caught.value.detail
+    assert len(caught.value.detail) < len(str(tmp_path)) + 300
+
+
+def test_a_file_that_is_not_there_is_bad_usage(tmp_path: Path) -> None:
+    for name in (str(tmp_path / "none.yaml"), str(tmp_path)):
+        with pytest.raises(Failed, match=name) as caught:
+            jobfile.read(name)
+        assert (caught.value.code, caught.value.status) == ("no-file", 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "web"}', "name: web", "# a comment\nname: web", "local n = 'web'; {name: n}", "// c\n{name: 'web'}"],
+)  # fmt: skip
+def test_standard_input_may_hold_any_of_the_three(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert jobfile.read("-") == {"name": "web"}
+
+
+@pytest.mark.parametrize(
+    "data, told", [(b"{", "<stdin>"), (b"a: [", "<stdin>:1"), (b"\xff", "<stdin>:1: is not")]
+)
+def test_standard_input_that_can_not_be_read_is_told(
+    data: bytes, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    with pytest.raises(Failed, match=told):
+        jobfile.read("-")
+
+
+def test_the_library_is_found_from_anywhere_and_neighbours_first(tmp_path: Path) -> None:
+    written(tmp_path, "ours.libsonnet", "{tasks: 7}")
+    file = written(
+        tmp_path, "j.jsonnet", "(import 'borg.libsonnet').service('web') + import 'ours.libsonnet'"
+    )
+    assert jobfile.read(file) == {
+        "apiVersion": "borg/v1", "kind": "Job", "name": "web", "tasks": 7, "priority": "production",
+        "appclass": "latency-sensitive", "task": {"limit": {}, "restart": {"on": "always"}},
+    }  # fmt: skip

@@ -1,0 +1,54 @@
+"""What is printed: lines that other programs can read, and nothing that moves a terminal's cursor."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.cli import output
+from portal.cli.failure import Failed
+
+
+def test_a_row_is_one_line_however_long_and_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("A", "B", "C"), [("x" * 3000, None, 1), ("y", "z", "")], empty="none")
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["A", "B", "C"]
+    assert first.split() == ["x" * 3000, "1"]
+    assert second.split() == ["y", "z"]
+    assert not head.endswith(" ")
+    assert first.index("1") == head.index("C")
+
+
+def test_an_empty_table_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("A",), [], empty="No jobs.")
+    assert capsys.readouterr().out == "No jobs.\n"
+
+
+def test_what_strangers_wrote_can_not_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say("a\x1b]0;x\x07b\rc :on: [bold]d")
+    output.table(("A",), [("two\nlines",)], empty="")
+    output.complain(Failed("x", "no\x1b[2J", fields={"f": "w\x00y"}), json_wanted=False)
+    told = capsys.readouterr()
+    assert told.out == "a ]0;x b c :on: [bold]d\nA\ntwo lines\n"
+    assert told.err == "borgctl: no [2J\n  f: w y\n"
+
+
+def test_a_failure_is_a_sentence_and_with_json_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = Failed("invalid", "tasks: -1 tasks", fields={"tasks": "-1 tasks", "name": "no label"})
+    output.complain(failed, json_wanted=True)
+    told = capsys.readouterr()
+    assert told.err == "borgctl: tasks: -1 tasks\n  name: no label\n"
+    assert '"code": "invalid"' in told.out
+
+
+@pytest.mark.parametrize(
+    "name, value, text",
+    [("cpu", 2500, "2.5"), ("ram", 2**30, "1 GiB"), ("ram", 1536 * 2**20, "1.5 GiB"), ("disk", 100, "100"),
+     ("disk", 2048, "2 KiB"), ("ports", 3, "3")],
+)  # fmt: skip
+def test_quantities_are_shown_in_units_of_people(name: str, value: int, text: str) -> None:
+    assert output.quantity(name, value) == text
+
+
+def test_numbers_and_times() -> None:
+    assert (output.number(1, "task"), output.number(0, "task")) == ("1 task", "0 tasks")
+    assert (output.when(None), output.when("2026-01-15T12:00:00Z")[:8]) == ("", "2026-01-")
