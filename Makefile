@@ -29,8 +29,8 @@ up: install
 ## make test                    install what is missing, run every test
 test: install system-packages
 	@status=0; \
-	$(BIN)/pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/properties || status=$$?; \
-	$(BIN)/pytest -p tests.engines --ds=portal.settings.test -q \
+	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/properties || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -q \
 		tests/integration tests/contracts tests/browser tests/acceptance || status=$$?; \
 	exit $$status
 

@@ -11,5 +11,5 @@ def pytest_configure(config: pytest.Config) -> None:
     if "BORG_DATABASE_URL" not in os.environ:
         raise pytest.UsageError(
             "Integration tests need PostgreSQL and Redis: run them with "
-            "`pytest -p tests.engines --ds=portal.settings.test tests/integration`, or run `make test`."
+            "`python -m pytest -p tests.engines --ds=portal.settings.test tests/integration`, or run `make test`."
         )
