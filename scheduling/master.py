@@ -140,6 +140,11 @@ class Master:
         try:
             while records := journal.tail(self.cell_id, after=self.state.revision):
                 for record in records:
+                    if record.revision > self.state.revision + 1:
+                        # A new history, or a part is archived: what is warm may never have been.
+                        log.warning("journal can't be followed, reading rows", cell_id=self.cell_id)
+                        self.state = None
+                        return self._advance()
                     self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
                     self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
                 news = True

@@ -18,8 +18,9 @@ from scheduling.models.machines import Machine
 class Task(models.Model):
     """One task (or alloc). `id` is `scheduling.core.requirement.task_id(job, index)`.
 
-    `incarnation` counts placements, from 1; 0 before the first. `phase` and `health` are what the Borglet
-    last said of the incarnation; `up` is what people call running (`Job.tasks_up` counts it).
+    `incarnation` counts placements, from 1; 0 before the first; after a restore on from the next million.
+    `phase` and `health` are what the Borglet last said of the incarnation; `up` is what people call running
+    (`Job.tasks_up` counts it).
     """
 
     id = models.BigIntegerField(primary_key=True)

@@ -26,6 +26,9 @@ from scheduling.models import Cell
 # The mark of tasks that a smaller job let go: a larger one brings them back.
 SHRUNK = "the job shrank"
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
+# A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
+# or a Borglet would take a task placed anew for one that it has (DESIGN §2.4).
+INCARNATIONS_A_HISTORY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +113,15 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE scheduling_task AS t SET state = 'running', machine_id = p.machine_id,"
-            " incarnation = t.incarnation + 1, ports = p.ports::integer[], phase = %s, health = '',"
+            " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
+            " WHERE id = %s)) + 1, ports = p.ports::integer[], phase = %s, health = '',"
             " restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
             " FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS p(id, machine_id, ports)"
             " WHERE t.id = p.id AND t.state = 'pending'"
             " RETURNING t.id, t.incarnation, t.spec_version",
             [
+                INCARNATIONS_A_HISTORY,
+                entry.cell_id,
                 Phase.ASSIGNED.value,
                 entry.time,
                 list(by_id),

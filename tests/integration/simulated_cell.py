@@ -1,0 +1,133 @@
+"""A cell whose machines are simulated, but nothing else: rows, journal, pass, commit, the comparison of reports and the
+Borglet's own state are the real ones. Messages travel when the test says so, as late as it likes.
+
+    rows ─ load ─► view, desired ─► AgentState ─► report ─ compare ─► news (in flight) ─ apply ─► rows
+    journal ─► warm state ─► schedule_pass ─► plan (in flight) ─ commit ─► rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from borglet.events import Adopted, Ended, Event, Polled, Saved, Started
+from borglet.instructions import Remembered, Save, Start, Terminate
+from borglet.messages import EndCause, Exit, Phase, TaskKey
+from borglet.state import AgentState
+from quota.bands import DEFAULT_BANDS
+from quota.permissions import system
+from scheduling import journal
+from scheduling.commit import Outcome, commit
+from scheduling.core.pass_ import schedule_pass
+from scheduling.core.plan import Plan
+from scheduling.core.policy import Policy
+from scheduling.core.state import CellState
+from scheduling.link import writer
+from scheduling.link.desired import Loaded, Specs, load
+from scheduling.link.diff import compare
+from scheduling.link.writer import News
+from scheduling.models import Cell, Machine
+from scheduling.snapshot import load_state
+
+MASTER = system("master")
+
+
+@dataclass(eq=False)
+class SimulatedMachine:
+    """A Borglet whose processes start and end at once when told to, and at will by `ends`."""
+
+    row: Machine
+    agent: AgentState = field(default_factory=AgentState)
+    runs: dict[TaskKey, int] = field(default_factory=dict)
+    sequence: int = 0
+    loaded: Loaded | None = None
+    in_flight: list[News] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._handle(Adopted(Remembered(), ()), 0.0)
+
+    def look(self, specs: Specs) -> None:
+        """The shard reads the rows."""
+        self.loaded = load(self.row.cell_id, [self.row.id], specs)[self.row.id]
+
+    def poll(self, now: float) -> None:
+        """A poll with the desired state as last read; what the report changes is in flight from now on."""
+        assert self.loaded is not None
+        self.sequence += 1
+        self._handle(Polled(self.row.session, self.sequence, self.loaded.desired), now)
+        report = self.agent.report(session=self.row.session, sequence=self.sequence)
+        assert report.refused is None, report.refused
+        changes = compare(self.loaded.view, report)
+        if changes or self.loaded.down:
+            view = self.loaded.view
+            self.in_flight.append(
+                News(self.row.id, self.row.session, view.history_id, changes, returned=self.loaded.down)
+            )
+
+    def deliver(self) -> None:
+        """The shard writes down what is in flight."""
+        news, self.in_flight = self.in_flight, []
+        writer.apply(self.row.cell_id, news)
+
+    def ends(self, key: TaskKey, exit_: Exit, now: float) -> None:
+        """A process ends by itself."""
+        self._handle(Ended(key, self.runs.pop(key), exit_), now)
+
+    def _handle(self, event: Event, now: float) -> None:
+        for instruction in self.agent.handle(event, now=now):
+            match instruction:
+                case Save():
+                    self._handle(Saved(instruction.generation), now)
+                case Start():
+                    self.runs[instruction.task.key] = instruction.run
+                    self._handle(Started(instruction.task.key, instruction.run), now)
+                case Terminate():
+                    if instruction.key in self.runs:
+                        stopped = Exit(instruction.cause or EndCause.STOPPED, now, signal=15)
+                        self.ends(instruction.key, stopped, now)
+        self.agent.validate()
+
+    def up(self) -> set[TaskKey]:
+        return {inc.key for inc in self.agent.incarnations() if inc.phase is Phase.UP}
+
+
+class SimulatedCell:
+    """`now` is the machines' and the scheduler's time, and moves only forward."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.now = 1_000.0
+        self.machines: list[SimulatedMachine] = []
+        self.specs = Specs()
+        self.state: CellState = load_state(cell.id)
+        self.policy = Policy(bands=tuple(DEFAULT_BANDS), crashed_pair_s=0.0)
+        self._rng = np.random.default_rng(7)
+
+    def add(self, row: Machine) -> SimulatedMachine:
+        machine = SimulatedMachine(row)
+        self.machines.append(machine)
+        return machine
+
+    def tick(self, seconds: float = 1.0) -> float:
+        self.now += seconds
+        return self.now
+
+    def advance(self) -> None:
+        """The master's warm state follows the journal."""
+        while records := journal.tail(self.cell.id, after=self.state.revision):
+            for record in records:
+                self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
+
+    def decide(self) -> Plan:
+        self.advance()
+        return schedule_pass(self.state, self.policy, now=self.tick(), rng=self._rng)
+
+    def commit(self, plan: Plan) -> Outcome:
+        return commit(self.cell.id, plan, principal=MASTER)
+
+    def talk(self, machine: SimulatedMachine) -> None:
+        """A whole round between the rows and one machine."""
+        machine.look(self.specs)
+        machine.poll(self.tick())
+        machine.deliver()
