@@ -112,7 +112,7 @@ def _failure(answer: httpx.Response) -> Failed:
         fields = {str(name): str(what) for name, what in (document.get("fields") or {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return Failed("unexpected-answer", _unexplained(answer), passing=own_trouble)
-    if answer.status_code == 401 and "borgctl login" not in detail:
+    if code == "not-authenticated":
         detail = f"{detail.rstrip('.')}. Sign in with `borgctl login`."
     return Failed(code, detail, fields=fields, document=document, passing=own_trouble)
 

@@ -20,11 +20,9 @@ READY_S = 40.0
 
 
 @contextmanager
-def running(log: Path, **environment: str) -> Iterator[str]:
+def running(log: Path, *, port: int = 0, **environment: str) -> Iterator[str]:
     """Its address while it runs. The database is the one that pytest-django made."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = port or free_port()
     url = f"http://127.0.0.1:{port}"
     env = {
         **os.environ,
@@ -50,6 +48,12 @@ def running(log: Path, **environment: str) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _database_url() -> str:

@@ -1,0 +1,67 @@
+"""The real `borgctl` against a real web process over the test database."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from quota.models import Tenant
+from quota.permissions import Scope, system
+from quota.services.access import token_issue
+from tests.integration import world
+
+BORGCTL = str(Path(sys.executable).with_name("borgctl"))
+
+
+class Cli:
+    """One person at a shell: what is in the environment is all there is."""
+
+    def __init__(self, folder: Path, url: str, **environment: str) -> None:
+        self.folder = folder
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "UTC", "BORG_CLIENT": str(folder / "client.toml"),
+            "BORG_URL": url, "BORG_CELL": "cc", "BORG_TENANT": "ubar", **environment,
+        }  # fmt: skip
+
+    def run(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [BORGCTL, *words], env=self.environment, cwd=self.folder, input=given, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def out(self, *words: str, given: str | None = None) -> str:
+        """What a command that is done prints."""
+        done = self.run(*words, given=given)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.out(*words, "--json"))
+
+    def failing(self, *words: str, status: int = 1, given: str | None = None) -> tuple[str, dict[str, Any]]:
+        """The sentence of a command that fails, and its document."""
+        told = self.run(*words, given=given)
+        assert (told.returncode, told.stdout) == (status, ""), told
+        assert told.stderr.startswith("borgctl: ")
+        with_json = self.run(*words, "--json", given=given)
+        assert with_json.returncode == status, with_json
+        return told.stderr, json.loads(with_json.stdout)
+
+    def file(self, file: dict[str, Any] | str, name: str = "job.json") -> str:
+        (self.folder / name).write_text(file if isinstance(file, str) else json.dumps(file))
+        return name
+
+
+def of(folder: Path, url: str, user: str, *, tenant: Tenant | None = None, sre: bool = False) -> Cli:
+    """Somebody with a token for everything that they may do."""
+    _, secret = token_issue(
+        principal=system("test"), user=world.a_user(user, tenant=tenant, sre=sre), name="cli",
+        scopes=[scope.value for scope in Scope],
+    )  # fmt: skip
+    return Cli(folder, url, BORG_TOKEN=secret)

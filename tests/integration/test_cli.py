@@ -1,0 +1,397 @@
+"""borgctl as a process, against the real API: what it says, what it prints with --json, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from quota.models import Token
+from scheduling import journal
+from scheduling.core.requirement import task_id
+from scheduling.models import Job
+from scheduling.services import transitions
+from scheduling.services.transitions import Ending
+from tests.integration import cli_world, portal_server, rows, world
+from tests.integration.cli_world import BORGCTL, Cli
+from tests.integration.test_naming_process import Process as Resolver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(scope="module")
+def dns_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def url(django_db_setup, tmp_path_factory, dns_port):
+    settings = {
+        "DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"],  # above all its quick hasher
+        "BORG_DNS_HOST": "127.0.0.1",
+        "BORG_DNS_PORT": str(dns_port),
+    }
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **settings) as url:
+        yield url
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture
+def tenant(cell):
+    tenant = rows.a_tenant("ubar")
+    rows.grant(tenant, cell, "production")
+    return tenant
+
+
+@pytest.fixture
+def ann(tmp_path, url, tenant) -> Cli:
+    return cli_world.of(tmp_path, url, "ann", tenant=tenant)
+
+
+@pytest.fixture
+def sre(tmp_path, url, cell) -> Cli:
+    return cli_world.of(tmp_path, url, "root", sre=True)
+
+
+def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
+    file = ann.file(world.a_file())
+    assert ann.out("plan", file).splitlines() == [
+        "It would be so: Job web, version 1: of its tasks 3 start.", "  start           3 tasks: 0-2",
+    ]  # fmt: skip
+    assert ann.out("submit", file, "--dry-run") == "cc/ubar/web would be admitted: 3 tasks.\n"
+    assert not Job.objects.exists()
+    assert ann.out("submit", file) == "cc/ubar/web is admitted: 3 tasks.\n"
+    assert ann.out("submit", file) == "cc/ubar/web is live with this spec already: nothing changes.\n"
+    job = Job.objects.get()
+    world.bring_up(job, rows.a_machine(cell))
+
+    head, row = ann.out("status").splitlines()
+    assert (head.split()[:3], row.split()[:4]) == (
+        ["JOB", "STATE", "RUNNING"], ["cc/ubar/web", "running", "3/3", "0"],
+    )  # fmt: skip
+    told = ann.out("status", "web")
+    assert told.startswith("cc/ubar/web  running  (3 of 3 tasks running)\n")
+    assert "asks for  cpu 0.3, ram 192 MiB" in told
+    assert " by ann" in told
+    first = ann.out("tasks", "web").splitlines()[1].split()
+    assert first[:6] == ["0", "running", "up", "unknown", "m1", "http=127.0.0.1:20000"]
+
+    file = ann.file(world.with_task(command=["other"], tasks=4))
+    assert "restart         3 tasks: 0-2" in ann.out("plan", file)
+    assert ann.out("update", file, "--dry-run").startswith("It would be so: Job web, version 2")
+    assert ann.out("update", file).startswith(
+        "Job web, version 2: of its tasks 1 start, 3 restart, at most 1 down"
+    )
+    assert "update    version 1 to 2" in ann.out("status", "web")
+    assert ann.out("undo", "web").startswith("Job web, version 3")
+
+    assert ann.out("kill", "web", "-t", "1", "--dry-run") == "cc/ubar/web: 1 task would be killed.\n"
+    assert (
+        ann.out("kill", "web", "-t", "1", "-t", "2", "--reason", "enough") == "cc/ubar/web: 2 tasks killed.\n"
+    )
+    assert ann.out("why", "web/1").startswith("Task 1 of job web is dead: killed, enough.")
+    ann.out("kill", "web")
+    assert ann.out("kill", "web") == "cc/ubar/web: 0 tasks killed.\n"
+    assert ann.out("wait", "web", "--for", "done") == "cc/ubar/web: it is over, killed.\n"
+    assert "ended " in ann.out("status", "web")
+
+
+def test_json_is_what_the_api_answers(ann, cell) -> None:
+    file = ann.file(world.a_file())
+    assert ann.json("plan", file)["dry_run"] is True
+    assert ann.json("submit", file)["outcome"] == "submitted"
+    assert ann.json("submit", file)["outcome"] == "unchanged"
+    assert ann.json("update", ann.file(world.a_file(tasks=2)))["tasks"]["removed"] == 1
+    assert ann.json("undo", "web")["version"] == 3
+    assert ann.json("status")[0]["name"] == "web"
+    assert ann.json("status", "ubar/web")["spec"]["tasks"] == 3
+    assert len(ann.json("tasks", "web")) == 3
+    assert ann.json("tasks", "web", "--state", "dead") == []
+    assert ann.json("why", "web")["state"] == "pending"
+    assert ann.json("why", "web/0")["state"] == "pending"
+    assert ann.json("events", "web")[-1]["kind"] == "job.submitted"
+    assert ann.json("cells")[0]["name"] == "cc"
+    assert ann.json("machines") == []
+    assert ann.json("quota", "list")[0]["used"]["cpu"] == 300
+    assert ann.json("resolve", "web")["tasks"] == 3
+    assert ann.json("tokens", "list")[0]["name"] == "cli"
+    assert ann.json("kill", "web") == {"killed": 3, "dry_run": False}
+
+
+def test_the_three_languages_and_standard_input(ann, cell) -> None:
+    yaml = "name: y\ntask:\n  command: [sleep, '1']\n  restart: {on: never}\n"
+    ann.out("submit", ann.file(yaml, "y.yaml"))
+    assert ann.json("status", "y")["spec"]["task"]["restart"]["on"] == "never"
+    ann.out("submit", ann.file("(import 'borg.libsonnet').job('j') { task+: {command: ['x']} }", "j.jsonnet"))
+    assert ann.out("submit", "-", given=yaml.replace("y", "z", 1)) == "cc/ubar/z is admitted: 1 task.\n"
+    assert {job["name"] for job in ann.json("status")} == {"y", "j", "z"}
+
+
+@pytest.mark.parametrize(
+    "change, code, told",
+    [
+        ({"tasks": -1}, "invalid-spec", "tasks: -1 tasks; a job has 1 to"),
+        ({"taks": 3}, "invalid-spec", "taks: unknown field; did you mean 'tasks'?"),
+        ({"name": "We_b"}, "invalid-spec", "name: 'We_b' is no DNS label"),
+        ({"name": None}, "invalid-spec", "name: is missing"),
+        ({"name": "a/b"}, "invalid-spec", "name: 'a/b' is no DNS label"),
+        ({"tenant": 5}, "invalid-spec", "tenant: 5 is no text"),
+        ({"tenant": "other"}, "not-found", "no tenant 'other'"),
+        ({"cell": "zz"}, "not-found", "no cell 'zz'; there is cc"),
+        ({"task": {"command": ["x"], "limit": {"cpu": 65}}}, "quota-exceeded", "short"),
+        ({"task": {"command": ["x"], "limit": {"cpu": "-1"}}}, "invalid-spec", "task.limit.cpu"),
+        ({"task": {"command": ["a\0b"]}}, "invalid-spec", "task.command[0]: holds a NUL character"),
+    ],
+)
+def test_a_refusal_names_the_field_ends_with_1_and_changes_nothing(ann, cell, change, code, told) -> None:
+    file = ann.file(world.a_file(**change))
+    sentence, document = ann.failing("submit", file)
+    assert (document["code"], told in sentence) == (code, True), sentence
+    if code == "quota-exceeded":
+        planned, plan = ann.failing("plan", file)
+        assert (plan["problem"]["code"], planned.startswith("borgctl: cc/ubar/web would be refused:")) == (
+            code,
+            True,
+        )
+    else:
+        assert ann.failing("plan", file)[1]["code"] == code
+        assert journal.newest(cell.id) == 0
+    assert ann.failing("update", file)[1]["code"] in (code, "not-found")
+    assert not Job.objects.exists()
+
+
+def test_several_wrong_fields_are_each_told(ann, cell) -> None:
+    sentence, document = ann.failing("submit", ann.file(world.a_file(tasks=0, kind="Pod", labels={"a": 1})))
+    assert set(document["fields"]) == {"tasks", "kind", "labels.a"}
+    assert all(field in sentence for field in document["fields"])
+
+
+def test_a_file_that_does_not_parse_names_the_line(ann, cell) -> None:
+    for name, text, place in (
+        ("a.yaml", "name: web\ntask: [", "a.yaml:2:8"), ("a.json", '{"name":\n', "a.json:2:1"),
+        ("a.jsonnet", "{\n  name 1\n}", "a.jsonnet:2:"),
+    ):  # fmt: skip
+        sentence, document = ann.failing("submit", ann.file(text, name))
+        assert (document["code"], place in sentence) == ("bad-file", True), sentence
+
+
+def test_what_is_not_there_is_told(ann, sre, cell) -> None:
+    missing = [
+        [verb, "none"] for verb in ("status", "tasks", "why", "undo", "kill", "resolve", "events", "wait")
+    ]
+    missing += [
+        ["logs", "none/0"],
+        ["status", "zz/ubar/web"],
+        ["machines", "--cell", "zz"],
+        ["machine", "show", "m9"],
+    ]
+    for words in missing:
+        sentence, document = ann.failing(*words)
+        assert document["code"] == "not-found", sentence
+    ann.out("submit", ann.file(world.a_file()))
+    assert ann.failing("undo", "web")[1]["code"] == "nothing-to-undo"
+    assert ann.failing("kill", "web", "-t", "9")[1]["code"] == "no-such-task"
+    assert ann.failing("why", "web/9")[1]["code"] == "not-found"
+    assert ann.failing("logs", "web/0")[1]["code"] == "no-log"
+    assert ann.failing("status", "--state", "asleep")[1]["code"] == "invalid"
+    assert ann.failing("machine", "drain", "m1", "--reason", "x")[1]["code"] == "not-found"
+    rows.a_machine(cell)
+    assert ann.failing("machine", "drain", "m1", "--reason", "x")[1]["code"] == "forbidden"
+    assert ann.failing("machine", "join-token")[1]["code"] == "forbidden"
+    assert sre.failing("machine", "join-token", "--uses", "99999999")[1]["fields"].keys() == {"uses"}
+
+
+def test_without_a_good_token_the_way_to_one_is_told(ann, cell) -> None:
+    for token in ("", "borg_x_y"):
+        ann.environment["BORG_TOKEN"] = token
+        sentence, document = ann.failing("cells")
+        assert ("borgctl login" in sentence, document["status"]) == (True, 401)
+
+
+def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
+    assert ann.out("machines") == "No machines. Let one join with `borgctl machine join-token`.\n"
+    rows.a_machine(cell)
+    assert ann.out("machines").splitlines()[1].split()[:6] == ["m1", "up", "0", "127.0.0.1", "r1", "64"]
+    shown = ann.out("machine", "show", "m1")
+    assert re.search(r"^capacity +cpu 64, ram 256 GiB, disk 4 TiB, ports 10000$", shown, re.M), shown
+    assert sre.out("machine", "drain", "m1", "--reason", "new disk") == "m1 is draining.\n"
+    assert "new disk" in ann.out("machines", "--state", "draining")
+    assert sre.json("machine", "undrain", "m1", "--cell", "cc")["state"] == "up"
+    assert sre.out("machine", "join-token", "--uses", "2", "--ttl", "60").startswith("borg1.")
+    kinds = [line.split()[4] for line in sre.out("events").splitlines()[1:]]
+    assert kinds == ["machine.state", "machine.state", "machine.set"]
+    assert "m1" in sre.out("events", "--limit", "1")
+
+
+def test_lists_longer_than_a_page_are_whole_and_limits_hold(ann, cell) -> None:
+    ann.out("submit", ann.file(world.a_file(tasks=230)))
+    assert [task["index"] for task in ann.json("tasks", "web")] == list(range(230))
+    world.bring_up(Job.objects.get(), rows.a_machine(cell))
+    assert len(ann.json("events", "web", "--limit", "150")) == 150
+    assert len(ann.json("events", "web", "--limit", "3")) == 3
+    assert len(ann.json("events", "--limit", "1001")) == 462
+    assert len(ann.out("events", "web").splitlines()) == 51
+
+
+def test_a_name_is_resolved_to_addresses(ann, cell) -> None:
+    ann.out("submit", ann.file(world.a_file()))
+    assert ann.out("resolve", "web").startswith("No task has an address now.")
+    world.bring_up(Job.objects.get(), rows.a_machine(cell))
+    table = ann.out("resolve", "/bns/cc/ubar/web/").splitlines()
+    assert table[1].split() == [
+        "/bns/cc/ubar/web/0", "0.web.ubar.cc.borg.internal", "127.0.0.1", "http=20000", "yes", "unknown", "up", "m1",
+    ]  # fmt: skip
+    assert ann.out("resolve", "web/2").splitlines()[1].split()[3] == "http=20002"
+    world.report(Job.objects.get(), 0, 1, 2, up=False)
+    assert ann.out("resolve", "web").startswith("No task serves now; these are all that have an address.\n")
+
+
+def test_waiting_ends_when_all_tasks_are_up(ann, cell) -> None:
+    ann.out("submit", ann.file(world.a_file()))
+    sentence, document = ann.failing("wait", "web", "--timeout", "0.2")
+    assert document["code"] == "timeout"
+    assert "is not running after 0.2 s: 0 of 3 tasks running, 3 pending" in sentence
+    waiting = subprocess.Popen(
+        [BORGCTL, "wait", "web"], env=ann.environment, stdout=subprocess.PIPE, text=True
+    )
+    machine, job = rows.a_machine(cell), Job.objects.get()
+    world.place(job, machine, 0, 1, 2)
+    world.report(job, 0, 1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(0.7)
+    world.report(job, 2)
+    assert waiting.communicate(timeout=20)[0] == "cc/ubar/web: 3 of 3 tasks running.\n"
+    assert waiting.returncode == 0
+
+
+def test_waiting_for_an_end_tells_a_failure_from_a_success(ann, cell) -> None:
+    for name, how in (("bad", "failed"), ("good", "finished")):
+        ann.out("submit", ann.file(world.a_file(name, tasks=1)))
+        job = Job.objects.get(name=name)
+        with journal.write(cell.id, rows.ME) as entry:
+            transitions.tasks_end(entry, [Ending(task_id(job.id, 0), how)])
+    sentence, document = ann.failing("wait", "bad", "--for", "done")
+    assert (document["code"], "`borgctl why cc/ubar/bad`" in sentence) == ("job-failed", True)
+    assert ann.json("wait", "good", "--for", "done")["outcome"] == "finished"
+    sentence, document = ann.failing("wait", "good")
+    assert (document["code"], "is over (finished)" in sentence) == ("job-ended", True)
+
+
+def test_waiting_for_names_asks_the_resolver_how_far_they_are(ann, cell, dns_port) -> None:
+    ann.out("submit", ann.file(world.a_file(tasks=1)))
+    world.bring_up(Job.objects.get(), rows.a_machine(cell))
+    sentence, document = ann.failing("wait", "web", "--for", "visible", "--timeout", "1")
+    assert (document["code"], "resolver" in sentence) == ("timeout", True), sentence
+    resolver = Resolver(dns_port)
+    try:
+        assert (
+            ann.out("wait", "web", "--for", "visible", "--timeout", "30")
+            == "cc/ubar/web: 1 of 1 task running.\n"
+        )
+    finally:
+        assert resolver.stop() == 0
+
+
+def test_waiting_outlives_a_portal_that_is_away(tmp_path, tenant, cell) -> None:
+    log = tmp_path / "log"
+    port = portal_server.free_port()
+    with portal_server.running(log, port=port) as url:
+        ann = cli_world.of(tmp_path, url, "ann", tenant=tenant)
+        ann.out("submit", ann.file(world.a_file(tasks=1)))
+        waiting = subprocess.Popen(
+            [BORGCTL, "wait", "web", "--json"], env=ann.environment, stdout=subprocess.PIPE, text=True
+        )
+        until = time.monotonic() + 20
+        while log.read_text().count("GET /api/v1/cells/cc/jobs/ubar/web/") < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert waiting.poll() is None
+    world.bring_up(Job.objects.get(), rows.a_machine(cell))
+    with portal_server.running(log, port=port):
+        assert json.loads(waiting.communicate(timeout=30)[0])["tasks_up"] == 1
+
+
+def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, cell) -> None:
+    user = world.a_user("bob", tenant=tenant)
+    user.set_password("correct horse battery")
+    user.save()
+    bob = Cli(tmp_path, url)
+    for name in ("BORG_URL", "BORG_CELL", "BORG_TENANT"):
+        del bob.environment[name]
+    login = ["login", "--url", url + "/", "--user", "bob", "--password-stdin"]
+    assert bob.failing(*login, given="wrong\n")[1]["code"] == "authentication-failed"
+    assert not (tmp_path / "client.toml").exists()
+    assert "profile bob is in" in bob.out(*login, given="correct horse battery\n")
+    assert (tmp_path / "client.toml").stat().st_mode & 0o777 == 0o600
+    bob.out("submit", bob.file(world.a_file()))  # cell and tenant are the only ones there are
+    assert bob.json("status", "web")["submitted_by"] == "bob"
+    signed_in = json.loads(
+        bob.out(*login, "--profile", "two", "--tenant", "ubar", "--json", given="correct horse battery")
+    )
+    assert (signed_in["profile"], signed_in["cell"], signed_in["token"]["tenant"]) == ("two", "cc", "ubar")
+    assert "secret" not in json.dumps(signed_in)
+    assert len(bob.out("tokens", "list", "--profile", "bob").splitlines()) == 3
+
+    secret = bob.out("tokens", "issue", "ci", "--scope", "read", "--tenant", "ubar").strip()
+    with_it = {**bob.environment, "BORG_TOKEN": secret}
+    reader = Cli(tmp_path, url, **with_it)
+    assert reader.json("status")[0]["name"] == "web"
+    assert reader.failing("kill", "web")[1]["code"] == "forbidden"
+    assert bob.failing("tokens", "issue", "x", "--scope", "all")[1]["fields"].keys() == {"scopes"}
+    assert bob.failing("tokens", "issue", "x", "--expires", "soon")[1]["fields"].keys() == {"expires_at"}
+    key = Token.objects.get(name="ci").key
+    assert bob.out("tokens", "revoke", key, "--profile", "bob") == f"Token {key} is revoked.\n"
+    assert "revoked" in reader.failing("status")[0]
+    assert get_user_model().objects.get(username="bob").pk == Token.objects.get(key=key).user_id
+
+
+def test_output_that_nobody_reads_or_can_keep(ann, cell) -> None:
+    ann.out("submit", ann.file(world.a_file(tasks=400)))
+    script = f"{BORGCTL} tasks web --json | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    assert _bash(ann, script) == ("0\n", "")
+    assert _bash(ann, f"{BORGCTL} cells | true; echo ${{PIPESTATUS[0]}}") == ("0\n", "")
+    assert _bash(ann, f"{BORGCTL} cells >&-; echo $?") == ("0\n", "")
+    out, err = _bash(ann, f"{BORGCTL} tasks web > /dev/full; echo $?")
+    assert (out, err) == ("1\n", "borgctl: can't write the answer: No space left on device\n")
+    out, err = _bash(ann, f"{BORGCTL} status nothing --json > /dev/full; echo $?")
+    assert (out, "can't write the answer" in err) == ("1\n", True)
+
+
+def test_ctrl_c_ends_a_wait_with_130_and_no_traceback(ann, cell) -> None:
+    ann.out("submit", ann.file(world.a_file()))
+    waiting = subprocess.Popen(
+        [BORGCTL, "wait", "web"],
+        env=ann.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    timer = threading.Timer(1.0, waiting.send_signal, [2])
+    timer.start()
+    out, err = waiting.communicate(timeout=20)
+    timer.join()
+    assert (waiting.returncode, out, "Traceback" in err) == (130, "", False)
+
+
+def _bash(person: Cli, script: str) -> tuple[str, str]:
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=person.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout, done.stderr
