@@ -3,7 +3,9 @@
 # Settings by environment or on the command line, such as `make up PORT=9000`:
 #   BORG_HOME (.borg)  PORT (8000)  DNS_PORT (5353)  LINK_PORT (8443)  MACHINES=simulated:N | simulated:FILE.csv
 
-PYTHON ?= python3
+# The first that will do; python3 is named when none does, so that the complaint is about it.
+PYTHON ?= $(or $(shell for each in python3 python3.11 python3.12 python3.13; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH ?=
@@ -47,12 +49,12 @@ bench: install
 
 ## make backup [FILE=x.tar]     save BORG_HOME into one file, also while it runs
 backup: install
-	@$(BIN)/python -m portal.up.backup save $(FILE)
+	@$(BIN)/python -m portal.up.backup save $(if $(FILE),"$(FILE)")
 
 ## make restore FILE=x.tar      put a backup into an empty BORG_HOME that is not running
 restore: install
 	@test -n "$(FILE)" || { echo "make restore needs FILE=…, the backup to restore" >&2; exit 2; }
-	@$(BIN)/python -m portal.up.backup restore $(FILE)
+	@$(BIN)/python -m portal.up.backup restore "$(FILE)"
 
 ## make install                 virtual environment, packages, compiled kernels
 install: $(VENV)/.kernels

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -75,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     stop = verbs.add_parser("stop-all", help="stop every task of this machine; its Borglet must have ended")
     _add_common(stop)
     _option(stop, "--wait-s", type=float, default=5.0, help="how long to wait for the Borglet to end")
+    _option(stop, "--notice-s", type=float, default=math.inf, help="no task gets more notice than this")
     stop.set_defaults(act=_stop_all)
 
     fleet = verbs.add_parser("fleet", help="thousands of simulated machines in one process")
@@ -161,7 +163,7 @@ def _run(args: argparse.Namespace) -> int:
 def _stop_all(args: argparse.Namespace) -> int:
     from borglet.service import stop_all
 
-    count = stop_all(args.home.absolute(), wait_s=args.wait_s)
+    count = stop_all(args.home.absolute(), wait_s=args.wait_s, notice_s=args.notice_s)
     print(f"{count} tasks stopped")
     return 0
 

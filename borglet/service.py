@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import random
 import signal
@@ -141,24 +142,25 @@ async def _sweep_logs(runtime: ProcessRuntime) -> None:
         await asyncio.sleep(LOG_SWEEP_INTERVAL_S)
 
 
-def stop_all(home: Path, *, wait_s: float) -> int:
-    """Stop every task of this home, each with its notice; how many were running.
+def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
+    """Stop every task of this home, each with its notice but at most `notice_s`; how many were running.
 
     They are started again by the next Borglet of this home if the cell still wants them. Raises `HomeInUse`
     when a Borglet still owns the home after `wait_s`, TimeoutError when a task does not end."""
     if not home.is_dir():
         return 0
     with DiskStore(home).lock(wait_s=wait_s):
-        return asyncio.run(_stop_all(ProcessRuntime(home)))
+        return asyncio.run(_stop_all(ProcessRuntime(home), notice_s))
 
 
-async def _stop_all(runtime: ProcessRuntime) -> int:
+async def _stop_all(runtime: ProcessRuntime, notice_s: float) -> int:
     running = {presence.key: presence.task for presence in await runtime.presences() if presence.exit is None}
     for key, task in running.items():
         detail = "all tasks of the machine were stopped"
-        await runtime.stop(key, notice_s=task.notice_s, cause=EndCause.STOPPED, detail=detail)
+        await runtime.stop(key, notice_s=min(task.notice_s, notice_s), cause=EndCause.STOPPED, detail=detail)
     left = set(running)
-    margin_s = max((task.notice_s for task in running.values()), default=0.0) + STOP_ALL_MARGIN_S
+    longest_s = max((task.notice_s for task in running.values()), default=0.0)
+    margin_s = min(longest_s, notice_s) + STOP_ALL_MARGIN_S
     try:
         async with asyncio.timeout(margin_s):
             while left:

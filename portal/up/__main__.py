@@ -40,6 +40,7 @@ class Up:
         self.supervisor = Supervisor(run_folder=self.home.run, log_folder=self.home.log)
         self.machine_env = machine_environment(options, os.environ)
         self.generated: dict[str, Any] = {}
+        self.hurried = asyncio.Event()
 
     async def start(self) -> None:
         """Return when everything is up. Raises `SupervisorError`, `EngineError`, `PortTaken`, `HomeError`."""
@@ -80,10 +81,20 @@ class Up:
         await self.supervisor.stop(processes.MACHINES)
         if "borglet" in self.supervisor.keepers:
             try:
-                await self.supervisor.run_once(processes.stop_tasks(self.home, self.machine_env))
+                await self._stop_tasks()
             except SupervisorError as error:
                 log.error("Tasks may still run: %s", error)
         await self.supervisor.stop()
+
+    def hurry(self) -> None:
+        """No more patience while stopping: neither for processes nor for the notice that tasks have."""
+        self.hurried.set()
+        self.supervisor.hurry()
+
+    async def _stop_tasks(self) -> None:
+        step = processes.stop_tasks(self.home, self.machine_env)
+        if not await self.supervisor.run_once(step, until=self.hurried):
+            await self.supervisor.run_once(processes.stop_tasks(self.home, self.machine_env, notice_s=0.0))
 
     def banner(self, took_s: float) -> str:
         options, users = self.options, (self.generated["sre"], self.generated["demo"])
@@ -134,10 +145,10 @@ async def run(options: Options) -> None:
 
     def on_signal() -> None:
         if stop.is_set():
-            up.supervisor.hurry()
-        else:
-            print("Stopping everything …", flush=True)
+            up.hurry()
+            return
         stop.set()
+        _say("Stopping everything, each task with the notice it asked for. Ctrl-C again: at once.")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -149,7 +160,7 @@ async def run(options: Options) -> None:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            print(up.banner(time.monotonic() - began_s), flush=True)
+            _say(up.banner(time.monotonic() - began_s))
             either = {up.supervisor.broken, stopping}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if up.supervisor.broken.done():
@@ -177,8 +188,17 @@ def main() -> int:
     except (HomeError, AccountError, engines.EngineError, ports.PortTaken, SupervisorError) as error:
         print(error, file=sys.stderr)
         return 1
-    print("Stopped.", flush=True)
+    _say("Stopped.")
     return 0
+
+
+def _say(text: str) -> None:
+    """To the terminal, which may be gone: SIGHUP comes when it closes, and everything has to be stopped then too."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or the interpreter's last flush fails once more
+        log.info("Nobody reads: %s", text)
 
 
 def _log_to(home: Home) -> None:

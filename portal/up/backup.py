@@ -57,6 +57,8 @@ def save(home: Home, file: Path) -> dict[str, Any]:
         raise BackupError(f"{home.path} holds no data to save; is BORG_HOME right?")
     if file.exists():
         raise BackupError(f"{file} exists already; choose another FILE=…")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise BackupError(f"{file.parent} is no folder that this user may write to; choose another FILE=…")
     partial = file.with_name(f".{file.name}.partial")
     with tempfile.TemporaryDirectory(prefix="borg-backup-", dir=file.parent) as folder:
         dump = Path(folder) / _DUMP
@@ -261,8 +263,14 @@ def main(argv: list[str]) -> int:
             case _:
                 print(__doc__, file=sys.stderr)
                 return 2
-    except (BackupError, HomeError, AccountError, OptionError, engines.EngineError, OSError) as error:
+    except (BackupError, HomeError, AccountError, OptionError, engines.EngineError) as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:  # a full disk, a closed folder: the system's words and the place
+        print(f"{error.strerror}: {error.filename or argv[-1]}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted; nothing was changed.", file=sys.stderr)
         return 1
     return 0
 

@@ -75,8 +75,13 @@ class Home:
     def prepare(self) -> None:
         """Make the folders, or check those of an earlier start.
 
-        Raises `HomeError` for a home that a newer version made, and a folder that is full of something else.
+        Raises `HomeError` for a home that a newer version made, a folder that is full of something else, and a
+        place where this user may not write.
         """
+        with self._usable():
+            self._prepare()
+
+    def _prepare(self) -> None:
         layout = self.path / "layout"
         if self.path.exists() and not layout.exists():
             strangers = sorted({entry.name for entry in self.path.iterdir()} - {"run", "log"})
@@ -99,8 +104,9 @@ class Home:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the home alone. Raises `HomeError` naming the pid of who holds it."""
-        self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._usable():
+            self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,6 +121,16 @@ class Home:
             yield
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename and Path(error.filename) != self.path else ""
+            raise HomeError(
+                f"{self.path} can't be used as BORG_HOME: {error.strerror}{where}; name another in BORG_HOME"
+            ) from error
 
     def secrets_read(self) -> dict[str, Any]:
         """What was generated so far, with a secret key in any case.

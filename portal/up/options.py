@@ -90,5 +90,8 @@ def _fleet(text: str) -> Fleet | None:
         return Fleet(count=int(what))
     file = Path(what).resolve()
     if not file.is_file():
-        raise OptionError(f"MACHINES={text!r}: there is no file {file}")
+        raise OptionError(
+            f"MACHINES={text!r}: {what} is neither a number of machines nor a file ({file}); "
+            "write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv"
+        )
     return Fleet(file=file)

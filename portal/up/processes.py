@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from portal.up.options import CELL, Options
 ENGINES = ("postgres", "redis")
 # What holds or starts tasks: stopped first, so that nobody above sees the tasks end.
 MACHINES = ("borglet", "fleet")
+# What a job file may ask for between SIGTERM and SIGKILL.
+LONGEST_NOTICE_S = 3600.0
 
 _BORGLET = (sys.executable, "-m", "borglet")
 _CELERY = (sys.executable, "-m", "celery", "-A", "portal.celery")
@@ -93,7 +96,7 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             # One run of the master fills its only thread for up to 60 s.
             alive=probes.heartbeat(master_pulse, 150.0),
             # Nothing is lost if that run is cut short: what counts is committed, the lease ends by itself.
-            stop_s=3.0,
+            stop_signal=signal.SIGKILL,
         ),
         Spec(
             name="beat",
@@ -154,10 +157,13 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
     return specs
 
 
-def stop_tasks(home: Home, env: Mapping[str, str]) -> Spec:
-    """A step: end the tasks that outlive the Borglet on purpose."""
-    argv = (*_BORGLET, "stop-all", "--home", str(home.borglet))
-    return Spec("stop-tasks", argv, env=env, start_s=30.0)
+def stop_tasks(home: Home, env: Mapping[str, str], *, notice_s: float = LONGEST_NOTICE_S) -> Spec:
+    """A step: end the tasks that outlive the Borglet on purpose, with their own notice but at most `notice_s`.
+
+    It bounds itself by the longest notice it finds; the bound here is for a step that hangs.
+    """
+    argv = (*_BORGLET, "stop-all", "--home", str(home.borglet), "--notice-s", str(notice_s))
+    return Spec("stop-tasks", argv, env=env, start_s=notice_s + 60.0)
 
 
 def _join(joins: Mapping[str, str], name: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from portal.up import children
 from portal.up.keeper import Keeper, Spec, end_of
@@ -84,8 +85,12 @@ class Supervisor:
     def record(self, name: str) -> Path:
         return self.run_folder / f"{name}.pid"
 
-    async def run_once(self, spec: Spec) -> None:
-        """Run a process to its end. Raises `SupervisorError` when it fails or takes longer than `start_s`."""
+    async def run_once(self, spec: Spec, *, until: asyncio.Event | None = None) -> bool:
+        """Run a process to its end; kill it and return False if `until` is set first.
+
+        Raises `SupervisorError` when it fails or takes longer than `start_s`.
+        """
+        cut = asyncio.ensure_future((until or asyncio.Event()).wait())
         logfile = self.logfile(spec.name)
         output = logfile.open()
         try:
@@ -95,19 +100,25 @@ class Supervisor:
         children.record_write(self.record(spec.name), process.pid)
         try:
             ended = end_of(process)
-            await asyncio.wait({ended}, timeout=spec.start_s)
+            either: set[asyncio.Future[Any]] = {ended, cut}
+            await asyncio.wait(either, timeout=spec.start_s, return_when=asyncio.FIRST_COMPLETED)
             in_time = ended.done()
             ended.cancel()
         finally:
+            was_cut = cut.done()
+            cut.cancel()
             if process.poll() is None:
                 process.kill()
                 process.wait(10.0)
             self.record(spec.name).unlink(missing_ok=True)
+        if was_cut and not in_time:
+            return False
         if not in_time or process.returncode != 0:
             story = (
                 f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
             )
             raise SupervisorError(f"{spec.name} {story}; the end of {logfile.path}:\n{logfile.tail(15)}")
+        return True
 
     def _break(self, error: BaseException) -> None:
         """A mistake of our own: `broken` raises it, so that whoever runs this stops in order."""

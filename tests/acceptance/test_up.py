@@ -18,6 +18,10 @@ from tests.acceptance.installation import ROOT, Installation, tree_of, wait_for
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
 READY_S = 15.0
+_STUBBORN = (
+    "import signal, socket, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "server = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(3600)"
+)
 _MOST_PSS_BYTES = 3 * 2**29  # 1.5 GiB
 
 
@@ -61,6 +65,19 @@ def test_ctrl_c_stops_all_and_the_next_start_goes_on(own: Installation) -> None:
     assert took_s <= READY_S
     wait_for(lambda: own.up("hello"), 30.0, story=lambda: own.borgctl("why", "hello"))
     assert len(own.task_pids("hello")) == 3
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_notice_of_tasks(own: Installation) -> None:
+    own.start()
+    stubborn = {"command": ["python3", "-c", _STUBBORN, "$(port.http)"], "ports": ["http"], "notice_s": 600}
+    own.submit("stubborn", [], task=stubborn)
+    wait_for(lambda: len(own.task_pids("stubborn")) == 1, 30.0, story=lambda: own.borgctl("why", "stubborn"))
+    ours = tree_of(own.supervisor_pid) | own.task_pids("stubborn")
+    os.kill(own.supervisor_pid, signal.SIGINT)
+    wait_for((own.home / "run" / "stop-tasks.pid").exists, 30.0, story=own.said)
+    assert own.stop(signal.SIGINT, timeout_s=30.0) == 0
+    left = [pid for pid in ours if children.start_time_ticks(pid) is not None]
+    assert left == [], "nothing may be left, stubborn tasks included"
 
 
 def test_tasks_outlive_a_killed_supervisor_and_are_adopted(own: Installation) -> None:

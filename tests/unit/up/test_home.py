@@ -49,6 +49,18 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_place_that_can_not_hold_a_home_is_named(tmp_path: Path, below: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(HomeError, match=f"^{file / below} can't be used as BORG_HOME: Not a directory"):
+        Home(file / below).prepare()
+    with pytest.raises(
+        HomeError, match=r"^/proc/home can't be used as BORG_HOME: No such file or directory;"
+    ):
+        Home(Path("/proc/home")).prepare()
+
+
 def test_a_home_of_a_newer_version_is_refused(home: Home) -> None:
     (home.path / "layout").write_text(f"{LAYOUT + 1}\n")
     with pytest.raises(HomeError, match=f"has layout {LAYOUT + 1}, this version knows up to {LAYOUT}"):

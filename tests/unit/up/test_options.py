@@ -52,7 +52,7 @@ def test_simulated_machines_by_number_or_by_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["12", "simulated", "simulated:", "real:3", "simulated:0", "simulated:no.csv"]
+    "text", ["12", "simulated", "simulated:", "real:3", "simulated:0", "simulated:-5", "simulated:no.csv"]
 )
 def test_a_bad_fleet_names_the_setting_and_the_cure(text: str) -> None:
     with pytest.raises(OptionError, match=r"^MACHINES='"):

@@ -172,6 +172,23 @@ def test_a_step_that_fails_stops_the_start(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_step_can_be_cut_short(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            enough = asyncio.Event()
+            assert await kept.run_once(script("stop-tasks", "print('done')"), until=enough)
+            step = script("stop-tasks", writes(tmp_path / "began", "x") + "import time; time.sleep(600)")
+            running = asyncio.create_task(kept.run_once(step, until=enough))
+            await until((tmp_path / "began").exists)
+            pid = children.record_find(kept.record("stop-tasks"))
+            assert pid is not None
+            enough.set()
+            assert not await running
+            assert children.start_time_ticks(pid) is None
+
+    run(scenario())
+
+
 def test_a_start_that_the_system_refuses_is_tried_again(tmp_path: Path) -> None:
     program = tmp_path / "program"
 
