@@ -1,84 +1,112 @@
-"""Machine attributes as dictionary-coded columns, and the constraints over them (§2.3, §3.2)."""
+"""Machine attributes, dictionary-coded, and the constraints on them evaluated once per distinct value."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.requirement import Constraint, Relation
 
-_ABSENT = 0  # the code of "this machine has no such attribute"
-
-
-class Attributes:
-    """One column of codes per attribute, over machine slots. A constraint is judged once per distinct value."""
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._columns: dict[str, NDArray[np.int32]] = {}
-        self._codes: dict[str, dict[str, int]] = {}
-        self._rows: dict[int, Mapping[str, str]] = {}
-
-    def grow(self, size: int) -> None:
-        self._size = size
-        for name, column in self._columns.items():
-            self._columns[name] = np.concatenate([column, np.zeros(size - len(column), np.int32)])
-
-    def set(self, slot: int, values: Mapping[str, str]) -> None:
-        """Replace all attributes of a machine."""
-        for name in self._rows.get(slot, {}):
-            self._columns[name][slot] = _ABSENT
-        self._rows[slot] = dict(values)
-        for name, value in values.items():
-            if name not in self._columns:
-                self._columns[name] = np.zeros(self._size, np.int32)
-                self._codes[name] = {}
-            codes = self._codes[name]
-            self._columns[name][slot] = codes.setdefault(value, len(codes) + 1)
-
-    def of(self, slot: int) -> Mapping[str, str]:
-        return self._rows.get(slot, {})
-
-    def satisfied(self, constraint: Constraint) -> NDArray[np.bool_]:
-        """bool[M]: where the constraint holds."""
-        column = self._columns.get(constraint.attribute)
-        if column is None:
-            return np.full(self._size, holds(constraint, None))
-        codes = self._codes[constraint.attribute]
-        verdicts = np.empty(len(codes) + 1, np.bool_)
-        verdicts[_ABSENT] = holds(constraint, None)
-        for value, code in codes.items():
-            verdicts[code] = holds(constraint, value)
-        return verdicts[column]
-
-
-def holds(constraint: Constraint, value: str | None) -> bool:
-    """Whether a machine whose attribute is `value` (None: it has none) satisfies the constraint."""
-    relation = constraint.relation
-    if relation is Relation.PRESENT:
-        return value is not None
-    if relation is Relation.ABSENT:
-        return value is None
-    if value is None:
-        return relation is Relation.NOT_EQUAL
-    return _COMPARE[relation](*_comparable(value, constraint.value))
-
-
-_COMPARE: dict[Relation, Callable[[float | str, float | str], bool]] = {
-    Relation.EQUAL: lambda a, b: a == b,
-    Relation.NOT_EQUAL: lambda a, b: a != b,
-    Relation.LESS: lambda a, b: a < b,  # type: ignore[operator]
-    Relation.GREATER: lambda a, b: a > b,  # type: ignore[operator]
-    Relation.AT_MOST: lambda a, b: a <= b,  # type: ignore[operator]
-    Relation.AT_LEAST: lambda a, b: a >= b,  # type: ignore[operator]
+_ORDER: dict[Relation, Callable[[Any, Any], bool]] = {
+    Relation.LESS: operator.lt,
+    Relation.GREATER: operator.gt,
+    Relation.AT_MOST: operator.le,
+    Relation.AT_LEAST: operator.ge,
 }
 
 
-def _comparable(left: str, right: str) -> tuple[float | str, float | str]:
-    """Both as numbers when both are numbers, else both as text."""
+def holds(constraint: Constraint, value: str | None) -> bool:
+    """Whether an attribute's `value` satisfies the constraint; None: the machine lacks the attribute."""
+    relation = constraint.relation
+    if value is None:
+        return relation in (Relation.ABSENT, Relation.NOT_EQUAL)
+    if relation is Relation.PRESENT:
+        return True
+    if relation is Relation.ABSENT:
+        return False
+    if relation is Relation.EQUAL:
+        return value == constraint.value
+    if relation is Relation.NOT_EQUAL:
+        return value != constraint.value
+    left, right = _number(value), _number(constraint.value)
+    if left is not None and right is not None:
+        return _ORDER[relation](left, right)
+    return _ORDER[relation](value, constraint.value)
+
+
+def _number(text: str) -> float | None:
     try:
-        return float(left), float(right)
+        number = float(text)
     except ValueError:
-        return left, right
+        return None
+    return number if number == number else None  # "nan" is text
+
+
+class Attributes:
+    """Columns of codes by machine slot: `codes[name]: int32[M]`, -1 where a machine lacks the attribute.
+
+    `version` moves whenever an answer may change.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._size = 0
+        self._codes: dict[str, NDArray[np.int32]] = {}
+        self._values: dict[str, dict[str, int]] = {}
+        self._names: dict[str, list[str]] = {}
+        self._masks: dict[Constraint, NDArray[np.bool_]] = {}
+
+    def grow(self, size: int) -> None:
+        """Room for `size` machines."""
+        for name, codes in self._codes.items():
+            larger = np.full(size, -1, dtype=np.int32)
+            larger[: self._size] = codes
+            self._codes[name] = larger
+        self._size = size
+        self._changed()
+
+    def set(self, slot: int, attributes: Mapping[str, str]) -> None:
+        """All attributes of one machine; those not named are absent."""
+        for name in attributes.keys() - self._codes.keys():
+            self._codes[name] = np.full(self._size, -1, dtype=np.int32)
+            self._values[name], self._names[name] = {}, []
+        changed = False
+        for name, codes in self._codes.items():
+            value = attributes.get(name)
+            values = self._values[name]
+            code = -1 if value is None else values.setdefault(value, len(values))
+            if len(values) > len(self._names[name]):
+                self._names[name].append(str(value))
+            if codes[slot] != code:
+                codes[slot] = code
+                changed = True
+        if changed:
+            self._changed()
+
+    def of(self, slot: int) -> dict[str, str]:
+        return {
+            name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0
+        }
+
+    def mask(self, constraint: Constraint) -> NDArray[np.bool_]:
+        """bool[M]: machines that satisfy it. Not to be written to."""
+        known = self._masks.get(constraint)
+        if known is None:
+            known = self._masks[constraint] = self._evaluate(constraint)
+        return known
+
+    def _evaluate(self, constraint: Constraint) -> NDArray[np.bool_]:
+        codes = self._codes.get(constraint.attribute)
+        if codes is None:
+            return np.full(self._size, holds(constraint, None), dtype=np.bool_)
+        truths = [holds(constraint, value) for value in self._names[constraint.attribute]]
+        truths.append(holds(constraint, None))  # code -1 is the last element
+        return np.array(truths, dtype=np.bool_)[codes]
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._masks.clear()

@@ -1,233 +1,212 @@
-"""One scheduling pass (§3.2): pending tasks and machines in, a plan out. Pure.
+"""The seam of scheduling (§3.2): one function, and all of a pass is behind it.
 
-    pending ─► priority high to low ─► tenants in turn ─► class ─► feasible machines ─► best score ─► Assignment
-                                                            └─ none ─► preempt lower priorities ─► none ─► Why
-
-The state is read, never written: what the pass takes is noted in a `Ledger` of its own.
+pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels.place ─► machines, victims ─► ports ─► Plan
+                                                          └─ groups that are full ─ explain.py ─► Why
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from quota.resources import PORTS
 from scheduling.core import kernels
+from scheduling.core.classes import Sorting, sort_into_groups
 from scheduling.core.explain import explain
-from scheduling.core.feasibility import Bools, EquivalenceClass, Ledger
+from scheduling.core.layout import Cache, Counts, Knobs, Levels, Machines, Placed, Queue, Running
 from scheduling.core.plan import Assignment, PassStats, Plan
 from scheduling.core.policy import Policy
-from scheduling.core.preemption import victims_on
-from scheduling.core.reasons import Why
-from scheduling.core.state import CellState, Ints, JobRecord, TaskRecord
-
-# Machines that a preempting task looks at closely: the best by a rough score.
-_CLOSE_LOOK = 8
+from scheduling.core.queue import pending_in_order
+from scheduling.core.requirement import split_task_id
+from scheduling.core.state import CellState
+from scheduling.core.tasks import RUNNING
 
 
 def schedule_pass(state: CellState, policy: Policy, *, now: float, rng: np.random.Generator) -> Plan:
-    """Place what can be placed.
+    """Find machines for pending tasks. `now`: seconds since the epoch; `rng` seeds the walks over machines.
 
-    `now`: seconds since the epoch, for what runs out. Equal state, policy, time and seed give an equal plan,
-    whatever the order in which the state came to be. At most `policy.max_assignments` are decided.
+    The state is not changed: the pass works on copies of what machines have left (three arrays of M × R), and
+    marks victims in an array of its own. Equal state, policy, `now` and seed give an equal plan, whatever the
+    order in which the state was built. (Bands other than those the state was counted by are taken over into it
+    first: `CellState.count_by_limit`.)
     """
-    return _Pass(state, policy, now, rng).run()
-
-
-@dataclass(slots=True)
-class _Run:
-    """A stretch of one job's pending tasks of one class, in order of index."""
-
-    job: JobRecord
-    wanted: EquivalenceClass
-    tasks: deque[TaskRecord]
-
-
-@dataclass(slots=True)
-class _Unplaced:
-    tasks: dict[int, int] = field(default_factory=dict)  # job id -> number
-    ahead: int = 0
-
-
-class _Pass:
-    def __init__(self, state: CellState, policy: Policy, now: float, rng: np.random.Generator) -> None:
-        self.state, self.policy, self.now, self.rng = state, policy, now, rng
-        self.ledger = Ledger(state, policy)
-        self.scorer = kernels.SCORERS[policy.scorer]
-        self.assignments: list[Assignment] = []
-        self.unplaced: dict[tuple[EquivalenceClass, int], _Unplaced] = {}
-        self.hopeless: set[tuple[EquivalenceClass, int]] = set()
-        self.preempted: set[int] = set()
-        self.done = 0
-
-    def run(self) -> Plan:
-        pending = len(self.state.pending)
-        classes: set[EquivalenceClass] = set()
-        for run in self._queue():
-            classes.add(run.wanted)
-            if len(self.assignments) >= self.policy.max_assignments:
-                break
-            self._next(run)
-        return Plan(
-            revision=self.state.revision,
-            assignments=tuple(self.assignments),
-            unplaced=tuple(self._whys()),
-            stats=PassStats(
-                pending=pending,
-                classes=len(classes),
-                placed=len(self.assignments),
-                preempted=len(self.preempted),
-                cache_hits=self.ledger.hits,
-                cache_misses=self.ledger.misses,
-            ),
-        )
-
-    def _queue(self) -> Iterator[_Run]:
-        """Runs in the order of §3.2, one task each: by priority, and in turn over the tenants of a priority."""
-        levels: dict[int, dict[int, list[_Run]]] = {}
-        for job_id, tasks in _by_job(self.state):
-            job = self.state.jobs[job_id]
-            tenants = levels.setdefault(job.priority, {})
-            runs = tenants.setdefault(job.tenant_id, [])
-            for task in tasks:
-                wanted = self.ledger.class_of(job, task.requirement)
-                if not runs or runs[-1].job is not job or runs[-1].wanted is not wanted:
-                    runs.append(_Run(job, wanted, deque()))
-                runs[-1].tasks.append(task)
-        for priority in sorted(levels, reverse=True):
-            turn = deque(deque(levels[priority][tenant]) for tenant in sorted(levels[priority]))
-            while turn:
-                theirs = turn.popleft()
-                while theirs and not theirs[0].tasks:
-                    theirs.popleft()
-                if theirs:
-                    yield theirs[0]
-                    turn.append(theirs)
-
-    def _next(self, run: _Run) -> None:
-        """Decide the first task of a run; where its whole class can't be placed, all of them."""
-        task = run.tasks[0]
-        key = (run.wanted, run.job.job_id if run.wanted.per_job else 0)
-        if key in self.hopeless:
-            self._leave(run, key, len(run.tasks))
-            return
-        assignment = self._place(run, task)
-        if assignment is not None:
-            run.tasks.popleft()
-            self.done += 1
-            self.assignments.append(assignment)
-            return
-        if task.crashed:
-            self._leave(run, key, 1)  # others of the class may still fit where this one crashed
-            return
-        self.hopeless.add(key)
-        self._leave(run, key, len(run.tasks))
-
-    def _leave(self, run: _Run, key: tuple[EquivalenceClass, int], number: int) -> None:
-        left = self.unplaced.setdefault(key, _Unplaced(ahead=self.done))
-        left.tasks[run.job.job_id] = left.tasks.get(run.job.job_id, 0) + number
-        for _ in range(number):
-            run.tasks.popleft()
-        self.done += number
-
-    def _place(self, run: _Run, task: TaskRecord) -> Assignment | None:
-        wanted, ledger, policy = run.wanted, self.ledger, self.policy
-        allowed, bonus = ledger.statics(wanted.requirement)
-        if task.crashed:
-            allowed = self._without_crashed(allowed, task)
-        overlay = ledger.overlay(run.job)
-        need = ledger.need(wanted.requirement)
-        last = self.state.machines.get(task.last_machine)
-        size = len(allowed)
-        start = int(self.rng.integers(size)) if size else 0
-        requirement = wanted.requirement
-        arguments = (
-            bonus, *overlay.counts, self.state.rack, self.state.domain,
-            requirement.max_per_machine, requirement.max_per_rack, requirement.max_per_power_domain,
-            policy.spread_weight, start, policy.enough, self.scorer, last.slot if last else -1, policy.stay_bonus,
+    if state.pending == 0:
+        return Plan(revision=state.revision)
+    state.count_by_limit(policy)
+    slots = pending_in_order(state.tasks)
+    if len(slots) == 0:
+        return Plan(revision=state.revision, stats=PassStats(pending=state.pending))
+    sorting = sort_into_groups(state, policy, slots, now=now, starts=rng)
+    tables = _tables(state, policy, slots, sorting)
+    if len(state.machines):
+        kernels.place(
+            tables.machines, tables.running, tables.levels, sorting.groups, tables.queue, tables.counts, tables.cache,
+            tables.knobs, tables.placed, int(state.machines.tasks.max(initial=0)),
         )  # fmt: skip
-        left = ledger.left(wanted.by_limit)
-        slot, score = kernels.choose(allowed, left, need, ledger.capacity, *arguments)
-        victims: tuple[TaskRecord, ...] = ()
-        if slot < 0:
-            slot, score, victims = self._preempting(wanted, allowed, need, arguments)
-            if slot < 0:
-                return None
-        return self._take(run, task, slot, score, victims)
+    assignments = _assignments(state, slots, sorting, tables)
+    unplaced = explain(state, sorting, tables.machines, tables.levels, tables.counts, tables.placed.machine)
+    return Plan(
+        revision=state.revision,
+        assignments=assignments,
+        unplaced=unplaced,
+        stats=PassStats(
+            pending=state.pending,
+            classes=len(sorting.requirements),
+            placed=len(assignments),
+            preempted=int(tables.placed.figures[2]),
+            cache_hits=int(tables.placed.figures[0]),
+            cache_misses=int(tables.placed.figures[1]),
+        ),
+    )
 
-    def _preempting(
-        self, wanted: EquivalenceClass, allowed: Bools, need: Ints, arguments: tuple[Any, ...]
-    ) -> tuple[int, float, tuple[TaskRecord, ...]]:
-        """The machine whose victims are fewest and lowest (§3.2), among the best few by packing."""
-        evictable = self.ledger.left_if_preempted(wanted)
-        if evictable is None:
-            return -1, 0.0, ()
-        best: tuple[tuple[int, int, float, int], float, tuple[TaskRecord, ...]] | None = None
-        candidates = allowed.copy()
-        for _ in range(_CLOSE_LOOK):
-            slot, score = kernels.choose(candidates, evictable, need, self.ledger.capacity, *arguments)
-            if slot < 0:
-                break
-            candidates[slot] = False
-            victims = victims_on(self.state, self.ledger, self.policy, wanted, slot, need, self.preempted)
-            if victims is None:
-                continue
-            rank = (
-                max((self.state.jobs[v.job_id].priority for v in victims), default=-1),
-                len(victims),
-                -score,
-                slot,
-            )
-            if best is None or rank < best[0]:
-                best = (rank, score, victims)
-        if best is None:
-            return -1, 0.0, ()
-        return best[0][3], best[1], best[2]
 
-    def _without_crashed(self, allowed: Bools, task: TaskRecord) -> Bools:
-        kept = allowed.copy()
-        for machine_id, when in (task.crashed or {}).items():
-            machine = self.state.machines.get(machine_id)
-            if machine is not None and self.now - when < self.policy.crashed_pair_s:
-                kept[machine.slot] = False
-        return kept
+class _Tables(NamedTuple):
+    machines: Machines
+    running: Running
+    levels: Levels
+    queue: Queue
+    counts: Counts
+    cache: Cache
+    knobs: Knobs
+    placed: Placed
 
-    def _take(
-        self, run: _Run, task: TaskRecord, slot: int, score: float, victims: tuple[TaskRecord, ...]
-    ) -> Assignment:
-        machine = self.state.machines[self.state.machine_id(slot)]
-        for victim in victims:
-            self.ledger.evict(victim)
-            self.preempted.add(victim.task_id)
-        ports = self.ledger.take_ports(machine, len(run.job.port_names))
-        self.ledger.place(run.job, run.wanted, slot)
-        return Assignment(
-            job_id=task.job_id,
-            index=task.index,
-            machine_id=machine.machine_id,
-            ports=ports,
-            victims=tuple((victim.job_id, victim.index) for victim in victims),
-            score={"total": round(score, 6), "victims": float(len(victims))},
+
+def _tables(state: CellState, policy: Policy, slots: NDArray[np.int64], sorting: Sorting) -> _Tables:
+    machines, tasks = state.machines, state.tasks
+    order = machines.order
+    rank = np.zeros(len(machines.id), dtype=np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    up = machines.up
+    tables = Machines(
+        order=order,
+        rank=rank,
+        up=up,
+        capacity=machines.capacity,
+        reserved=machines.reserved.copy(),
+        prod_limit=machines.prod_limit.copy(),
+        ports_free=machines.ports_free.copy(),
+        rack=machines.rack,
+        power=machines.power,
+        head=machines.head,
+        version=np.zeros(len(machines.id), dtype=np.int32),
+    )
+    running = Running(
+        id=tasks.id,
+        next=tasks.next,
+        job=tasks.job,
+        shape=tasks.shape,
+        reservation=tasks.reservation,
+        gone=np.zeros(len(tasks.id), dtype=np.bool_),
+        job_priority=tasks.job_priority,
+        job_by_limit=tasks.job_by_limit,
+        shape_limit=tasks.shapes.limit,
+    )
+    last = np.full(len(slots), -1, dtype=np.int32)
+    for place in np.flatnonzero(tasks.last[slots]):
+        last[place] = machines.slot.get(int(tasks.last[slots[place]]), -1)
+    groups = len(sorting.requirements)
+    sample = policy.search.sample if policy.search.randomise else len(order)
+    width = max(1, min(sample, len(order)))
+    cache = Cache(
+        machine=np.zeros((groups, width), dtype=np.int32),
+        version=np.zeros((groups, width), dtype=np.int32),
+        score=np.zeros((groups, width), dtype=np.float64),
+        filled=np.zeros(groups, dtype=np.int32),
+        cursor=np.zeros(groups, dtype=np.int32),
+        stage=np.zeros(groups, dtype=np.int32),
+    )
+    placed = Placed(
+        machine=np.full(len(slots), -1, dtype=np.int32),
+        parts=np.zeros((len(slots), kernels.PARTS), dtype=np.float64),
+        victims_from=np.zeros(len(slots), dtype=np.int32),
+        victims_to=np.zeros(len(slots), dtype=np.int32),
+        victims=np.zeros(tasks.running + 1, dtype=np.int32),
+        figures=np.zeros(3, dtype=np.int64),
+    )
+    levels = Levels(
+        left=np.zeros((len(sorting.levels), len(machines.id), state.axis), dtype=np.int64),
+        ceiling=np.array([ceiling for ceiling, _ in sorting.levels], dtype=np.int64),
+        by_limit=np.array([by_limit for _, by_limit in sorting.levels], dtype=np.bool_),
+    )
+    kernels.count_room(tables, running, levels)
+    queue = Queue(sorting.of_task, sorting.job, last)
+    return _Tables(
+        tables, running, levels, queue, _counts(state, slots, sorting, tables), cache,
+        _knobs(state, policy, len(order)), placed,
+    )  # fmt: skip
+
+
+def _counts(state: CellState, slots: NDArray[np.int64], sorting: Sorting, machines: Machines) -> Counts:
+    """Where the running tasks of the queue's jobs are. Jobs of one task need no counting."""
+    size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
+    theirs = [job.tasks[job.tasks >= 0] for job, n in zip(sorting.jobs, size, strict=True) if n > 1]
+    number = [n for n, (s) in enumerate(size) if s > 1]
+    local = np.repeat(np.array(number, dtype=np.int32), [len(own) for own in theirs])
+    all_slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
+    there = (state.tasks.state[all_slots] == RUNNING) & (state.tasks.machine[all_slots] >= 0)
+    local, on = local[there], state.tasks.machine[all_slots[there]]
+    room = 1 << max(4, math.ceil(math.log2(6 * (len(local) + len(slots)) + 1)))
+    counts = Counts(np.full(room, -1, dtype=np.int64), np.zeros(room, dtype=np.int32), size)
+    kernels.count_all(machines, counts, local.astype(np.int32), on)
+    return counts
+
+
+def _knobs(state: CellState, policy: Policy, machines: int) -> Knobs:
+    weights = policy.weights
+    resources = np.zeros(state.axis, dtype=np.float64)
+    known = policy.resource_weights[: state.axis]
+    resources[: len(known)] = known
+    total = resources.sum()
+    return Knobs(
+        packing=kernels.PACKINGS[policy.scorer],
+        weights=np.array(
+            [
+                weights.packing, weights.spread_machine, weights.spread_rack, weights.spread_power_domain,
+                weights.soft_constraints, weights.packages, weights.mixing, weights.preemption,
+            ],
+            dtype=np.float64,
+        ),
+        resources=resources / total if total > 0 else resources,
+        step=_step(machines) if policy.search.randomise else 1,
+        caching=policy.search.caching,
+        most=policy.max_assignments,
+    )  # fmt: skip
+
+
+def _step(machines: int) -> int:
+    """A stride that visits every machine once and leaves neighbours, which share racks, far apart."""
+    step = max(1, round(machines * 0.6180339887))
+    while math.gcd(step, machines) != 1:
+        step += 1
+    return step
+
+
+def _assignments(
+    state: CellState, slots: NDArray[np.int64], sorting: Sorting, tables: _Tables
+) -> tuple[Assignment, ...]:
+    """The kernel's answer as values: ids for slots, port numbers, the score by part."""
+    placed = tables.placed
+    tasks, machines = state.tasks, state.machines
+    taken: dict[int, set[int]] = {}
+    where = np.flatnonzero(placed.machine >= 0)
+    identities = tasks.id[slots[where]].tolist()
+    at = placed.machine[where].tolist()
+    ids = machines.id[placed.machine[where]].tolist()
+    parts = np.round(placed.parts[where], 6).tolist()
+    number = sorting.groups.limit[sorting.of_task[where], PORTS].tolist()
+    begins, ends = placed.victims_from[where].tolist(), placed.victims_to[where].tolist()
+    result = []
+    for i, identity in enumerate(identities):
+        job_id, index = split_task_id(identity)
+        ports: tuple[int, ...] = ()
+        if number[i]:
+            ports = machines.ports[at[i]].offer(number[i], taken.setdefault(at[i], set()))
+        victims = tuple(
+            split_task_id(int(tasks.id[victim])) for victim in placed.victims[begins[i] : ends[i]]
         )
-
-    def _whys(self) -> Iterator[Why]:
-        for (wanted, job_id), left in self.unplaced.items():
-            yield explain(
-                self.state,
-                self.ledger,
-                wanted,
-                tuple(sorted(left.tasks.items())),
-                ahead=left.ahead,
-                job_id=job_id,
-            )
-
-
-def _by_job(state: CellState) -> list[tuple[int, list[TaskRecord]]]:
-    jobs: dict[int, list[TaskRecord]] = {}
-    for identity in sorted(state.pending):
-        task = state.tasks[identity]
-        jobs.setdefault(task.job_id, []).append(task)
-    return list(jobs.items())
+        score = {name: value for name, value in zip(kernels.PART_NAMES, parts[i], strict=True) if value}
+        result.append(Assignment(job_id, index, ids[i], ports, victims, score))
+    return tuple(result)

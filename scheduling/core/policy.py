@@ -1,42 +1,116 @@
-"""How a pass decides: values from the cell's settings, fixed for one pass."""
+"""What an SRE may choose about passes: values, handed in; a pass reads no settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from quota.bands import DEFAULT_BANDS, Band
+from quota.bands import DEFAULT_BANDS, Band, band_of
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What each part of a score counts; parts lie about between -1 and 1, victims cost 1 to 5 each."""
+
+    packing: float = 1.0
+    """Leaving room that can be used, as the scorer chosen for the cell measures it."""
+
+    spread_machine: float = 0.3
+    """The share of the job that would fail with the machine (§4)."""
+
+    spread_rack: float = 0.2
+    """The share of the job that would fail with the rack."""
+
+    spread_power_domain: float = 0.1
+    """The share of the job that would fail with the power domain."""
+
+    soft_constraints: float = 0.5
+    """The share of the soft constraints that hold, by their own weights."""
+
+    packages: float = 0.3
+    """The task was on the machine before: its packages are there (§3.2: installation is 80 % of start-up)."""
+
+    mixing: float = 0.02
+    """High and low priority share machines, so that the high may expand (§3.2)."""
+
+    preemption: float = 10.0
+    """Few victims, and of low priority; above all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The three techniques of §3.4. The bench switches them off to show what they buy."""
+
+    sample: int = 24
+    """How many feasible machines are scored before the best of them is taken."""
+
+    randomise: bool = True
+    """Relaxed randomisation: look for them along a random walk; off: score every feasible machine."""
+
+    caching: bool = True
+    """Keep the scores of a class until its machines change."""
+
+    classes: bool = True
+    """Tasks with equal requirements are examined once, across jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything that a pass may depend on besides the state, the time and the seed."""
+    """Everything a pass may be told. Equal policies, states, `now` and seeds give equal plans."""
 
-    bands: tuple[Band, ...] = DEFAULT_BANDS
-    """Ranges of priorities; they decide who is prod, and who may preempt whom (§2.5)."""
+    weights: Weights = field(default_factory=Weights)
+    """What counts how much when machines are compared."""
+
+    search: Search = field(default_factory=Search)
+    """How widely to look."""
 
     scorer: str = "hybrid"
-    """Packing: hybrid (fewest stranded resources), best-fit or e-pvm (§3.2)."""
+    """How packing is measured (§3.2): hybrid, best-fit or e-pvm."""
+
+    bands: tuple[Band, ...] = DEFAULT_BANDS
+    """Which priorities are prod, and who may preempt whom (§2.5)."""
 
     batch_in_prod_by_reservation: bool = False
-    """Footnote 4 of §5.5: batch tasks of prod bands may be placed in reclaimed resources."""
+    """Footnote 4 of §5.5: batch tasks in prod bands may be placed in reclaimed resources."""
 
     crashed_pair_s: float = 600.0
-    """How long a task is kept off a machine that it crashed on (§4)."""
+    """How long a task is kept off a machine it crashed on (§4), seconds."""
 
-    enough: int = 256
-    """Relaxed randomisation (§3.4): this many feasible machines are scored, from a random start. 0: all."""
+    max_assignments: int = 100_000
+    """A pass ends after so many: what it decided has to be committed before it is stale."""
 
-    cache: bool = True
-    """Whether what is known of a class and a machine is kept until either changes (§3.4)."""
+    resource_weights: tuple[float, ...] = (1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    """How much each resource of the axis counts for packing; resources beyond the last count nothing."""
 
-    max_assignments: int = 50_000
-    """A pass stops here; the rest is for the next one, so that the first are committed soon."""
+    @classmethod
+    def of(
+        cls,
+        *,
+        bands: Sequence[Band] = DEFAULT_BANDS,
+        scorer: str = "hybrid",
+        batch_in_prod_by_reservation: bool = False,
+        crashed_pair_s: float = 600.0,
+    ) -> Policy:
+        """The policy of a cell, from its settings and the rows of the bands."""
+        return cls(
+            bands=tuple(bands),
+            scorer=scorer,
+            batch_in_prod_by_reservation=batch_in_prod_by_reservation,
+            crashed_pair_s=crashed_pair_s,
+        )
 
-    spread_weight: float = 0.6
-    """What each task of the same job on a machine costs; racks and power domains cost a part of it."""
+    def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
+        """Whether a task is placed by limits, never in reclaimed resources (§5.5). False outside all bands."""
+        try:
+            prod = band_of(priority, self.bands).prod
+        except LookupError:
+            return False
+        return prod and (latency_sensitive or not self.batch_in_prod_by_reservation)
 
-    soft_weight: float = 0.3
-    """What a broken soft constraint of weight 1 costs."""
-
-    stay_bonus: float = 0.5
-    """What the machine is worth that ran the task before: its packages are there (§3.2)."""
+    def ceiling(self, priority: int) -> int:
+        """A task of `priority` may preempt exactly the priorities below this (`quota.bands.may_preempt`)."""
+        try:
+            band = band_of(priority, self.bands)
+        except LookupError:
+            return 0
+        return priority if band.preempts_within else band.low

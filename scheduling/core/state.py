@@ -1,106 +1,60 @@
-"""The warm state of a cell: arrays over machines and tasks, advanced by the journal's events.
+"""The warm state of a cell: arrays advanced by the journal's events, never rebuilt (DESIGN §6).
 
-    CellState(extra).apply(event, revision=…, time=…)  …  schedule_pass(state, …)
+    journal, or rows as a synthetic stream ─► apply(event) ─► MachineTable, TaskTable ─► schedule_pass
 
-A machine and a task keep their slot while they live; slots are used again. Axes: M machine slots, T task
-slots, R resources (`quota.resources.AXIS`, then the cell's own). Ports are counted by the machine's range.
+**Which synthetic events rebuild a state** (`scheduling.snapshot` makes them): a `MachineSet` per machine in its
+present state; a `JobSubmitted` per job that lives, or of which something still stops on a machine, with the
+present requirements of all its tasks; then per task, in this order:
+
+* for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
+  at the time of the crash;
+* for each departed incarnation that still stops: `TaskPlaced` there with its incarnation and ports, and
+  `TaskEvicted(gone=False)`;
+* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
+
+then `ReservationsSet` for those whose reservation is not their limit, and `JobEnded` for jobs that are over. What
+`diff` compares is rebuilt by this. What is not – the incarnation and the last machine of pending tasks, where the
+next port number comes from – is either in the rows alone or a preference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quota.bands import DEFAULT_BANDS
 from quota.resources import PORTS, SIZE
-from scheduling.core import events
-from scheduling.core.attributes import Attributes
-from scheduling.core.events import Event
-from scheduling.core.requirement import Constraint, Group, Requirement, task_id
-from scheduling.core.states import MachineStatus, TaskState
+from scheduling.core import audit, events
+from scheduling.core.machines import STATUS_CODES, MachineTable
+from scheduling.core.policy import Policy
+from scheduling.core.requirement import Group, split_task_id, task_id
+from scheduling.core.states import Transition, next_state
+from scheduling.core.tasks import DEAD, PENDING, RUNNING, STATES, Job, TaskTable, padded
 
-Ints = NDArray[np.int64]
-_FIRST_SLOTS = 64
-
-
-@dataclass(slots=True)
-class MachineRecord:
-    """What of a machine is no array. `ports`: numbers in use, of running tasks and of those that still stop."""
-
-    machine_id: int
-    hostname: str
-    slot: int
-    port_low: int
-    port_high: int
-    ports: set[int] = field(default_factory=set)
-    next_port: int = 0
-    tasks: set[int] = field(default_factory=set)  # task ids running here
-
-
-@dataclass(slots=True)
-class JobRecord:
-    job_id: int
-    tenant_id: int
-    tenant: str
-    name: str
-    priority: int
-    latency_sensitive: bool
-    port_names: tuple[str, ...]
-    spec_version: int
-    tasks: set[int] = field(default_factory=set)
-    running: int = 0
-
-
-@dataclass(slots=True)
-class TaskRecord:
-    """`machine`: the slot of the machine it runs on, or -1. `last_machine`: id of the one before, 0 for none."""
-
-    task_id: int
-    job_id: int
-    index: int
-    requirement: Requirement
-    limit: Ints
-    reservation: Ints
-    state: str = TaskState.PENDING.value
-    machine: int = -1
-    incarnation: int = 0
-    ports: tuple[int, ...] = ()
-    last_machine: int = 0
-    crashed: dict[int, float] | None = None  # machine id -> when
+_ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
 class CellState:
-    """See the module. `revision` is that of the newest event applied."""
+    """See the module. `revision` is that of the newest event applied.
+
+    Which tasks are placed by limit depends on the bands: `count_by_limit` sets it, and a pass calls it with
+    its policy; nothing is recounted while bands and rule stay the same.
+    """
 
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:
         self.extra_resources = tuple(extra_resources)
-        self.resources = SIZE + len(self.extra_resources)
+        self.axis = SIZE + len(self.extra_resources)
         self.revision = 0
-        self.machines: dict[int, MachineRecord] = {}
-        self.jobs: dict[int, JobRecord] = {}
-        self.tasks: dict[int, TaskRecord] = {}
-        self.pending: set[int] = set()
+        self.machines = MachineTable(self.axis)
+        self.tasks = TaskTable(self.axis)
+        # (task id, incarnation) -> (machine id, ports): sent away, not yet reported gone.
         self.departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
-        self.attributes = Attributes()
-        self.capacity = np.zeros((0, self.resources), np.int64)
-        # By priority: what running tasks of exactly that priority hold on each machine.
-        self.limits: dict[int, Ints] = {}
-        self.reservations: dict[int, Ints] = {}
-        self.ports_used = np.zeros(0, np.int64)
-        self.up = np.zeros(0, np.bool_)
-        self.rack = np.zeros(0, np.int64)
-        self.domain = np.zeros(0, np.int64)
-        self.slot_ids = np.zeros(0, np.int64)  # machine id of each slot, 0 when free
-        # What is known of constraints and machines (§3.4), by constraints: (facts_version, allowed, bonus).
-        self.statics: dict[tuple[Constraint, ...], tuple[int, NDArray[np.bool_], NDArray[np.float64]]] = {}
-        # Raised whenever facts of a machine change that are no quantities: what is cached about it is stale.
-        self.facts_version = 0
-        self._free: list[int] = []
-        self._codes: dict[str, dict[str, int]] = {"rack": {"": 0}, "domain": {"": 0}}
-        self._appliers: dict[type, Callable[[Any, float], None]] = {
+        # task id -> {machine id: when it crashed there, seconds since the epoch}
+        self.crashed: dict[int, dict[int, float]] = {}
+        self._rule = Policy(bands=DEFAULT_BANDS)
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.MachineSet: self._machine_set,
             events.MachineState: self._machine_state,
             events.MachineRemoved: self._machine_removed,
@@ -117,266 +71,316 @@ class CellState:
             events.ReservationsSet: self._reservations_set,
         }
 
-    # The rest of the journal – leases, settings, reports, updates, rejections – does not touch placement.
+    def apply(self, event: events.Event, *, revision: int, time: float) -> None:
+        """Advance by one event that happened at `time`, seconds since the epoch.
 
-    def apply(self, event: Event, *, revision: int, time: float) -> None:
-        """Advance by one event. `time`: seconds since the epoch. Raises `KeyError` for what is not there."""
-        applier = self._appliers.get(type(event))
-        if applier is not None:
-            applier(event, time)
+        Leases, settings, reports, updates and rejections don't touch placement: they move the revision alone.
+        Raises `LookupError` for a job or task that is not there, `IllegalTransition` for a step that Figure 2
+        does not know, `ValueError` for a vector longer than the axis: this state is then of no more use.
+        """
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event, time)
         self.revision = max(self.revision, revision)
 
-    @property
-    def racks(self) -> int:
-        """How many codes `rack` uses."""
-        return len(self._codes["rack"])
+    def load(self, stream: Iterable[tuple[events.Event, float]], *, revision: int) -> None:
+        """Apply a synthetic stream of (event, time), made from rows at `revision`."""
+        for event, time in stream:
+            self.apply(event, revision=0, time=time)
+        self.revision = revision
 
     @property
-    def domains(self) -> int:
-        return len(self._codes["domain"])
+    def pending(self) -> int:
+        """How many tasks wait for a machine."""
+        return self.tasks.pending
 
-    def codes(self, kind: str) -> dict[str, int]:
-        """Codes by name, of `rack` or `domain`."""
-        return self._codes[kind]
+    @property
+    def running(self) -> int:
+        return self.tasks.running
 
-    def machine_id(self, slot: int) -> int:
-        return int(self.slot_ids[slot])
-
-    def free_ports(self, machine: MachineRecord, number: int, taken: set[int]) -> tuple[int, ...]:
-        """`number` ports that nobody there has, nor are `taken`; beginning after the last one given: a port rests."""
-        span = machine.port_high - machine.port_low + 1
-        found: list[int] = []
-        for step in range(span):
-            if len(found) == number:
-                break
-            port = machine.port_low + (machine.next_port + step) % span
-            if port not in machine.ports and port not in taken:
-                found.append(port)
-        return tuple(found)
-
-    # Machines
-
-    def _machine_set(self, event: events.MachineSet, time: float) -> None:
-        record = self.machines.get(event.machine_id)
-        if record is None:
-            slot = self._take_slot()
-            record = MachineRecord(event.machine_id, event.hostname, slot, event.port_low, event.port_high)
-            self.machines[event.machine_id] = record
-        record.hostname, record.port_low, record.port_high = event.hostname, event.port_low, event.port_high
-        slot = record.slot
-        self.slot_ids[slot] = event.machine_id
-        self.capacity[slot] = 0
-        self.capacity[slot, : len(event.capacity)] = event.capacity
-        self.capacity[slot, PORTS] = event.port_high - event.port_low + 1
-        self.up[slot] = event.state == MachineStatus.UP
-        self.rack[slot] = self._code("rack", event.rack)
-        self.domain[slot] = self._code("domain", event.power_domain)
-        self.attributes.set(
-            slot, {**event.attributes, "platform": event.platform} if event.platform else event.attributes
-        )
-        self.facts_version += 1
-
-    def _machine_state(self, event: events.MachineState, time: float) -> None:
-        self.up[self.machines[event.machine_id].slot] = event.state == MachineStatus.UP
-        self.facts_version += 1
-
-    def _machine_removed(self, event: events.MachineRemoved, time: float) -> None:
-        record = self.machines.pop(event.machine_id, None)
-        if record is None:
-            return
-        slot = record.slot
-        self.up[slot], self.slot_ids[slot], self.ports_used[slot] = False, 0, 0
-        self.capacity[slot] = 0
-        for held in (*self.limits.values(), *self.reservations.values()):
-            held[slot] = 0
-        self.attributes.set(slot, {})
-        self.departed = {key: value for key, value in self.departed.items() if value[0] != event.machine_id}
-        self._free.append(slot)
-        self.facts_version += 1
-
-    # Jobs
-
-    def _job_submitted(self, event: events.JobSubmitted, time: float) -> None:
-        self.jobs[event.job_id] = JobRecord(
-            event.job_id,
-            event.tenant_id,
-            event.tenant,
-            event.name,
-            event.priority,
-            event.latency_sensitive,
-            event.port_names,
-            event.spec_version,
-        )
-        self._add(event.job_id, event.groups)
-
-    def _tasks_added(self, event: events.TasksAdded, time: float) -> None:
-        self._add(event.job_id, event.groups)
-
-    def _job_changed(self, event: events.JobChanged, time: float) -> None:
-        job = self.jobs[event.job_id]
-        running = [task for i in job.tasks if (task := self.tasks[i]).machine >= 0] if job.running else []
-        if event.priority != job.priority:
-            for task in running:
-                self._hold(task, job.priority, -1)
-                self._hold(task, event.priority, +1)
-        job.priority, job.latency_sensitive = event.priority, event.latency_sensitive
-        job.spec_version, job.port_names = event.spec_version, event.port_names
-
-    def _job_ended(self, event: events.JobEnded, time: float) -> None:
-        job = self.jobs.pop(event.job_id)
-        for identity in job.tasks:
-            task = self.tasks.pop(identity)
-            if task.machine >= 0:
-                self._leave(task, job)
-            self.pending.discard(identity)
-
-    def _add(self, job_id: int, groups: tuple[Group, ...]) -> None:
-        job = self.jobs[job_id]
-        for group in groups:
-            limit = self._vector(group.requirement.limit)
-            for index in group.indexes():
-                identity = task_id(job_id, index)
-                self.tasks[identity] = TaskRecord(identity, job_id, index, group.requirement, limit, limit)
-                job.tasks.add(identity)
-                self.pending.add(identity)
-
-    # Tasks
-
-    def _task_placed(self, event: events.TaskPlaced, time: float) -> None:
-        task = self.tasks[task_id(event.job_id, event.index)]
-        job = self.jobs[event.job_id]
-        machine = self.machines[event.machine_id]
-        task.state, task.machine, task.incarnation = TaskState.RUNNING.value, machine.slot, event.incarnation
-        task.ports, task.reservation = event.ports, task.limit
-        self._hold(task, job.priority, +1)
-        machine.tasks.add(task.task_id)
-        machine.ports.update(event.ports)
-        if event.ports:
-            span = machine.port_high - machine.port_low + 1
-            machine.next_port = (max(event.ports) - machine.port_low + 1) % span
-        self.ports_used[machine.slot] += len(event.ports)
-        job.running += 1
-        self.pending.discard(task.task_id)
-
-    def _task_evicted(self, event: events.TaskEvicted, time: float) -> None:
-        task = self.tasks[task_id(event.job_id, event.index)]
-        self._depart(task, event.machine_id, event.incarnation, gone=event.gone)
-        if event.avoid:
-            task.crashed = {**(task.crashed or {}), event.machine_id: time}
-        task.state, task.last_machine = TaskState.PENDING.value, event.machine_id
-        self.pending.add(task.task_id)
-
-    def _task_ended(self, event: events.TaskEnded, time: float) -> None:
-        task = self.tasks[task_id(event.job_id, event.index)]
-        if task.machine >= 0:
-            self._depart(task, event.machine_id, event.incarnation, gone=event.gone)
-        task.state = TaskState.DEAD.value
-        self.pending.discard(task.task_id)
-
-    def _task_gone(self, event: events.TaskGone, time: float) -> None:
-        held = self.departed.pop((task_id(event.job_id, event.index), event.incarnation), None)
-        if held is not None:
-            self._return_ports(*held)
-
-    def _task_revived(self, event: events.TaskRevived, time: float) -> None:
-        task = self.tasks[task_id(event.job_id, event.index)]
-        task.state = TaskState.PENDING.value
-        self.pending.add(task.task_id)
-
-    def _task_updated(self, event: events.TaskUpdated, time: float) -> None:
-        task = self.tasks[task_id(event.job_id, event.index)]
-        limit = self._vector(event.requirement.limit)
-        changed = not np.array_equal(limit, task.limit)
-        priority = self.jobs[event.job_id].priority
-        if task.machine >= 0 and changed:
-            self._hold(task, priority, -1)
-        if changed:
-            task.limit = task.reservation = limit
-            if task.machine >= 0:
-                self._hold(task, priority, +1)
-        task.requirement = event.requirement
-
-    def _reservations_set(self, event: events.ReservationsSet, time: float) -> None:
-        for (job_id, index), reservation in zip(event.tasks, event.reservations, strict=True):
-            task = self.tasks.get(task_id(job_id, index))
-            if task is None or task.machine < 0:
-                continue
-            new = self._vector(reservation)
-            held = self.reservations[self.jobs[job_id].priority]
-            held[task.machine] += new - task.reservation
-            task.reservation = new
-
-    # What is held where
-
-    def _hold(self, task: TaskRecord, priority: int, sign: int) -> None:
-        if priority not in self.limits:
-            self.limits[priority] = np.zeros_like(self.capacity)
-            self.reservations[priority] = np.zeros_like(self.capacity)
-        self.limits[priority][task.machine] += sign * task.limit
-        self.reservations[priority][task.machine] += sign * task.reservation
-
-    def _leave(self, task: TaskRecord, job: JobRecord) -> MachineRecord:
-        machine = self.machines[self.machine_id(task.machine)]
-        self._hold(task, job.priority, -1)
-        machine.tasks.discard(task.task_id)
-        job.running -= 1
-        task.machine, task.reservation = -1, task.limit
-        return machine
-
-    def _depart(self, task: TaskRecord, machine_id: int, incarnation: int, *, gone: bool) -> None:
-        ports = task.ports
-        self._leave(task, self.jobs[task.job_id])
-        task.ports = ()
-        if gone:
-            self._return_ports(machine_id, ports)
-        else:
-            self.departed[(task.task_id, incarnation)] = (machine_id, ports)
-
-    def _return_ports(self, machine_id: int, ports: tuple[int, ...]) -> None:
-        machine = self.machines.get(machine_id)
-        if machine is not None:
-            machine.ports.difference_update(ports)
-            self.ports_used[machine.slot] -= len(ports)
-
-    # Slots and codes
-
-    def _vector(self, given: tuple[int, ...]) -> Ints:
-        vector = np.zeros(self.resources, np.int64)
-        vector[: len(given)] = given
-        vector[PORTS] = 0  # counted by number, not by sum
-        return vector
-
-    def _take_slot(self) -> int:
-        if not self._free:
-            old = len(self.slot_ids)
-            new = max(_FIRST_SLOTS, 2 * old)
-            self.capacity = _grown(self.capacity, new)
-            self.limits = {p: _grown(a, new) for p, a in self.limits.items()}
-            self.reservations = {p: _grown(a, new) for p, a in self.reservations.items()}
-            for name in ("ports_used", "up", "rack", "domain", "slot_ids"):
-                setattr(self, name, _grown(getattr(self, name), new))
-            self.attributes.grow(new)
-            self._free = list(range(new - 1, old - 1, -1))
-        return self._free.pop()
-
-    def _code(self, kind: str, value: str) -> int:
-        codes = self._codes[kind]
-        return codes.setdefault(value, len(codes))
+    def where(self, job_id: int, index: int) -> int | None:
+        """The id of the machine that a task runs on. None when it has none. Raises `LookupError`."""
+        machine = self.tasks.machine[self._slot(self._job(job_id), index)]
+        return int(self.machines.id[machine]) if machine >= 0 else None
 
     def validate(self) -> list[str]:
-        """Broken invariants of the state itself, as sentences; machines that shrank are reported, too."""
-        from scheduling.core.soundness import problems
+        """Broken invariants as sentences; empty when all hold."""
+        return audit.problems(self)
 
-        return problems(self)
+    def fingerprint(self) -> dict[str, dict[Any, Any]]:
+        """The content, whatever the slots: equal for equal states."""
+        return audit.content(self)
 
     def diff(self, other: CellState) -> list[str]:
-        """How the content differs, whatever the slots; empty when equal."""
-        from scheduling.core.soundness import differences
+        """What differs between the contents of two states, as sentences; empty when equal."""
+        return audit.differences(self.fingerprint(), other.fingerprint())
 
-        return differences(self, other)
+    def count_by_limit(self, policy: Policy) -> None:
+        """Let the policy's bands decide who is placed by limit (§5.5), and recount what they hold."""
+        if (policy.bands, policy.batch_in_prod_by_reservation) == (
+            self._rule.bands, self._rule.batch_in_prod_by_reservation,
+        ):  # fmt: skip
+            return
+        self._rule = policy
+        tasks, machines = self.tasks, self.machines
+        for job in tasks.jobs.values():
+            by_limit = policy.by_limit(job.priority, job.latency_sensitive)
+            tasks.set_priority(job, job.priority, latency_sensitive=job.latency_sensitive, by_limit=by_limit)
+        machines.prod_limit[:] = 0
+        held = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0))
+        held = held[tasks.job_by_limit[tasks.job[held]]]
+        np.add.at(machines.prod_limit, tasks.machine[held], tasks.shapes.limit[tasks.shape[held]])
 
+    # --- machines
 
-def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    new = np.zeros((size, *array.shape[1:]), array.dtype)
-    new[: len(array)] = array
-    return new
+    def _machine_set(self, event: events.MachineSet, time: float) -> None:
+        vector = list(padded(event.capacity, self.axis))
+        vector[PORTS] = event.port_high - event.port_low + 1  # ports are counted by their range
+        self.machines.set(event, vector)
+
+    def _machine_state(self, event: events.MachineState, time: float) -> None:
+        slot = self.machines.slot.get(event.machine_id)
+        if slot is None:
+            raise LookupError(f"machine {event.machine_id} is {event.state}, but the cell doesn't have it")
+        self.machines.status[slot] = STATUS_CODES[event.state]
+
+    def _machine_removed(self, event: events.MachineRemoved, time: float) -> None:
+        slot = self.machines.slot.get(event.machine_id)
+        if slot is None:
+            return
+        # Whoever is still said to run there is lost: `validate` tells, and its eviction is yet to come.
+        for task in list(audit.tasks_on(self, slot)):
+            self._unlink(task, slot)
+            self.tasks.machine[task] = -1
+        for key in [key for key, (machine, _) in self.departed.items() if machine == event.machine_id]:
+            self._forget_departure(key)
+        for pairs in self.crashed.values():
+            pairs.pop(event.machine_id, None)
+        self.machines.remove(event.machine_id)
+
+    # --- jobs
+
+    def _job_submitted(self, event: events.JobSubmitted, time: float) -> None:
+        if event.job_id in self.tasks.jobs:
+            raise ValueError(f"job {event.name} ({event.job_id}) was submitted twice")
+        job = Job(
+            event.job_id,
+            tenant_id=event.tenant_id,
+            tenant=event.tenant,
+            name=event.name,
+            kind=event.job_kind,
+            alloc_set=event.alloc_set,
+        )
+        job.port_names = event.port_names
+        self.tasks.add_job(job)
+        self._set_priority(job, event.priority, event.latency_sensitive)
+        self._add(job, event.groups)
+
+    def _tasks_added(self, event: events.TasksAdded, time: float) -> None:
+        self._add(self._job(event.job_id), event.groups)
+
+    def _add(self, job: Job, groups: Sequence[Group]) -> None:
+        for group in groups:
+            self.tasks.add_tasks(job, group.indexes(), self.tasks.shapes.of(group.requirement))
+
+    def _job_changed(self, event: events.JobChanged, time: float) -> None:
+        job = self._job(event.job_id)
+        job.port_names = event.port_names
+        before = job.by_limit
+        self._set_priority(job, event.priority, event.latency_sensitive)
+        if job.by_limit != before:
+            tasks = self.tasks
+            slots = job.tasks[job.tasks >= 0]
+            slots = slots[tasks.machine[slots] >= 0]
+            change = tasks.shapes.limit[tasks.shape[slots]] * (1 if job.by_limit else -1)
+            np.add.at(self.machines.prod_limit, tasks.machine[slots], change)
+
+    def _set_priority(self, job: Job, priority: int, latency_sensitive: bool) -> None:
+        by_limit = self._rule.by_limit(priority, latency_sensitive)
+        self.tasks.set_priority(job, priority, latency_sensitive=latency_sensitive, by_limit=by_limit)
+
+    def _job_ended(self, event: events.JobEnded, time: float) -> None:
+        job = self._job(event.job_id)
+        alive = self.tasks.state[job.tasks[job.tasks >= 0]] != DEAD
+        if alive.any():
+            raise ValueError(f"job {job.name} ({job.id}) ended with {int(alive.sum())} tasks alive")
+        job.ended = True
+        for identity in [task for task in self.crashed if split_task_id(task)[0] == job.id]:
+            del self.crashed[identity]
+        self._forget_if_over(job)
+
+    def _forget_if_over(self, job: Job) -> None:
+        if job.ended and job.departures == 0:
+            self.tasks.remove_job(job)
+
+    # --- tasks
+
+    def _task_placed(self, event: events.TaskPlaced, time: float) -> None:
+        tasks = self.tasks
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        self._check(job, event.index, task, PENDING, Transition.SCHEDULE)
+        tasks.state[task] = RUNNING
+        tasks.incarnation[task] = event.incarnation
+        tasks.pending -= 1
+        tasks.running += 1
+        limit = tasks.shapes.limit[tasks.shape[task]]
+        tasks.reservation[task] = limit
+        if event.ports:
+            tasks.ports[task] = event.ports
+        machine = self.machines.slot.get(event.machine_id, -1)
+        tasks.machine[task] = machine
+        if machine < 0:
+            return  # a machine that has been removed since: `validate` tells, if it stays so
+        self._link(task, machine)
+        self._hold(machine, job, limit, limit, 1)
+        if event.ports:
+            self.machines.hold(machine, task_id(job.id, event.index), event.incarnation, event.ports)
+
+    def _task_evicted(self, event: events.TaskEvicted, time: float) -> None:
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        self._check(job, event.index, task, RUNNING, Transition.EVICT)
+        self._leave(job, task, event.machine_id, gone=event.gone)
+        self.tasks.state[task] = PENDING
+        self.tasks.pending += 1
+        self.tasks.last[task] = event.machine_id
+        if event.avoid and event.machine_id in self.machines.slot:
+            self.crashed.setdefault(task_id(job.id, event.index), {})[event.machine_id] = time
+
+    def _task_ended(self, event: events.TaskEnded, time: float) -> None:
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        if self.tasks.state[task] == RUNNING:
+            self._leave(job, task, event.machine_id, gone=event.gone)
+        else:
+            # One that never ran can't finish; what a synthetic stream tells of is over, however it ended.
+            how = _ENDINGS.get(event.how, Transition.KILL)
+            step = Transition.KILL if how is Transition.FINISH else how
+            self._check(job, event.index, task, PENDING, step)
+            self.tasks.pending -= 1
+        self.tasks.state[task] = DEAD
+
+    def _leave(self, job: Job, task: int, machine_id: int, *, gone: bool) -> None:
+        """A running task gives back what it has; its ports only when its processes are gone."""
+        tasks = self.tasks
+        machine = int(tasks.machine[task])
+        key = (int(tasks.id[task]), int(tasks.incarnation[task]))
+        ports = tasks.ports.pop(task, ())
+        tasks.running -= 1
+        tasks.machine[task] = -1
+        if machine >= 0:
+            self._unlink(task, machine)
+            self._hold(machine, job, tasks.shapes.limit[tasks.shape[task]], tasks.reservation[task], -1)
+            if not gone:
+                self.departed[key] = (machine_id, ports)
+                job.departures += 1
+            elif ports:
+                self.machines.release(machine, *key, ports)
+
+    def _task_gone(self, event: events.TaskGone, time: float) -> None:
+        self._forget_departure((task_id(event.job_id, event.index), event.incarnation))
+
+    def _forget_departure(self, key: tuple[int, int]) -> None:
+        departure = self.departed.pop(key, None)
+        if departure is None:
+            return  # it was told gone with its eviction, or its machine was removed
+        machine_id, ports = departure
+        machine = self.machines.slot.get(machine_id)
+        if machine is not None and ports:
+            self.machines.release(machine, *key, ports)
+        job = self._job(split_task_id(key[0])[0])
+        job.departures -= 1
+        self._forget_if_over(job)
+
+    def _task_revived(self, event: events.TaskRevived, time: float) -> None:
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        self._check(job, event.index, task, DEAD, Transition.RESUBMIT)
+        self.tasks.state[task] = PENDING
+        self.tasks.pending += 1
+
+    def _task_updated(self, event: events.TaskUpdated, time: float) -> None:
+        """In force at once; a running task keeps its machine, and its reservation unless its limit changes."""
+        tasks = self.tasks
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        shape = tasks.shapes.of(event.requirement)
+        before = tasks.shapes.limit[tasks.shape[task]]
+        after = tasks.shapes.limit[shape]
+        machine = int(tasks.machine[task])
+        tasks.shape[task] = shape
+        if tasks.state[task] == RUNNING and not np.array_equal(before, after):
+            if machine >= 0:
+                self._hold(machine, job, before, tasks.reservation[task], -1)
+                self._hold(machine, job, after, after, 1)
+            tasks.reservation[task] = after
+
+    def _reservations_set(self, event: events.ReservationsSet, time: float) -> None:
+        tasks = self.tasks
+        new: dict[int, tuple[int, ...]] = {}
+        for (job_id, index), reservation in zip(event.tasks, event.reservations, strict=True):
+            job = tasks.jobs.get(job_id)
+            if job is not None and index < len(job.tasks) and job.tasks[index] >= 0:
+                new[int(job.tasks[index])] = padded(reservation, self.axis)
+        slots = np.fromiter(new, dtype=np.int64, count=len(new))
+        rows = np.array(list(new.values()), dtype=np.int64).reshape(len(new), self.axis)
+        there = (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+        slots, rows = slots[there], rows[there]
+        np.add.at(self.machines.reserved, tasks.machine[slots], rows - tasks.reservation[slots])
+        tasks.reservation[slots] = rows
+
+    # --- what they share
+
+    def _job(self, job_id: int) -> Job:
+        try:
+            return self.tasks.jobs[job_id]
+        except KeyError:
+            raise LookupError(f"job {job_id} is not in this cell, or is over") from None
+
+    def _slot(self, job: Job, index: int) -> int:
+        slot = int(job.tasks[index]) if 0 <= index < len(job.tasks) else -1
+        if slot < 0:
+            raise LookupError(f"job {job.name} ({job.id}) has no task {index}")
+        return slot
+
+    def _check(self, job: Job, index: int, task: int, wanted: int, step: Transition) -> None:
+        """Raises `IllegalTransition` unless the task is in the state that the event starts from."""
+        code = int(self.tasks.state[task])
+        if code != wanted:
+            next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
+            raise LookupError(f"task {index} of job {job.name} ({job.id}): {step} from {STATES[code]}")
+
+    def _hold(self, machine: int, job: Job, limit: Any, reservation: Any, sign: int) -> None:
+        machines = self.machines
+        if sign > 0:
+            machines.limits[machine] += limit
+            machines.reserved[machine] += reservation
+            if job.by_limit:
+                machines.prod_limit[machine] += limit
+        else:
+            machines.limits[machine] -= limit
+            machines.reserved[machine] -= reservation
+            if job.by_limit:
+                machines.prod_limit[machine] -= limit
+
+    def _link(self, task: int, machine: int) -> None:
+        tasks, machines = self.tasks, self.machines
+        first = machines.head[machine]
+        tasks.next[task], tasks.prev[task] = first, -1
+        if first >= 0:
+            tasks.prev[first] = task
+        machines.head[machine] = task
+        machines.tasks[machine] += 1
+
+    def _unlink(self, task: int, machine: int) -> None:
+        tasks, machines = self.tasks, self.machines
+        before, after = tasks.prev[task], tasks.next[task]
+        if before >= 0:
+            tasks.next[before] = after
+        else:
+            machines.head[machine] = after
+        if after >= 0:
+            tasks.prev[after] = before
+        tasks.next[task] = tasks.prev[task] = -1
+        machines.tasks[machine] -= 1

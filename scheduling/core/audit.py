@@ -1,0 +1,187 @@
+"""Is a state sound, and are two the same? For tests after every scenario, and for an SRE on a live cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quota.resources import NAMES
+from scheduling.core.requirement import split_task_id
+from scheduling.core.tasks import FREE, PENDING, RUNNING, STATES
+
+if TYPE_CHECKING:
+    from scheduling.core.state import CellState
+
+# A difference is shown with at most this many of its kind: the first ones tell the story.
+MOST_TOLD = 20
+
+
+def tasks_on(state: CellState, machine: int) -> Iterator[int]:
+    """Slots of the tasks on the machine of a slot."""
+    task = int(state.machines.head[machine])
+    while task >= 0:
+        following = int(state.tasks.next[task])
+        yield task
+        task = following
+
+
+def problems(state: CellState) -> list[str]:
+    return [*_sums(state), *_lists(state), *_limits(state), *_ports(state)]
+
+
+def _sums(state: CellState) -> Iterator[str]:
+    """Counters equal recomputation."""
+    tasks, machines = state.tasks, state.machines
+    for name, code, told in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
+        counted = int((tasks.state == code).sum())
+        if counted != told:
+            yield f"{counted} tasks are {name}, the counter says {told}"
+    there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0))
+    limits = tasks.shapes.limit[tasks.shape[there]]
+    by_limit = tasks.job_by_limit[tasks.job[there]]
+    for name, amounts in (
+        ("limits", limits),
+        ("reserved", tasks.reservation[there]),
+        ("prod_limit", limits * by_limit[:, None]),
+    ):
+        summed = np.zeros_like(machines.limits)
+        np.add.at(summed, tasks.machine[there], amounts)
+        held = getattr(machines, name)
+        for slot in np.flatnonzero((summed != held).any(axis=1)):
+            yield (
+                f"machine {machines.id[slot]}: {name} is {held[slot].tolist()}, "
+                f"its tasks add up to {summed[slot].tolist()}"
+            )
+    for slot in np.flatnonzero((tasks.state == RUNNING) & (tasks.machine < 0)):
+        yield f"{_name(state, int(tasks.id[slot]))} runs on a machine that the cell does not have"
+
+
+def _lists(state: CellState) -> Iterator[str]:
+    """The list of each machine holds exactly the tasks that say they are there."""
+    tasks, machines = state.tasks, state.machines
+    for machine_id, slot in machines.slot.items():
+        listed = sorted(tasks_on(state, slot))
+        there = np.flatnonzero((tasks.machine == slot) & (tasks.state == RUNNING)).tolist()
+        if listed != there or machines.tasks[slot] != len(there):
+            yield f"machine {machine_id} lists {len(listed)} tasks, {len(there)} say they are there"
+
+
+def _limits(state: CellState) -> Iterator[str]:
+    """No machine's prod limits exceed its capacity, unless it shrank: which is what this reports."""
+    names = (*NAMES, *state.extra_resources)
+    machines = state.machines
+    for machine_id, slot in sorted(machines.slot.items()):
+        for r in np.flatnonzero(machines.prod_limit[slot] > machines.capacity[slot]):
+            yield (
+                f"machine {machine_id}: prod tasks have limits of {machines.prod_limit[slot, r]} {names[r]}, "
+                f"its capacity is {machines.capacity[slot, r]}: it shrank, or was over-committed"
+            )
+
+
+def _ports(state: CellState) -> Iterator[str]:
+    """A port has one holder; holders are running tasks and departed incarnations."""
+    tasks = state.tasks
+    wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
+    for task, ports in tasks.ports.items():
+        holder = (int(tasks.id[task]), int(tasks.incarnation[task]))
+        for port in ports:
+            wanted.setdefault(int(tasks.machine[task]), {}).setdefault(port, set()).add(holder)
+    for key, (machine_id, ports) in state.departed.items():
+        for port in ports:
+            wanted.setdefault(state.machines.slot[machine_id], {}).setdefault(port, set()).add(key)
+    for machine_id, slot in sorted(state.machines.slot.items()):
+        ports_held = state.machines.ports[slot].held()
+        for port, holders in sorted(ports_held.items()):
+            if len(holders) > 1:
+                names = ", ".join(_name(state, task) for task, _ in sorted(holders))
+                yield f"port {port} of machine {machine_id} is held by {names}"
+        if ports_held != wanted.get(slot, {}):
+            yield f"machine {machine_id} holds ports {sorted(ports_held)}, its tasks {sorted(wanted.get(slot, {}))}"
+        if state.machines.ports_free[slot] != state.machines.ports[slot].free:
+            yield f"machine {machine_id} counts {state.machines.ports_free[slot]} free ports"
+
+
+def content(state: CellState) -> dict[str, dict[Any, Any]]:
+    """All that rows and journal must agree on, by kind and id. (`prod_limit` follows from these and the bands.)"""
+    machines, tasks = state.machines, state.tasks
+    result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
+    for machine_id, slot in machines.slot.items():
+        facts = machines.facts[slot]
+        result["machine"][machine_id] = {
+            "hostname": facts.hostname,
+            "status": int(machines.status[slot]),
+            "capacity": machines.capacity[slot].tolist(),
+            "attributes": machines.attributes.of(slot),
+            "rack": facts.rack,
+            "power_domain": facts.power_domain,
+            "ports": (facts.port_low, facts.port_high),
+            "reserved": machines.reserved[slot].tolist(),
+            "limits": machines.limits[slot].tolist(),
+            "held": {port: sorted(holders) for port, holders in machines.ports[slot].held().items()},
+        }
+    for job in tasks.jobs.values():
+        result["job"][job.id] = {
+            "name": job.name,
+            "tenant": (job.tenant_id, job.tenant),
+            "kind": job.kind,
+            "alloc_set": job.alloc_set,
+            "priority": job.priority,
+            "latency_sensitive": job.latency_sensitive,
+            "port_names": job.port_names,
+            "ended": job.ended,
+        }
+    for task in np.flatnonzero(tasks.state != FREE).tolist():
+        job_at = tasks.job_at[tasks.job[task]]
+        if job_at is None or job_at.ended:
+            continue
+        result["task"][split_task_id(int(tasks.id[task]))] = _task(state, task)
+    result["departure"] = {key: (machine, ports) for key, (machine, ports) in state.departed.items()}
+    for identity, pairs in state.crashed.items():
+        for machine_id, when in pairs.items():
+            result["crash"][identity, machine_id] = round(when, 3)
+    return result
+
+
+def _task(state: CellState, task: int) -> dict[str, Any]:
+    tasks = state.tasks
+    facts: dict[str, Any] = {"state": STATES[int(tasks.state[task])]}
+    if tasks.state[task] in (PENDING, RUNNING):
+        facts["requirement"] = tasks.shapes.requirement[tasks.shape[task]]
+    if tasks.state[task] == RUNNING:
+        machine = int(tasks.machine[task])
+        facts["machine"] = int(state.machines.id[machine]) if machine >= 0 else None
+        facts["incarnation"] = int(tasks.incarnation[task])
+        facts["reservation"] = tasks.reservation[task].tolist()
+        facts["ports"] = tasks.ports.get(task, ())
+    return facts
+
+
+def differences(ours: dict[str, dict[Any, Any]], theirs: dict[str, dict[Any, Any]]) -> list[str]:
+    found: list[str] = []
+    for kind in ours:
+        left, right = ours[kind], theirs[kind]
+        told = [
+            f"{kind} {key}: {_differing(left.get(key), right.get(key))}"
+            for key in sorted(left.keys() | right.keys())
+            if left.get(key) != right.get(key)
+        ]
+        found += told[:MOST_TOLD]
+        if len(told) > MOST_TOLD:
+            found.append(f"… and {len(told) - MOST_TOLD} more of kind {kind}")
+    return found
+
+
+def _differing(left: Any, right: Any) -> str:
+    if isinstance(left, dict) and isinstance(right, dict):
+        names = [name for name in (left | right) if left.get(name) != right.get(name)]
+        return "; ".join(f"{name} {left.get(name)!r} here, {right.get(name)!r} there" for name in names)
+    here, there = ("absent" if side is None else repr(side) for side in (left, right))
+    return f"{here} here, {there} there"
+
+
+def _name(state: CellState, identity: int) -> str:
+    job_id, index = split_task_id(identity)
+    job = state.tasks.jobs.get(job_id)
+    return f"task {index} of job {job.name if job else job_id}"

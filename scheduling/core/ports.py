@@ -1,0 +1,67 @@
+"""The port numbers of one machine: who holds which, and which are given next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Holder = tuple[int, int]  # task id, incarnation
+
+
+class PortMap:
+    """Ports `low..high`, bounds included. A number stays with its holder until it is released.
+
+    Numbers are given from a start that moves on, so that one just freed is not the next to be used: late
+    packets and cached names of the task before would reach a stranger.
+    """
+
+    __slots__ = ("_held", "_next", "high", "low")
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+        self._held: dict[int, set[Holder]] = {}
+        self._next = low
+
+    @property
+    def free(self) -> int:
+        """How many of the range nobody holds."""
+        inside = sum(self.low <= port <= self.high for port in self._held)
+        return max(0, self.high - self.low + 1 - inside)
+
+    def set_range(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+        self._next = min(max(self._next, low), high)
+
+    def hold(self, holder: Holder, ports: Iterable[int]) -> None:
+        last = 0
+        for port in ports:
+            self._held.setdefault(port, set()).add(holder)
+            last = port
+        if last:
+            self._next = last + 1 if last < self.high else self.low
+
+    def release(self, holder: Holder, ports: Iterable[int]) -> None:
+        for port in ports:
+            holders = self._held.get(port)
+            if holders is not None:
+                holders.discard(holder)
+                if not holders:
+                    del self._held[port]
+
+    def offer(self, number: int, taken: set[int]) -> tuple[int, ...]:
+        """The next `number` free ports that are not in `taken`; adds them to it. Raises `LookupError`."""
+        found: list[int] = []
+        size = self.high - self.low + 1
+        start = max(self._next, max(taken) + 1) if taken else self._next
+        for step in range(size):
+            if len(found) == number:
+                break
+            port = self.low + (start - self.low + step) % size
+            if port not in self._held and port not in taken:
+                found.append(port)
+        if len(found) < number:
+            raise LookupError(f"{number} ports wanted, {len(found)} of {self.low}-{self.high} are free")
+        taken.update(found)
+        return tuple(found)
+
+    def held(self) -> dict[int, set[Holder]]:
+        return self._held

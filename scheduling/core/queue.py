@@ -1,0 +1,47 @@
+"""In which order pending tasks are tried (§3.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.tasks import PENDING, TaskTable
+
+Slots = NDArray[np.int64]
+
+
+def pending_in_order(tasks: TaskTable) -> Slots:
+    """Slots of pending tasks: priority high to low; round-robin over tenants inside a priority, and over the
+    jobs of a tenant, so that a large job blocks nobody; then by index.
+
+    A stable order: it depends on ids alone. Tasks that belong into an alloc (§2.4) wait for one: they are
+    never put onto a bare machine.
+    """
+    slots = np.flatnonzero(tasks.state == PENDING)
+    inside = np.array([job is not None and job.alloc_set != 0 for job in tasks.job_at], dtype=np.bool_)
+    if inside.any():
+        slots = slots[~inside[tasks.job[slots]]]
+    if len(slots) == 0:
+        return slots
+    identity = tasks.id[slots]
+    job = tasks.job[slots]
+    priority = -tasks.job_priority[job].astype(np.int64)
+    tenant = tasks.job_tenant[job]
+    in_job = _rank_within(identity, (job,))
+    # A tenant's own queue takes the first task of each of its jobs, then the second of each, and so on.
+    in_tenant = _rank_within(np.lexsort((identity, in_job)).argsort(), (priority, tenant))
+    result: Slots = slots[np.lexsort((tenant, in_tenant, priority))]
+    return result
+
+
+def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
+    """For each element, how many of equal keys come before it by `order`."""
+    by = np.lexsort((order, *keys))
+    changes = np.zeros(len(by), dtype=np.bool_)
+    changes[0] = True
+    for key in keys:
+        changes[1:] |= key[by][1:] != key[by][:-1]
+    starts = np.flatnonzero(changes)
+    rank = np.empty(len(by), dtype=np.int64)
+    rank[by] = np.arange(len(by)) - np.repeat(starts, np.diff(np.append(starts, len(by))))
+    return rank

@@ -1,0 +1,50 @@
+"""Compile the kernels at installation, with the very types that a pass uses: by running passes (§3.4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quota.resources import SIZE
+from scheduling.core import events
+from scheduling.core.pass_ import schedule_pass
+from scheduling.core.policy import Policy
+from scheduling.core.requirement import Group, Requirement
+from scheduling.core.state import CellState
+
+
+def compile_kernels() -> None:
+    """Every kernel once: a small cell in which one task is placed, one preempts, and one fits nowhere."""
+    state = CellState()
+    vector = (1000,) * SIZE
+    machine = events.MachineSet(machine_id=1, hostname="m1", address="127.0.0.1", capacity=vector, rack="r1")
+    state.apply(machine, revision=1, time=0.0)
+    for job, priority in enumerate((0, 200, 201), start=1):
+        half = Requirement(limit=tuple(600 if r == 0 else 1 for r in range(SIZE)))
+        submitted = events.JobSubmitted(
+            job_id=job,
+            uid=f"{job:032x}",
+            tenant_id=1,
+            tenant="t",
+            name=f"j{job}",
+            job_kind="job",
+            priority=priority,
+            latency_sensitive=True,
+            spec_version=1,
+            groups=(Group(half, ((0, 1),)),),
+        )
+        state.apply(submitted, revision=state.revision + 1, time=0.0)
+        plan = schedule_pass(state, Policy(), now=0.0, rng=np.random.default_rng(0))
+        for assignment in plan.assignments:
+            for victim_job, victim in assignment.victims:
+                evicted = events.TaskEvicted(
+                    job_id=victim_job, index=victim, machine_id=1, incarnation=1, cause="preemption"
+                )
+                state.apply(evicted, revision=state.revision + 1, time=0.0)
+            placed = events.TaskPlaced(
+                job_id=assignment.job_id,
+                index=assignment.index,
+                machine_id=assignment.machine_id,
+                incarnation=1,
+                ports=assignment.ports,
+            )
+            state.apply(placed, revision=state.revision + 1, time=0.0)

@@ -1,0 +1,271 @@
+"""What is true of every cell, every journal and every pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quota.bands import DEFAULT_BANDS, may_preempt
+from quota.resources import NAMES
+from scheduling.core import events
+from scheduling.core.explain import ANY
+from scheduling.core.pass_ import schedule_pass
+from scheduling.core.plan import Assignment, Plan
+from scheduling.core.policy import Policy, Search
+from scheduling.core.requirement import Requirement, split_task_id
+from scheduling.core.state import CellState
+from tests.builders import World
+from tests.properties.worlds import add_job, add_machine, worlds
+from tests.unit.core.twins import Twin
+
+thorough = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+policies = st.builds(
+    Policy,
+    search=st.builds(
+        Search,
+        sample=st.integers(1, 4),
+        randomise=st.booleans(),
+        caching=st.booleans(),
+        classes=st.booleans(),
+    ),
+    scorer=st.sampled_from(("hybrid", "best-fit", "e-pvm")),
+    batch_in_prod_by_reservation=st.booleans(),
+)
+
+
+def over_capacity(world: World, policy: Policy) -> list[str]:
+    """Sums by the rule of the band (§5.5), from the rows alone."""
+    found = []
+    for name, machine in world.machines.items():
+        reserved, prod = np.zeros(len(NAMES), np.int64), np.zeros(len(NAMES), np.int64)
+        for job, index in world.in_state("running"):
+            task, submitted = world.task(job, index), world.jobs[job].submitted
+            if task.machine_id == machine.machine_id:
+                reserved += task.reservation
+                if policy.by_limit(submitted.priority, submitted.latency_sensitive):
+                    prod += task.requirement.limit
+        if (reserved > machine.capacity).any() or (prod > machine.capacity).any():
+            found.append(f"{name}: {reserved} and {prod} of {machine.capacity}")
+    return found
+
+
+@thorough
+@given(worlds(), policies)
+def test_no_machine_gets_more_than_it_has(world: World, policy: Policy) -> None:
+    # Reservations that grow may fill a machine beyond itself (§5.5); a pass must not.
+    sound_before = not over_capacity(world, policy)
+    world.schedule(policy)
+    if sound_before:
+        assert over_capacity(world, policy) == []
+    assert world.state.validate() == []
+
+
+@thorough
+@given(worlds(), policies)
+def test_nobody_is_preempted_by_his_equals_or_within_production(world: World, policy: Policy) -> None:
+    priority = {row.job_id: row.submitted.priority for row in world.jobs.values()}
+    for assignment in world.plan(policy).assignments:
+        for job_id, _ in assignment.victims:
+            assert may_preempt(priority[assignment.job_id], priority[job_id], DEFAULT_BANDS)
+        order = [priority[job_id] for job_id, _ in assignment.victims]
+        assert order == sorted(order)
+
+
+@thorough
+@given(worlds(), policies)
+def test_no_victim_is_unnecessary(world: World, policy: Policy) -> None:
+    """With any one victim left where it is, the preemptor would not fit."""
+    plan = world.plan(policy)
+    for assignment in plan.assignments:
+        for spared in assignment.victims:
+            there = World()
+            there.state.load(world.rows(), revision=1)
+            _commit(there.state, world, plan, until=assignment.job_id, index=assignment.index, spare=spared)
+            alone = Twin(there.state, policy, world.time)
+            task = there.state.tasks.jobs[assignment.job_id].tasks[assignment.index]
+            assert not alone._fits(int(task), assignment.machine_id, [])
+
+
+def _commit(
+    state: CellState, world: World, plan: Plan, *, until: int, index: int, spare: tuple[int, int]
+) -> None:
+    for assignment in plan.assignments:
+        for job_id, victim in assignment.victims:
+            if (job_id, victim) != spare:
+                task = world.task(world.name_of(job_id), victim)
+                evicted = events.TaskEvicted(
+                    job_id=job_id,
+                    index=victim,
+                    machine_id=task.machine_id or 0,
+                    incarnation=task.incarnation,
+                    cause="preemption",
+                )
+                state.apply(evicted, revision=1, time=0.0)
+        if (assignment.job_id, assignment.index) == (until, index):
+            return
+        placed = events.TaskPlaced(
+            job_id=assignment.job_id,
+            index=assignment.index,
+            machine_id=assignment.machine_id,
+            incarnation=1000,
+            ports=assignment.ports,
+        )
+        state.apply(placed, revision=1, time=0.0)
+
+
+@thorough
+@given(worlds())
+def test_rows_and_journal_give_the_same_state(world: World) -> None:
+    assert world.from_rows().diff(world.state) == []
+    replayed = CellState()
+    for revision, (event, time) in enumerate(world.journal, start=1):
+        replayed.apply(events.decode(events.encode(event)), revision=revision, time=time)
+    assert replayed.diff(world.state) == []
+    assert replayed.validate() == []
+    assert world.from_rows().validate() == []
+
+
+@thorough
+@given(worlds(), policies, st.integers(0, 2**32))
+def test_a_plan_depends_on_content_and_seed_alone(world: World, policy: Policy, seed: int) -> None:
+    """Not on the order of rows or slots; and the state is as it was before."""
+    before = world.state.fingerprint()
+    plan = world.plan(policy, seed=seed)
+    assert world.plan(policy, seed=seed) == plan
+    assert world.state.fingerprint() == before
+    stream = list(world.rows())
+    machines = [pair for pair in stream if isinstance(pair[0], events.MachineSet)]
+    rest: dict[int, list[tuple[events.Event, float]]] = {}
+    for pair in stream[len(machines) :]:
+        job_id = pair[0].tasks[0][0] if isinstance(pair[0], events.ReservationsSet) else pair[0].job_id
+        rest.setdefault(job_id, []).append(pair)
+    shuffled = CellState()
+    backwards = [pair for job_id in sorted(rest, reverse=True) for pair in rest[job_id]]
+    shuffled.load([*reversed(machines), *backwards], revision=world.state.revision)
+    _keep_preferences(world.state, shuffled)
+    other = schedule_pass(shuffled, policy, now=world.time, rng=np.random.default_rng(seed))
+    assert [_decision(a) for a in other.assignments] == [_decision(a) for a in plan.assignments]
+    assert other.unplaced == plan.unplaced
+
+
+def _keep_preferences(source: CellState, target: CellState) -> None:
+    """The last machine of a task is no content of the rows."""
+    for job in target.tasks.jobs.values():
+        if job.id in source.tasks.jobs:
+            for index, slot in enumerate(job.tasks):
+                target.tasks.last[slot] = source.tasks.last[source.tasks.jobs[job.id].tasks[index]]
+
+
+def _decision(assignment: Assignment) -> tuple[object, ...]:
+    """All but port numbers, whose next start is a preference."""
+    return (
+        assignment.job_id, assignment.index, assignment.machine_id, assignment.victims, assignment.score,
+        len(assignment.ports),
+    )  # fmt: skip
+
+
+@thorough
+@given(st.data(), worlds(waiting=0), policies)
+def test_another_machine_never_makes_a_task_unplaceable(
+    data: st.DataObject, world: World, policy: Policy
+) -> None:
+    for job, index in world.in_state("pending"):
+        world.end(job, index)
+    add_job(data.draw, world, most_tasks=1)
+    placed = len(world.plan(policy).assignments)
+    add_machine(data.draw, world, machine_id=data.draw(st.sampled_from((0, 10**9))))
+    assert len(world.plan(policy).assignments) >= placed
+
+
+@thorough
+@given(worlds(waiting=0), policies, st.data())
+def test_the_smallest_change_makes_it_fit(world: World, policy: Policy, data: st.DataObject) -> None:
+    for job, index in world.in_state("pending"):
+        world.end(job, index)
+    add_job(data.draw, world, most_tasks=1)
+    whys = world.plan(policy).unplaced
+    for why in whys:
+        ((job_id, _),) = why.tasks
+        name = world.name_of(job_id)
+        before = world.task(name, 0).requirement
+        assert sum(one.machines for one in why.ruled_out) == why.machines
+        for change in why.changes:
+            world.update(name, 0, _changed(before, change.subject, change.to))
+            plan = world.plan(policy)
+            assert len(plan.assignments) == 1, change
+            if isinstance(change.to, int) and change.subject in NAMES:
+                world.update(name, 0, _changed(before, change.subject, change.to + 1))
+                assert world.plan(policy).assignments == (), f"{change} is not the smallest"
+        if why.never:
+            assert all(
+                (np.array(before.limit) > machine.capacity).any() or why.ruled_out[0].code == "constraint"
+                for machine in world.machines.values()
+            )
+
+
+def _changed(requirement: Requirement, subject: str, to: int | str) -> Requirement:
+    limit = list(requirement.limit)
+    constraints = requirement.constraints
+    bounds = {
+        "max-per-machine": requirement.max_per_machine,
+        "max-per-rack": requirement.max_per_rack,
+        "max-per-power-domain": requirement.max_per_power_domain,
+    }
+    if to == ANY:
+        dropped = next(c for c in constraints if c.hard and c.attribute == subject)
+        constraints = tuple(c for c in constraints if c is not dropped)
+    elif subject in bounds:
+        bounds[subject] = int(to)
+    else:
+        limit[NAMES.index(subject)] = int(to)
+    return Requirement(tuple(limit), constraints, *bounds.values())
+
+
+@thorough
+@given(worlds(), st.sampled_from(("hybrid", "best-fit")), st.booleans())
+def test_kernels_agree_with_their_slow_twin(world: World, scorer: str, batch_by_reservation: bool) -> None:
+    policy = Policy(
+        search=Search(randomise=False), scorer=scorer, batch_in_prod_by_reservation=batch_by_reservation
+    )
+    plan = world.plan(policy)
+    expected = Twin(world.state, policy, world.time).run()
+    assert {(a.job_id, a.index): (a.machine_id, list(a.victims)) for a in plan.assignments} == expected
+
+
+@thorough
+@given(worlds(), st.integers(1, 3))
+def test_what_is_left_pending_fits_nowhere(world: World, sample: int) -> None:
+    """After the plan is committed a second pass finds no room that needs no preemption (§3.2)."""
+    policy = Policy(search=Search(sample=sample))
+    plan = world.schedule(policy)
+    victims = {victim for a in plan.assignments for victim in a.victims}
+    left = {job_id for why in plan.unplaced for job_id, _ in why.tasks}
+    after = Twin(world.state, policy, world.time)
+    for task in np.flatnonzero(world.state.tasks.state == 1).tolist():
+        identity = split_task_id(int(world.state.tasks.id[task]))
+        if identity not in victims and identity[0] in left:
+            assert not [m for m in after.there if after._may_hold(task, m) and after._fits(task, m, [])]
+
+
+def test_ports_of_a_plan_are_nobody_elses() -> None:
+    world = World().machine("m1", cpu=64_000, ports=10).job("a", tasks=3, ports=3, cpu=10, ram=1)
+    plan = world.schedule()
+    ports = [port for a in plan.assignments for port in a.ports]
+    assert len(set(ports)) == len(ports) == 9
+    world.job("b", ports=2, cpu=10, ram=1)
+    assert world.schedule().assignments == ()
+    world.evict("a", 0)
+    assert not world.assignments(world.plan(), "b"), "the departed still hold their ports"
+    world.gone("a", 0, 1)
+    assert world.state.validate() == []
+
+
+@pytest.mark.parametrize("priority", range(451))
+def test_ceiling_says_what_may_preempt_says(priority: int) -> None:
+    ceiling = Policy().ceiling(priority)
+    for victim in range(451):
+        assert (victim < ceiling) == may_preempt(priority, victim, DEFAULT_BANDS)

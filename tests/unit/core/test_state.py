@@ -1,0 +1,136 @@
+"""The warm state: what each event does, what it refuses, and what its checks see."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.core import events
+from scheduling.core.ports import PortMap
+from scheduling.core.state import CellState
+from scheduling.core.states import IllegalTransition
+from tests.builders import GIB, World, needs, vector
+
+
+def test_news_that_do_not_touch_placement_move_the_revision_alone() -> None:
+    state = CellState()
+    state.apply(events.LeaseTaken(scheduler="default", holder="h", epoch=1), revision=4, time=0.0)
+    assert state.revision == 4
+    assert state.diff(CellState()) == []
+
+
+def test_slots_are_used_again() -> None:
+    world = World().machine("m1").machine("m2")
+    slots = len(world.state.machines.id)
+    for _ in range(3 * slots):
+        world.remove("m2").machine("m2")
+    assert len(world.state.machines.id) == slots
+    tasks = len(world.state.tasks.id)
+    for number in range(tasks):
+        world.job(f"j{number}", tasks=2).end(f"j{number}", 0).end(f"j{number}", 1)
+    assert len(world.state.tasks.id) == tasks
+
+
+def test_tables_grow() -> None:
+    world = World()
+    for number in range(200):
+        world.machine(f"m{number}", rack=f"r{number}")
+    world.job("a", tasks=2000, cpu=100, ram=1)
+    for number in range(300):
+        world.job(f"j{number}", cpu=1, ram=1)
+    world.schedule()
+    assert world.state.validate() == []
+    assert world.state.pending == 300 + 2000 - world.state.running
+    assert world.state.running == 2300
+
+
+def test_a_priority_that_leaves_prod_takes_its_limits_along() -> None:
+    world = World().machine("m1").job("a", tasks=2)
+    world.schedule()
+    world.change_priority("a", 110)
+    assert world.state.machines.prod_limit.sum() == 0
+    assert world.state.validate() == []
+    world.change_priority("a", 200)
+    assert world.state.machines.prod_limit[:, 0].sum() == 2000
+
+
+def test_an_update_in_place_changes_what_is_held() -> None:
+    world = World().machine("m1").job("a", cpu=1000).place("a", 0, on="m1").reserve("a", 0, cpu=300, ram=GIB)
+    world.update("a", 0, needs(cpu=500))
+    assert world.state.machines.reserved[:, 0].sum() == 500
+    world.reserve("a", 0, cpu=200, ram=GIB).update("a", 0, needs(cpu=500, max_per_machine=1))
+    assert world.state.machines.reserved[:, 0].sum() == 200, "an equal limit keeps the reservation"
+    assert world.from_rows().diff(world.state) == []
+
+
+def test_a_job_that_is_over_is_remembered_until_its_last_process_is_gone() -> None:
+    world = World().machine("m1").job("a", ports=1).place("a", 0, on="m1", ports=(20_001,)).end("a", 0)
+    assert world.jobs["a"].job_id in world.state.tasks.jobs
+    assert world.from_rows().diff(world.state) == []
+    world.gone("a", 0, 1)
+    assert world.state.tasks.jobs == {}
+    assert world.from_rows().diff(world.state) == []
+
+
+def test_events_that_figure_2_does_not_know_are_refused() -> None:
+    world = World().machine("m1").job("a").place("a", 0, on="m1")
+    with pytest.raises(IllegalTransition, match=r"task 0 of job a \(2\) is running: schedule"):
+        world.place("a", 0, on="m1")
+    with pytest.raises(LookupError, match=r"job a .* has no task 9"):
+        world.state.apply(
+            events.TaskPlaced(job_id=2, index=9, machine_id=1, incarnation=1), revision=1, time=0.0
+        )
+    with pytest.raises(LookupError, match="job 99 is not in this cell"):
+        world.state.apply(events.JobEnded(job_id=99, how="killed"), revision=1, time=0.0)
+
+
+def test_a_vector_longer_than_the_axis_asks_for_a_fresh_state() -> None:
+    longer = events.MachineSet(machine_id=1, hostname="m", address="", capacity=(*vector(cpu=1), 7))
+    with pytest.raises(ValueError, match="load its state anew"):
+        CellState().apply(longer, revision=1, time=0.0)
+    state = CellState(("tape",))
+    state.apply(longer, revision=1, time=0.0)
+    assert state.machines.capacity.shape[1] == 7
+
+
+def test_validate_sees_a_counter_that_is_wrong() -> None:
+    world = World().machine("m1").job("a").place("a", 0, on="m1")
+    world.state.machines.reserved[world.state.machines.slot[1], 0] += 1
+    assert any("machine 1: reserved is" in problem for problem in world.state.validate())
+
+
+def test_validate_reports_a_machine_that_shrank() -> None:
+    world = World().machine("m1", cpu=4000).job("a", cpu=4000).place("a", 0, on="m1").machine("m1", cpu=1000)
+    assert world.state.validate() == [
+        "machine 1: prod tasks have limits of 4000 cpu, its capacity is 1000: it shrank, or was over-committed"
+    ]
+
+
+def test_validate_sees_two_holders_of_a_port() -> None:
+    world = World().machine("m1").job("a", tasks=2, ports=1)
+    world.place("a", 0, on="m1", ports=(20_005,)).place("a", 1, on="m1", ports=(20_005,))
+    told = "port 20005 of machine 1 is held by task 0 of job a, task 1 of job a"
+    assert told in world.state.validate()
+
+
+def test_validate_sees_a_task_on_a_machine_that_is_not_there() -> None:
+    world = World().machine("m1").job("a").place("a", 0, on="m1").remove("m1")
+    assert world.state.validate() == ["task 0 of job a runs on a machine that the cell does not have"]
+
+
+def test_diff_tells_what_differs() -> None:
+    ours, theirs = World().machine("m1").job("a"), World().machine("m1").job("a").place("a", 0, on="m1")
+    (machine, task) = ours.state.diff(theirs.state)
+    assert machine.startswith("machine 1: reserved")
+    assert task.startswith("task (2, 0): state <TaskState.PENDING")
+
+
+def test_a_port_just_freed_is_not_the_next_one() -> None:
+    ports = PortMap(10, 13)
+    assert ports.offer(2, set()) == (10, 11)
+    ports.hold((1, 1), (10, 11))
+    ports.release((1, 1), (10, 11))
+    assert ports.offer(2, set()) == (12, 13)
+    ports.hold((2, 1), (12, 13))
+    assert ports.offer(1, set()) == (10,)
+    with pytest.raises(LookupError, match="3 ports wanted, 2 of 10-13 are free"):
+        ports.offer(3, set())

@@ -1,0 +1,40 @@
+"""The lifecycle's table: every pair of state and event, and the diagram made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduling.core.states import (
+    TASK_TRANSITIONS,
+    IllegalTransition,
+    TaskState,
+    Transition,
+    next_state,
+    task_diagram,
+)
+
+PAIRS = [(state, event) for state in (None, *TaskState) for event in Transition]
+
+
+@pytest.mark.parametrize("state, event", PAIRS)
+def test_every_pair_goes_where_the_table_says_or_raises(state: TaskState | None, event: Transition) -> None:
+    expected = TASK_TRANSITIONS.get((state, event))
+    if expected is None:
+        with pytest.raises(
+            IllegalTransition, match=f"task 7 is {state or 'not there'}: {event} is not possible"
+        ):
+            next_state("task 7", state, event)
+    else:
+        assert next_state("task 7", state, event) is expected
+
+
+def test_history_is_told() -> None:
+    with pytest.raises(IllegalTransition, match="before: killed at 12"):
+        next_state("task 7", TaskState.DEAD, Transition.EVICT, history="killed at 12")
+
+
+def test_readme_shows_the_table() -> None:
+    readme = Path(next_state.__code__.co_filename).with_name("README.md").read_text()
+    assert task_diagram() in readme, "core/README.md: replace the diagram by states.task_diagram()"
