@@ -13,12 +13,18 @@ from quota.errors import Conflict, Refused
 from quota.models import Capability, Membership, Tenant
 from quota.permissions import Action, CapabilityKind, Principal, Role, require
 
+# Labels that the zone of a cell uses for itself: `<host>.machine.<cell>.<zone>`.
+RESERVED_NAMES = frozenset({"machine"})
+
 
 def tenant_create(*, principal: Principal, name: str, title: str = "", contact: str = "") -> Tenant:
     """A new tenant. Raises `Refused` naming the field; `Conflict` when the name is taken."""
     require(principal, Action.PLATFORM_ADMIN)
     tenant = Tenant(name=name, title=title, contact=contact)
     validated(tenant, exclude=["created_at"])
+    if name in RESERVED_NAMES:
+        told = f"{name!r} is a name that the zone uses itself; choose another"
+        raise Refused("reserved-name", f"name: {told}", fields={"name": told})
     with records.write(principal) as entry:
         if Tenant.objects.filter(name=name).exists():
             raise Conflict("tenant-exists", f"tenant {name} exists already", fields={"name": "taken"})

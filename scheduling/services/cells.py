@@ -17,6 +17,8 @@ from scheduling.models import Cell
 
 # Readers keep the newest revision they saw; after a restore it must still rise (DESIGN §10).
 _HISTORY_GAP = 1_000_000
+# Labels that the zone of all cells uses for itself: `ns.<zone>`, `health.<zone>`.
+RESERVED_NAMES = frozenset({"ns", "health"})
 
 
 def cell_create(
@@ -37,6 +39,9 @@ def cell_create(
         fields = {field: " ".join(messages) for field, messages in error.message_dict.items()}
         detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
         raise Refused("invalid", detail, fields=fields) from error
+    if name in RESERVED_NAMES:
+        told = f"{name!r} is a name that the zone uses itself; choose another"
+        raise Refused("reserved-name", f"name: {told}", fields={"name": told})
     with transaction.atomic():
         if Cell.objects.filter(name=name).exists():
             raise Conflict("cell-exists", f"cell {name} exists already", fields={"name": "taken"})

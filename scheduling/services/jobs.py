@@ -28,6 +28,8 @@ from scheduling.services import transitions, updates
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
+MAX_DNS_NAME = 253  # characters without the final dot (RFC 1035 §2.3.4)
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -70,7 +72,21 @@ def spec_for(
                 fields={path: f"{found!r} is not {wanted!r}"},
             )
     owner = read.tenant or tenant or own_tenant(principal)
-    return read.at(cell=cell.name, tenant=owner)
+    job_spec = read.at(cell=cell.name, tenant=owner)
+    _check_dns_name(job_spec)
+    return job_spec
+
+
+def _check_dns_name(job_spec: spec.JobSpec) -> None:
+    """Every task has a name in DNS (§2.6), the last one the longest."""
+    zone = settings.BORG_ZONE.removesuffix(".")
+    longest = f"{job_spec.tasks - 1}.{job_spec.name}.{job_spec.tenant}.{job_spec.cell}.{zone}"
+    if len(longest) > MAX_DNS_NAME:
+        told = (
+            f"{longest[:32]!r}… would have {len(longest)} characters, a name in DNS has at most {MAX_DNS_NAME}; "
+            f"shorten it by {len(longest) - MAX_DNS_NAME}"
+        )
+        raise Refused("invalid-spec", f"name: {told}", fields={"name": told})
 
 
 def job_submit(
@@ -161,20 +177,20 @@ def job_kill(
                 status=404,
             )
         tasks = tasks.filter(index__in=indexes)
-    living = list(tasks.order_by("id").values_list("id", flat=True))
     if dry_run:
-        return len(living)
+        return tasks.count()
     killed = 0
     detail = reason or f"killed by {principal.name}"
-    if indexes is None and living:
-        # Or the update would let tasks live again that die here.
-        updates.update_close(principal=principal, job=job, detail="the job is being killed")
-    for first in range(0, len(living), journal.CHUNK):
-        part = living[first : first + journal.CHUNK]
+    while True:
         with journal.write(job.cell_id, principal) as entry:
-            ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in part])
+            # Who lives is asked under the lock: an update may add tasks until it has ended.
+            living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
+            if indexes is None and living:
+                updates.update_close(entry, job.id, "the job is being killed")
+            ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in living])
         killed += len(ended)
-    return killed
+        if len(living) < journal.CHUNK:
+            return killed
 
 
 @dataclass(slots=True, eq=False)
