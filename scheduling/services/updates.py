@@ -91,7 +91,7 @@ def update_open(
     undo: bool = False,
 ) -> Update:
     """An update of `job` to its version in force, inside an open entry. Another open one is superseded."""
-    _supersede(entry, job.id, "a newer update")
+    update_close(entry, job.id, "a newer update")
     update = Update.objects.create(
         job=job,
         from_version=from_version,
@@ -112,12 +112,6 @@ def update_open(
         )
     )
     return update
-
-
-def update_close(*, principal: Principal, job: Job, detail: str) -> None:
-    """End the open update of a job, if there is one. Locks: the cell's row."""
-    with journal.write(job.cell_id, principal) as entry:
-        _supersede(entry, job.id, detail)
 
 
 def update_advance_job(job: Job) -> bool:
@@ -240,7 +234,8 @@ def _difference(new: Vector, old: Vector) -> Vector:
     )
 
 
-def _supersede(entry: journal.Entry, job_id: int, detail: str) -> None:
+def update_close(entry: journal.Entry, job_id: int, detail: str) -> None:
+    """End the open update of a job, if there is one, inside an open entry."""
     open_one = Update.objects.filter(job_id=job_id, state=Update.OPEN).first()
     if open_one is None:
         return
