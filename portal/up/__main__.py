@@ -41,6 +41,7 @@ class Up:
         self.machine_env = machine_environment(options, os.environ)
         self.generated: dict[str, Any] = {}
         self.hurried = asyncio.Event()
+        self.sockets: set[Path] = set()
 
     async def start(self) -> None:
         """Return when everything is up. Raises `SupervisorError`, `EngineError`, `PortTaken`, `HomeError`."""
@@ -58,6 +59,7 @@ class Up:
         self.home.metrics_anew()
         postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
         redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
+        self.sockets = {postgres.sockets, redis.sockets}
         self.supervisor.start([processes.engine(postgres), processes.engine(redis)])
         await self.supervisor.wait_up(_ENGINES_S)
         env = environment(
@@ -85,6 +87,9 @@ class Up:
             except SupervisorError as error:
                 log.error("Tasks may still run: %s", error)
         await self.supervisor.stop()
+        for folder in self.sockets:  # not empty if an engine was killed; the next start goes on with it
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def hurry(self) -> None:
         """No more patience while stopping: neither for processes nor for the notice that tasks have."""
@@ -198,7 +203,7 @@ def _say(text: str) -> None:
         print(text, flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or the interpreter's last flush fails once more
-        log.info("Nobody reads: %s", text)
+        log.info("The terminal is gone")  # without the text, which may hold passwords
 
 
 def _log_to(home: Home) -> None:

