@@ -70,6 +70,13 @@ def build_parser() -> argparse.ArgumentParser:
     _option(run, "--rack", default="")
     _option(run, "--power-domain", default="")
     _option(run, "--platform", default="", help="kind of hardware; normalises CPU")
+    _option(
+        run,
+        "--task-user",
+        default="",
+        help="name or number of who runs tasks that name no user; under root an unprivileged number by default",
+    )
+    _option(run, "--task-users", default="", help="users that job files may name, by comma; needs root")
     run.add_argument("--attribute", action="append", default=[], metavar="K=V", help="may be repeated")
     run.set_defaults(act=_run)
 
@@ -155,6 +162,8 @@ def _run(args: argparse.Namespace) -> int:
             power_domain=args.power_domain,
             port_low=low,
             port_high=high,
+            task_user=args.task_user,
+            task_users=frozenset(filter(None, (name.strip() for name in args.task_users.split(",")))),
         )
     )
     return 0

@@ -20,7 +20,8 @@ from borglet.join import LinkUnreachable, join_cell
 from borglet.link import Introduction, Link, pinned_context
 from borglet.messages import EndCause, JoinRequest
 from borglet.prober import SocketProber
-from borglet.runtimes.process import ProcessRuntime
+from borglet.runtimes import accounts
+from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 from borglet.store import DiskStore, Identity
 
 log = logging.getLogger(__name__)
@@ -48,13 +49,15 @@ class MachineSettings:
     power_domain: str = ""
     port_low: int = 20000
     port_high: int = 29999
+    task_user: str = ""  # who runs tasks that name no user; empty: found by `accounts.task_user`
+    task_users: frozenset[str] = frozenset()  # whom job files may name
 
 
 def run_machine(settings: MachineSettings) -> None:
     """Serve until SIGTERM or SIGINT; tasks go on running. Raises `HomeInUse`, `JoinFailed`."""
     store = DiskStore(settings.home)
     with store.lock():
-        runtime = ProcessRuntime(settings.home)
+        runtime = ProcessRuntime(settings.home, _process_settings(settings))
         attributes = {**_machine_attributes(), **runtime.attributes(), **dict(settings.attributes)}
         capacity = {**runtime.capacity(), **dict(settings.capacity)}
         identity = _join(store, settings, capacity, attributes)
@@ -63,6 +66,17 @@ def run_machine(settings: MachineSettings) -> None:
                 store, runtime, identity, settings, Introduction(_boot_id(), SOFTWARE, attributes, capacity)
             )
         )
+
+
+def _process_settings(settings: MachineSettings) -> ProcessSettings:
+    user = settings.task_user or accounts.task_user(settings.home)
+    if os.geteuid() == 0 and not user:
+        log.warning(
+            "tasks run as root: no other user can reach %s, or this process can't become one; move the home to a"
+            " folder that everybody may pass, or name a user in BORGLET_TASK_USER",
+            settings.home,
+        )
+    return ProcessSettings(default_user=user, users=settings.task_users)
 
 
 def _join(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import pwd
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
-from borglet.runtimes import launch, proctable, supervisors
+from borglet.runtimes import accounts, launch, proctable, supervisors
 from borglet.runtimes.base import Presence, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
 from borglet.runtimes.limits import KernelLimits, kernel_limits, mebibytes, overuse
@@ -39,7 +38,8 @@ class ProcessSettings:
 
     isolation: Literal["auto", "polled"] = "auto"  # polled: use no control groups even where we may
     cap_cpu: bool = False  # the CPU limit is a ceiling, not only a share (§6.2)
-    default_user: str = ""  # who runs tasks that name no user; empty: the Borglet's own user
+    default_user: str = ""  # who runs tasks that name no user, name or number; empty: the Borglet's own user
+    users: frozenset[str] = frozenset()  # whom job files may name when the Borglet is root
     open_files: int = 65536
     log_file_bytes: int = 8 * 2**20
     log_files: int = 4  # of each stream
@@ -91,7 +91,8 @@ class ProcessRuntime:
             "isolation.processes": "polled",
         }
         isolation = self._tree.isolation() if self._tree is not None else polled
-        return {"runtime": self.name, **isolation, "isolation.disk": "polled"}
+        user = "own" if self._settings.default_user else "none"
+        return {"runtime": self.name, **isolation, "isolation.disk": "polled", "isolation.user": user}
 
     def capacity(self) -> dict[str, int]:
         return dict(self._capacity)
@@ -124,7 +125,9 @@ class ProcessRuntime:
         )
         name, _, value = directory.marker.partition("=")
         environment[name] = value
-        user = self._user(task)
+        user = accounts.account_of(
+            task.user, default=self._settings.default_user, allowed=self._settings.users
+        )
         kept = Kept(task, run, time.time())
         incarnation = _Incarnation(directory, kept)
         self._tasks[task.key] = incarnation
@@ -158,23 +161,6 @@ class ProcessRuntime:
         if incarnation.stop_asked is not None:
             notice_s, cause, detail = incarnation.stop_asked
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
-
-    def _user(self, task: RunTask) -> tuple[int, int, list[int]] | None:
-        """None: the Borglet's own. Raises `StartFailed` for one it doesn't know or can't become."""
-        name = task.user or self._settings.default_user
-        if not name:
-            return None
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError as error:
-            raise StartFailed(f"user: {name!r} does not exist on this machine") from error
-        if entry.pw_uid == os.geteuid():
-            return None
-        if os.geteuid() != 0:
-            raise StartFailed(
-                f"user: can't run as {name!r}, for the Borglet of this machine is not root; leave it out"
-            )
-        return entry.pw_uid, entry.pw_gid, os.getgrouplist(name, entry.pw_gid)
 
     async def _give_up(self, incarnation: _Incarnation, reason: str) -> None:
         """Keep a failed start as an ended incarnation; the caller of `start` hears of it there."""

@@ -263,6 +263,7 @@ async def test_a_flood_of_output_stays_within_its_files(machine: Machine) -> Non
 
 
 async def test_a_user_is_taken_on_by_root_and_refused_by_others(machine: Machine) -> None:
+    machine.with_settings(users=frozenset({"nobody"}))
     async with machine.runtime() as runtime:
         if may_limit():
             await runtime.start(a_task("id", "-un", user="nobody", working_dir="/"), run=1)
