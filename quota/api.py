@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from allauth.mfa.utils import is_mfa_enabled
 from django.contrib.auth import authenticate
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, inline_serializer
@@ -15,7 +16,7 @@ from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
 from quota import selectors
-from quota.errors import NotFound
+from quota.errors import NotFound, Refused
 from quota.models import Membership, PriorityBand, Quota, Tenant, Token
 from quota.permissions import Action, Principal, Role, Scope, require
 from quota.resources import as_mapping
@@ -92,6 +93,13 @@ class LoginView(APIView):
         user = authenticate(request._request, username=given["username"], password=given["password"])
         if user is None:
             raise exceptions.AuthenticationFailed("user name or password is wrong")
+        if is_mfa_enabled(user):
+            raise Refused(
+                "second-factor-needed",
+                "this account has a second factor, which a password alone must not pass; sign in at the portal and"
+                " make a token on its Tokens page",
+                status=403,
+            )
         principal = principal_of_user(user, request_id=request._request.borg_request_id)
         return _issue(principal, user, given)
 

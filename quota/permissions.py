@@ -8,6 +8,7 @@ reported as not found, so that names of other tenants don't leak.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -81,6 +82,7 @@ class Principal:
 
     `roles`: tenant name -> role. `capabilities`: (kind, cell) pairs in force, cell "" for all.
     `tenant`: set when a token is bound to one. `sre`: runs the cells, may do everything its scopes allow.
+    `expires_at`: when the token that asks ends; None for one without an end, and for sessions.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Principal:
     capabilities: frozenset[tuple[CapabilityKind, str]] = frozenset()
     tenant: str | None = None
     scopes: frozenset[Scope] = frozenset(Scope)
+    expires_at: dt.datetime | None = None
 
     def has(self, kind: CapabilityKind, cell: str) -> bool:
         return self.sre or (kind, "") in self.capabilities or (kind, cell) in self.capabilities

@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 import hmac
 import secrets
+from dataclasses import replace
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser
@@ -60,6 +61,15 @@ def token_issue(
             fields={"tenant": "not yours"},
             status=403,
         )
+    if principal.expires_at is not None:
+        expires_at = expires_at or principal.expires_at
+        if expires_at > principal.expires_at:
+            raise Refused(
+                "outlives-its-maker",
+                f"your own token ends at {principal.expires_at:%Y-%m-%d %H:%M} UTC; so must the ones it makes",
+                fields={"expires_at": "after your own token's"},
+                status=403,
+            )
     key = secrets.token_hex(6)
     secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
@@ -78,10 +88,13 @@ def token_issue(
 
 
 def token_revoke(*, principal: Principal, key: str) -> Token:
-    """Ends a token at once. One's own, or anybody's for an SRE. Idempotent. Raises `NotFound`."""
+    """Ends a token at once. One's own, or anybody's for an SRE; through a token bound to a tenant, only those bound
+    to it too. Idempotent. Raises `NotFound`."""
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
+    if principal.tenant is not None:
+        own &= Q(tenant__name=principal.tenant)
     with records.write(principal) as entry:
-        token = Token.objects.select_for_update().filter(own, key=key).first()
+        token = Token.objects.select_for_update(of=("self",)).filter(own, key=key).first()
         if token is None:
             raise NotFound("token", key)
         if token.revoked_at is None:
@@ -114,6 +127,7 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
         tenant=token.tenant.name if token.tenant else None,
         scopes=frozenset(Scope(scope) for scope in token.scopes),
     )
+    principal = replace(principal, expires_at=token.expires_at)
     return token.user, principal
 
 

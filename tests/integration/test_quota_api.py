@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from allauth.mfa.models import Authenticator
 from django.contrib.auth import get_user_model
 from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
-from quota.models import Membership, Record, Token
+from quota.models import Membership, Record, Tenant, Token
 from quota.permissions import Scope, system
 from quota.services.access import token_issue
 from tests.integration import rows
@@ -162,3 +163,57 @@ def test_a_bad_grant_names_the_field(world, change, field) -> None:
 def test_a_token_bound_to_a_tenant_sees_that_one_alone(world) -> None:
     answer = bearer("root", tenant=world).get("/api/v1/tenants/").json()
     assert [tenant["name"] for tenant in answer["results"]] == ["ubar"]
+
+
+def test_an_address_made_up_by_the_client_does_not_slow_down_less(world) -> None:
+    codes = [
+        Client()
+        .post(
+            "/api/v1/login/",
+            {"username": "ann", "password": "wrong", "name": "x"},
+            content_type="application/json",
+            headers={"X-Forwarded-For": f"10.0.0.{number}"},
+        )
+        .status_code
+        for number in range(12)
+    ]
+    assert codes[-1] == 429
+
+
+def test_a_password_alone_does_not_pass_a_second_factor(world) -> None:
+    ann = get_user_model().objects.get(username="ann")
+    Authenticator.objects.create(user=ann, type=Authenticator.Type.TOTP, data={"secret": "x"})
+    answer = login()
+    assert (answer.status_code, answer.json()["code"]) == (403, "second-factor-needed")
+    assert not Token.objects.exists()
+
+
+def test_tokens_made_by_a_token_end_with_it(world) -> None:
+    """Or whoever finds one that soon runs out keeps the door open for good."""
+    soon = timezone.now() + dt.timedelta(hours=1)
+    _, secret = token_issue(
+        principal=system("test"), user=get_user_model().objects.get(username="ann"), name="short",
+        scopes=["read", "write"], expires_at=soon,
+    )  # fmt: skip
+    client = Client(headers={"authorization": f"Bearer {secret}"})
+
+    def make(**given):
+        body = {"name": "child", "scopes": ["read"], **given}
+        return client.post("/api/v1/tokens/", body, content_type="application/json")
+
+    assert make().json()["token"]["expires_at"] is not None
+    late = make(expires_at=(soon + dt.timedelta(days=1)).isoformat())
+    assert (late.status_code, list(late.json()["fields"])) == (403, ["expires_at"])
+    parent = Token.objects.get(name="short")
+    assert {token.expires_at for token in Token.objects.filter(name="child")} == {parent.expires_at}
+
+
+def test_a_token_of_one_tenant_revokes_none_of_another(world) -> None:
+    other = Tenant.objects.get(name="other")
+    root = get_user_model().objects.get(username="root")
+    free, _ = token_issue(principal=system("test"), user=root, name="free", scopes=["read"])
+    theirs, _ = token_issue(principal=system("test"), user=root, name="other", scopes=["read"], tenant=other)
+    bound = bearer("root", tenant=world)
+    for token in (free, theirs):
+        assert bound.delete(f"/api/v1/tokens/{token.key}/").status_code == 404
+    assert not Token.objects.filter(revoked_at__isnull=False).exists()
