@@ -19,8 +19,10 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.db import database_sync_to_async  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
+from django.conf import settings  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
+from portal.bodies import BoundedBodies  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
 
@@ -50,7 +52,7 @@ async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
 
 application = ProtocolTypeRouter(
     {
-        "http": http,
+        "http": BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(routing.urlpatterns))),
         "lifespan": lifespan,
     }

@@ -9,7 +9,6 @@ from django.contrib.auth import authenticate
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import exceptions, serializers
-from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import SimpleRateThrottle
@@ -18,6 +17,7 @@ from rest_framework.views import APIView
 from quota import selectors
 from quota.errors import NotFound, Refused
 from quota.models import Membership, PriorityBand, Quota, Tenant, Token
+from quota.paging import IdPaging
 from quota.permissions import Action, Principal, Role, Scope, require
 from quota.resources import as_mapping
 from quota.services.access import principal_of_user, token_issue, token_revoke, user_named
@@ -41,11 +41,14 @@ class LoginThrottle(SimpleRateThrottle):
         return self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}
 
 
-class Paging(CursorPagination):
-    page_size = 100
-    page_size_query_param = "limit"
-    max_page_size = 1000
-    ordering = "id"
+class QuotaView(APIView):
+    """A view whose path and query name things in PostgreSQL, which has no NUL character."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        for name, value in (*kwargs.items(), *request.query_params.items()):
+            if "\x00" in str(value):
+                raise Refused("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
 
 
 class TokenSerializer(serializers.ModelSerializer):
@@ -80,7 +83,7 @@ IssuedToken = inline_serializer(
 )
 
 
-class LoginView(APIView):
+class LoginView(QuotaView):
     """A token for a user name and a password."""
 
     authentication_classes: list = []
@@ -104,7 +107,7 @@ class LoginView(APIView):
         return _issue(principal, user, given)
 
 
-class TokensView(APIView):
+class TokensView(QuotaView):
     """One's own tokens."""
 
     @extend_schema(responses=TokenSerializer(many=True))
@@ -117,7 +120,7 @@ class TokensView(APIView):
         return _issue(principal_of(request), request.user, given)
 
 
-class TokenView(APIView):
+class TokenView(QuotaView):
     @extend_schema(responses=TokenSerializer)
     def delete(self, request: Request, key: str) -> Response:
         """Revoke a token, at once and for good."""
@@ -132,7 +135,7 @@ class TenantSerializer(serializers.ModelSerializer):
         extra_kwargs = {"name": {"validators": []}, "max_jobs": {"required": False}}
 
 
-class TenantsView(APIView):
+class TenantsView(QuotaView):
     @extend_schema(responses=TenantSerializer(many=True))
     def get(self, request: Request) -> Response:
         """The tenants one may see."""
@@ -154,7 +157,7 @@ class TenantChangeSerializer(serializers.Serializer):
     max_jobs = serializers.IntegerField(min_value=0, required=False)
 
 
-class TenantView(APIView):
+class TenantView(QuotaView):
     @extend_schema(responses=TenantSerializer)
     def get(self, request: Request, tenant: str) -> Response:
         return Response(TenantSerializer(selectors.tenant_named(principal_of(request), tenant)).data)
@@ -179,7 +182,7 @@ class RoleSerializer(serializers.Serializer):
     role = serializers.ChoiceField([role.value for role in Role])
 
 
-class MembersView(APIView):
+class MembersView(QuotaView):
     @extend_schema(responses=MemberSerializer(many=True))
     def get(self, request: Request, tenant: str) -> Response:
         row = selectors.tenant_named(principal_of(request), tenant)
@@ -187,7 +190,7 @@ class MembersView(APIView):
         return _page(self, request, members, MemberSerializer)
 
 
-class MemberView(APIView):
+class MemberView(QuotaView):
     @extend_schema(request=RoleSerializer, responses=MemberSerializer)
     def put(self, request: Request, tenant: str, username: str) -> Response:
         """Give a user a role, or change it."""
@@ -213,7 +216,7 @@ class BandSerializer(serializers.ModelSerializer):
         fields = ["name", "low", "high", "prod", "preempts_within"]
 
 
-class BandsView(APIView):
+class BandsView(QuotaView):
     @extend_schema(responses=BandSerializer(many=True))
     def get(self, request: Request) -> Response:
         """The priority bands, of §2.5 of the paper."""
@@ -243,7 +246,7 @@ class NewGrantSerializer(serializers.Serializer):
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True)
 
 
-class GrantsView(APIView):
+class GrantsView(QuotaView):
     @extend_schema(responses=GrantSerializer(many=True))
     def get(self, request: Request) -> Response:
         return _page(self, request, selectors.grants_visible(principal_of(request)), GrantSerializer)
@@ -258,7 +261,7 @@ class GrantsView(APIView):
         return Response(GrantSerializer(quota).data, status=201)
 
 
-class GrantView(APIView):
+class GrantView(QuotaView):
     @extend_schema(responses=GrantSerializer)
     def delete(self, request: Request, grant: int) -> Response:
         """End a grant now."""
@@ -282,7 +285,7 @@ StandingSerializer = inline_serializer(
 )
 
 
-class StandingView(APIView):
+class StandingView(QuotaView):
     @extend_schema(responses=StandingSerializer)
     def get(self, request: Request) -> Response:
         """Granted and in use, per tenant, cell and band, of the tenants one may see."""
@@ -312,6 +315,6 @@ def _valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any
 def _page(
     view: APIView, request: Request, rows: QuerySet, serializer: type[serializers.Serializer]
 ) -> Response:
-    paging = Paging()
+    paging = IdPaging()
     page = paging.paginate_queryset(rows, request, view=view)
     return paging.get_paginated_response(serializer(page, many=True).data)

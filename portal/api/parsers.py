@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
+from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
 
@@ -17,4 +18,7 @@ class LimitedJSONParser(JSONParser):
         body = parser_context["request"]._request.body
         if len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
             raise RequestDataTooBig
-        return super().parse(io.BytesIO(body), media_type, parser_context)
+        try:
+            return super().parse(io.BytesIO(body), media_type, parser_context)
+        except RecursionError as error:
+            raise ParseError("the JSON is nested too deeply") from error

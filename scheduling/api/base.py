@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, inline_serializer
 from rest_framework import exceptions, serializers
-from rest_framework.pagination import BasePagination, CursorPagination
+from rest_framework.pagination import BasePagination
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,11 +18,10 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
 from quota.errors import Refused
+from quota.paging import MAX_PAGE, PAGE, IdPaging
 from quota.permissions import Principal
 from scheduling import selectors
 from scheduling.models import Cell, Event, Job
-
-PAGE, MAX_PAGE = 100, 1000
 
 DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check everything, change nothing.")
 PAGING = [
@@ -69,16 +68,9 @@ class CellView(APIView):
 
     def page(self, rows: QuerySet, serializer: type[serializers.Serializer], **context: Any) -> Response:
         """One page of rows that are ordered by id."""
-        paging = RowPaging()
+        paging = IdPaging()
         found = paging.paginate_queryset(rows, self.request, view=self)
         return paging.get_paginated_response(serializer(found, many=True, context=context).data)
-
-
-class RowPaging(CursorPagination):
-    page_size = PAGE
-    page_size_query_param = "limit"
-    max_page_size = MAX_PAGE
-    ordering = "id"
 
 
 class EventPaging(BasePagination):

@@ -6,8 +6,9 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.paging import IdPaging
 from scheduling import selectors
-from scheduling.api.base import PAGING, CellView, RowPaging, page_schema
+from scheduling.api.base import PAGING, CellView, page_schema
 from scheduling.api.cells import STATE
 from scheduling.api.serializers import TaskSerializer
 from scheduling.models import Job, Task
@@ -23,7 +24,7 @@ class TasksView(CellView):
         """The tasks of a job, by index."""
         found = self.job(cell, tenant, job)
         rows = selectors.tasks_of(found, state=request.query_params.get("state", ""))
-        paging = RowPaging()
+        paging = IdPaging()
         tasks = paging.paginate_queryset(rows, request, view=self)
         return paging.get_paginated_response(
             TaskSerializer(tasks, many=True, context=_context(found, tasks)).data

@@ -158,7 +158,7 @@ def test_what_is_not_there_is_not_found(ann, cell, path) -> None:
         (f"{WEB}events/?cursor=x", "invalid"), (f"{WEB}events/?limit=0", "invalid"), (f"{WEB}why/?index=-1", "invalid"),
         (f"{WEB}why/?index=99", "not-found"), (f"{WEB}tasks/99999999999999999999/", "not-found"),
         (f"{WEB}tasks/0/logs/?stream=x", "invalid"), (f"{WEB}tasks/0/logs/?offset=x", "invalid"),
-        (f"{WEB}tasks/0/logs/", "no-log"), (f"{JOBS}?cursor=x", "not-found"), (f"{JOBS}ub%00ar/web/", "invalid"),
+        (f"{WEB}tasks/0/logs/", "no-log"), (f"{JOBS}?cursor=x", "invalid"), (f"{JOBS}ub%00ar/web/", "invalid"),
         (f"{JOBS}?tenant=%00", "invalid"), (f"{WEB}update/", "not-found"),
     ],
 )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Pages of a list by cursor, over rows in the order of their ids."""
+
+from __future__ import annotations
+
+from rest_framework import exceptions
+from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.request import Request
+
+from quota.errors import Refused
+
+PAGE, MAX_PAGE = 100, 1000
+
+
+class IdPaging(CursorPagination):
+    """Raises `Refused` for a limit that is out of range, and for a cursor that no page gave."""
+
+    page_size = PAGE
+    page_size_query_param = "limit"
+    max_page_size = MAX_PAGE
+    ordering = "id"
+
+    def get_page_size(self, request: Request) -> int:
+        given = request.query_params.get("limit", "")
+        if not given:
+            return PAGE
+        if not _is_whole(given, digits=4) or not 1 <= int(given) <= MAX_PAGE:
+            raise Refused(
+                "invalid",
+                f"limit: {given[:50]!r}; give 1 to {MAX_PAGE}",
+                fields={"limit": f"1 to {MAX_PAGE}"},
+            )
+        return int(given)
+
+    def decode_cursor(self, request: Request) -> Cursor | None:
+        try:
+            cursor = super().decode_cursor(request)
+        except exceptions.NotFound as error:
+            raise _no_cursor(request) from error
+        if cursor is not None and cursor.position is not None and not _is_whole(cursor.position, digits=18):
+            raise _no_cursor(request)
+        return cursor
+
+
+def _is_whole(text: str, *, digits: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= digits
+
+
+def _no_cursor(request: Request) -> Refused:
+    given = request.query_params.get("cursor", "")
+    return Refused("invalid", f"cursor: {given[:50]!r}; take it from `next`", fields={"cursor": "malformed"})
