@@ -75,7 +75,8 @@ clean:
 
 $(VENV)/.packages: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
-	@test -x $(BIN)/python -a -x $(BIN)/pip || { echo "Installing into $(VENV) …"; \
+	@echo "Installing packages into $(VENV) …"
+	@test -x $(BIN)/python -a -x $(BIN)/pip || { \
 		$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }; }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
 		--require-hashes -r requirements.lock
