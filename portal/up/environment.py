@@ -19,7 +19,10 @@ _TUNABLE = (
     "BORG_LOG_LEVEL",
 )
 # Options of the Borglet's, such as BORGLET_CAPACITY; where it lives and dials is not theirs to say.
-_BORGLET = ("BORGLET_CAPACITY", "BORGLET_RACK", "BORGLET_PLATFORM", "BORGLET_POWER_DOMAIN", "BORGLET_PORT_")
+_BORGLET = (
+    *("BORGLET_CAPACITY", "BORGLET_RACK", "BORGLET_PLATFORM", "BORGLET_POWER_DOMAIN", "BORGLET_ATTRIBUTES"),
+    *("BORGLET_PORT_", "BORGLET_TASK_USER"),
+)
 
 
 def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:

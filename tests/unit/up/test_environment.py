@@ -1,7 +1,11 @@
+import re
+from pathlib import Path
+
 from portal.settings.environment import SETTINGS
 from portal.up.environment import environment, machine_environment
 from portal.up.options import Options
 
+_BORGLET_ENV = Path(__file__).parents[3] / "deploy" / "systemd" / "borglet.env"
 _OPTIONS = Options.read({"BORG_HOME": "/srv/borg", "PORT": "8100", "BORG_ZONE": "example.org"})
 
 
@@ -36,3 +40,10 @@ def test_a_machine_learns_no_address_and_no_key_of_the_server() -> None:
     assert {name for name in env if name.startswith("BORG_")} == {"BORG_HOME", "BORG_LOG_LEVEL"}
     assert env["PATH"] == "/bin"
     assert env["BORGLET_CAPACITY"] == "cpu=2"
+
+
+def test_what_a_borglet_may_be_told_reaches_the_one_of_make_up() -> None:
+    optional = set(re.findall(r"^#(BORGLET_\w+)=", _BORGLET_ENV.read_text(), re.MULTILINE))
+    assert "BORGLET_TASK_USER" in optional
+    env = machine_environment(_OPTIONS, dict.fromkeys(optional, "1"))
+    assert optional - {"BORGLET_HOSTNAME"} <= set(env)  # the name is an option of `make up` itself
