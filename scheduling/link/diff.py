@@ -124,9 +124,9 @@ def compare(view: View, report: Report) -> Changes:
             _compare_running(view, key, expected, task, changes)
         elif key in view.stop:
             if task.phase is Phase.ENDED:
-                changes.gone.append(Gone(view.stop.pop(key), key.incarnation, exit_json(task.exit)))
+                changes.gone.append(Gone(view.stop.pop(key), key.incarnation, exit_json(storable(task.exit))))
         elif task.phase is not Phase.ENDED:
-            strangers.append(Stranger(key, task.name, task.quarantined))
+            strangers.append(Stranger(key, storable_text(task.name), task.quarantined))
     if acknowledged:
         _compare_missing(view, here, changes)
         if (keys := frozenset(str(stranger.key) for stranger in strangers)) != view.quarantine:
@@ -144,7 +144,7 @@ def _compare_running(
             Over(
                 expected.task_id,
                 key.incarnation,
-                task.exit or Exit(EndCause.START_FAILED, 0.0, detail="ended without saying why"),
+                storable(task.exit) or Exit(EndCause.START_FAILED, 0.0, detail="ended without saying why"),
                 task.restarts,
                 expected.restart_on,
                 expected.max_moves,
@@ -169,7 +169,7 @@ def _compare_running(
             task.health.value,
             up,
             task.restarts,
-            exit_json(task.exit) if mark != expected.exit else None,
+            exit_json(storable(task.exit)) if mark != expected.exit else None,
         )
     )
     expected.phase, expected.health, expected.up = task.phase.value, task.health.value, up
@@ -234,6 +234,18 @@ def describe(exit_: Exit) -> str:
     if exit_.cause not in (EndCause.EXITED, EndCause.SIGNALED):
         text = f"{exit_.cause.value.replace('-', ' ')}, {text}"
     return f"{text}: {exit_.detail}" if exit_.detail else text
+
+
+def storable(exit_: Exit | None) -> Exit | None:
+    """A task may make its Borglet say anything."""
+    if exit_ is None or "\x00" not in exit_.detail:
+        return exit_
+    return msgspec.structs.replace(exit_, detail=storable_text(exit_.detail))
+
+
+def storable_text(text: str) -> str:
+    """PostgreSQL has no NUL character, in texts or in JSON; one must not keep a machine's news from being written."""
+    return text.replace("\x00", "\ufffd")
 
 
 def exit_json(exit_: Exit | None) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from quota.permissions import system
 from scheduling import journal
 from scheduling.core.requirement import MAX_TASKS, split_task_id
 from scheduling.journal import Entry
-from scheduling.link.diff import Changes, Stranger, exit_json, judge
+from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_text
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.services import transitions
@@ -135,8 +135,8 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
             " RETURNING m.id, m.session",
             [
                 welcome,
-                [hellos[machine].boot_id[:64] for machine in welcome],
-                [hellos[machine].software[:64] for machine in welcome],
+                [storable_text(hellos[machine].boot_id[:64]) for machine in welcome],
+                [storable_text(hellos[machine].software[:64]) for machine in welcome],
             ],
         )
         return refused | dict(cursor.fetchall())
