@@ -10,7 +10,7 @@ import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
 
-_SAFE_ID = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
+_SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMiddleware:
@@ -35,7 +35,7 @@ class RequestMiddleware:
 
     def _begin(self, request: HttpRequest) -> None:
         given = request.headers.get("X-Request-ID", "")
-        request.borg_request_id = given if _SAFE_ID.match(given) else uuid.uuid4().hex
+        request.borg_request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request.borg_request_id)
 
