@@ -115,10 +115,11 @@ def _follow(ours: Context, job: Job, index: int, stream: str) -> None:
         over, text = task["state"] == "dead", ""
         try:
             chunk = _chunk(ours, job, index, stream, offset)
-            offset, text = chunk["end"], chunk["text"]
             now = ours.client.get(f"{job.path}tasks/{index}/")
-            if now["incarnation"] != task["incarnation"]:
-                offset = 0  # it has a log of its own
+            if now["incarnation"] == task["incarnation"]:
+                offset, text = chunk["end"], chunk["text"]
+            else:
+                offset = 0  # of a log of its own; whose part this is can't be told
             task, patient_until = now, time.monotonic() + _PATIENCE_S
         except Failed as trouble:
             waits = trouble.code in _NO_LOG_YET and not over

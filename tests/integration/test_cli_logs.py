@@ -1,0 +1,60 @@
+"""`borgctl logs` of a real process: through the web process, Redis, a link shard and a Borglet."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+
+import pytest
+
+from quota.models import Tenant
+from scheduling import journal
+from scheduling.core.requirement import task_id
+from scheduling.models import Machine
+from scheduling.services import transitions
+from scheduling.services.joining import join_token_issue
+from scheduling.services.transitions import Ending
+from tests.integration import cli_world, portal_server, rows
+from tests.integration.cli_world import BORGCTL
+from tests.integration.link_world import a_job, place, running_link, task, until
+from tests.integration.test_link_borglet import Borglet
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
+    tmp_path.chmod(0o711)
+    go = tmp_path / "go"
+    go.mkdir(mode=0o777)
+    go.chmod(0o777)
+    cell = rows.a_cell()
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(running_link())
+        url = stack.enter_context(portal_server.running(tmp_path / "log"))
+        borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link)))
+        borglet.start(join_token_issue(principal=rows.ME, cell=cell))
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        waiting = (
+            f"echo hello; echo oops >&2; while [ ! -e {go}/on ]; do sleep 0.05; done; echo bye; sleep 60"
+        )
+        job = a_job(cell, command=["sh", "-c", waiting], limit={"cpu": "100m", "ram": "64Mi"})
+        ann = cli_world.of(tmp_path, url, "ann", tenant=Tenant.objects.get())
+        following = stack.enter_context(
+            subprocess.Popen(
+                [BORGCTL, "logs", "jfoo/0", "-f"], env=ann.environment, stdout=subprocess.PIPE, text=True
+            )
+        )
+        stack.callback(following.kill)
+        assert ann.failing("logs", "jfoo/0")[1]["code"] == "no-log"
+        place(job, Machine.objects.get().id)
+        until(lambda: task(job).up, seconds=15, what="up")
+        assert ann.out("logs", "jfoo/0") == "hello\n"
+        assert ann.out("logs", "jfoo/0", "--stderr") == "oops\n"
+        assert following.stdout is not None
+        assert following.stdout.readline() == "hello\n"
+        (go / "on").touch()
+        assert following.stdout.readline() == "bye\n"
+        with journal.write(cell.id, rows.ME) as entry:
+            transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
+        assert following.communicate(timeout=30)[0] == ""
+        assert following.returncode == 0

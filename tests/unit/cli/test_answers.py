@@ -1,0 +1,163 @@
+"""What borgctl makes of answers that no portal should give: told in a sentence, with status 1, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+BORGCTL = str(Path(sys.executable).with_name("borgctl"))
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with whatever the test says, and remembers what it was asked."""
+
+    answers: Callable[[str], Answer]
+    asked: list[tuple[str, str, str | None]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, Server)
+        server.asked.append((self.command, self.path, self.headers["Authorization"]))
+        status, headers, body = server.answers(self.path)
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 - http.server's spelling
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.asked = []
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": "/nonexistent", "BORG_URL": f"http://127.0.0.1:{server.server_port}",
+        "BORG_CELL": "cc", "BORG_TENANT": "ubar", "BORG_TOKEN": "secret", "http_proxy": "http://127.0.0.1:1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [BORGCTL, *words], env=environment, capture_output=True, text=True, timeout=30, check=False, cwd="/"
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    "answer, told",
+    [
+        ((500, {"X-Request-ID": "r-77"}, b"<h1>"), "500 Internal Server Error; its log says more about request r-77"),
+        ((502, {}, b""), "answered 502 Bad Gateway"),
+        ((503, {}, b"[1]"), "answered 503 Service Unavailable"),
+        ((404, {}, b'{"detail": "Not found."}'), "answered 404 Not Found"),
+        ((422, {}, b'{"code": "invalid", "detail": "x: bad", "fields": ["x"]}'), "answered 422"),
+        ((422, {}, b'{"code": "a", "detail": "x: bad", "fields": {"x": "bad", "y": "worse"}}'), "x: bad\n  y: worse"),
+        ((301, {"Location": "https://elsewhere/"}, b""), "it is at https://elsewhere/; put that into the profile"),
+        ((200, {}, b"<html>"), "answered with something else than JSON; is it a Borg Portal?"),
+        ((200, {}, b"\xff"), "answered with something else than JSON"),
+        ((200, {}, b'{"next": null}'), "answered with no list"),
+        ((200, {}, b"[]"), "answered with no list"),
+        ((204, {}, b""), "answered with no list"),
+        ((200, {"Content-Length": "99"}, b"{"), "can't reach the portal at http://127.0.0.1"),
+        ((401, {}, b'{"code": "not-authenticated", "detail": "No token."}'), "No token. Sign in with `borgctl login`."),
+    ],
+)  # fmt: skip
+def test_an_odd_answer_is_told(server: Server, answer: Answer, told: str) -> None:
+    server.answers = lambda path: answer
+    if "Content-Length" in answer[1]:  # cut: the connection ends before the body does
+        server.RequestHandlerClass.protocol_version = "HTTP/1.0"
+    done = borgctl(server, "cells")
+    assert (done.returncode, done.stdout) == (1, ""), done
+    assert told in done.stderr
+    assert json.loads(borgctl(server, "cells", "--json").stdout)["code"]
+
+
+def test_pages_are_followed_by_their_place_and_the_token_stays_with_the_portal(server: Server) -> None:
+    def answers(path: str) -> Answer:
+        row = {"name": "b" if "cursor" in path else "a", "cluster": "", "site": "", "revision": 1}
+        next_page = (
+            None if "cursor" in path else "http://internal.example:81/api/v1/cells/?cursor=a%3D%3D&limit=1"
+        )
+        return 200, {}, json.dumps({"results": [row], "next": next_page}).encode()
+
+    server.answers = answers
+    done = borgctl(server, "cells", "--json")
+    assert [row["name"] for row in json.loads(done.stdout)] == ["a", "b"]
+    assert server.asked == [
+        ("GET", "/api/v1/cells/", "Bearer secret"),
+        ("GET", "/api/v1/cells/?cursor=a%3D%3D&limit=1", "Bearer secret"),
+    ]
+
+
+def test_a_following_goes_on_through_troubles_and_a_new_incarnation_until_the_end(server: Server) -> None:
+    first = {"offset": 0, "end": 4, "text": "one\n"}
+    logs = iter(
+        [
+            (409, {"code": "no-log", "detail": "has not run yet"}),
+            (200, first),  # it was placed in between: asked for again
+            (200, first),
+            (503, {"code": "machine-not-connected", "detail": "away"}),
+            (200, {"offset": 4, "end": 4, "text": ""}),
+            (200, {"offset": 0, "end": 5, "text": "\x1b[1mtwo"}),
+            (200, {"offset": 5, "end": 10, "text": "three"}),
+            (200, {"offset": 10, "end": 10, "text": ""}),
+        ]
+    )
+    waits, runs, moved, ended = ("pending", 0), ("running", 1), ("running", 2), ("dead", 2)
+    tasks = iter([waits, waits, runs, runs, moved, moved, ended, ended])
+
+    def answers(path: str) -> Answer:
+        if "/logs/" in path:
+            status, body = next(logs)
+        else:
+            state, incarnation = next(tasks)
+            status, body = 200, {"state": state, "incarnation": incarnation}
+        return status, {}, json.dumps(body).encode()
+
+    server.answers = answers
+    done = borgctl(server, "logs", "web/0", "-f")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one\n\x1b[1mtwothree", "")
+    offsets = [
+        path.partition("offset=")[2].partition("&")[0] for _, path, _ in server.asked if "/logs/" in path
+    ]
+    assert offsets == ["-65536", "-65536", "0", "4", "4", "0", "5", "10"]
+
+
+def test_following_with_json_is_a_document_a_line(server: Server) -> None:
+    texts = iter(["a\n", "b\n", ""])
+
+    def answers(path: str) -> Answer:
+        body = {"text": next(texts), "end": 1} if "/logs/" in path else {"state": "dead", "incarnation": 1}
+        return 200, {}, json.dumps(body).encode()
+
+    server.answers = answers
+    lines = borgctl(server, "logs", "web/0", "-f", "--json").stdout.splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["a\n", "b\n"]
+
+
+def test_following_what_does_not_exist_ends_at_once(server: Server) -> None:
+    server.answers = lambda path: (404, {}, b'{"code": "not-found", "detail": "no job"}')
+    assert borgctl(server, "logs", "web/0", "-f").returncode == 1
+    assert len(server.asked) == 1
