@@ -185,9 +185,10 @@ def job_kill(
         with journal.write(job.cell_id, principal) as entry:
             # Who lives is asked under the lock: an update may add tasks until it has ended.
             living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
-            if indexes is None and living:
+            if indexes is None:
                 updates.update_close(entry, job.id, "the job is being killed")
             ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in living])
+            transitions.jobs_end_if_over(entry, [job.id])
         killed += len(ended)
         if len(living) < journal.CHUNK:
             return killed

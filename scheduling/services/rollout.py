@@ -281,3 +281,4 @@ def _end(entry: Entry, update: Update, how: str, detail: str) -> None:
     update.state, update.detail, update.ended_at = how, detail, entry.time
     update.save(update_fields=["state", "detail", "ended_at"])
     entry.append(events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=how, detail=detail))
+    transitions.jobs_end_if_over(entry, [update.job_id])

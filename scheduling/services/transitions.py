@@ -469,11 +469,28 @@ class _Counts:
                 [ids, *columns],
             )
             over = [job for job, state, all_dead in cursor.fetchall() if all_dead and state != JobState.DEAD]
-        if over:
-            jobs_end(entry, over)
+        jobs_end_if_over(entry, over)
 
     def _row(self, job_id: int) -> list[int]:
         return self._jobs.setdefault(job_id, [0, 0, 0, 0, 0])
+
+
+def jobs_end_if_over(entry: Entry, job_ids: Sequence[int]) -> None:
+    """End those of the jobs whose tasks are all dead, unless an open update has tasks to add to them."""
+    if not job_ids:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT j.id FROM scheduling_job AS j WHERE j.id = ANY(%s) AND j.state <> 'dead'"
+            " AND j.tasks_total = j.tasks_dead AND NOT EXISTS (SELECT FROM scheduling_update AS u"
+            " JOIN scheduling_jobspec AS s ON s.job_id = u.job_id AND s.version = u.to_version"
+            " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total)"
+            " ORDER BY j.id",
+            [list(job_ids)],
+        )
+        over = [job for (job,) in cursor.fetchall()]
+    if over:
+        jobs_end(entry, over)
 
 
 def jobs_end(entry: Entry, job_ids: Sequence[int]) -> None:

@@ -305,3 +305,46 @@ def test_a_plan_tells_what_would_happen(cell, tenant, ann, job) -> None:
     assert plan(world.a_file(tasks=1)).tasks["removed"].ranges == ((1, 2),)
     assert plan(world.with_task(limit={"cpu": 30})).problem.code == "quota-exceeded"
     assert journal.newest(cell.id) == revision
+
+
+def with_more_to_come(cell, ann, machine) -> Job:
+    """A job of three tasks of which one is made, and ends: large submissions are made in parts."""
+    job = world.submit(ann, cell, world.a_file("parts", tasks=1, priority=0))
+    world.bring_up(job, machine)
+    whole = world.read(cell, world.a_file("parts", tasks=3, priority=0))
+    JobSpec.objects.filter(job=job).update(spec=whole.to_json(), digest=whole.digest())
+    Job.objects.filter(pk=job.pk).update(requested=list(whole.total()))
+    with journal.write(cell.id, rows.ME) as entry:
+        updates.update_open(entry, job, from_version=0, to_spec=whole, actor="ann")
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "finished", 1, gone=True)])
+    job.refresh_from_db()
+    return job
+
+
+def test_a_job_goes_on_whose_first_tasks_end_before_the_others_are_made(cell, machine, ann) -> None:
+    job = with_more_to_come(cell, ann, machine)
+    assert job.state == "running"
+    assert validate(cell.id) == []
+    updates.updates_advance(cell.id)
+    job.refresh_from_db()
+    assert (job.state, job.tasks_total, job.tasks_pending, job.tasks_dead) == ("running", 3, 2, 1)
+    assert Update.objects.get(job=job).state == Update.DONE
+    jobs.job_kill(principal=ann, job=job)
+    job.refresh_from_db()
+    assert job.state == "dead"
+
+
+def test_a_job_that_shrinks_to_what_has_ended_has_ended(cell, machine, ann) -> None:
+    job = with_more_to_come(cell, ann, machine)
+    update(ann, job, world.a_file("parts", tasks=1, priority=0))
+    job.refresh_from_db()
+    assert (job.state, job.outcome) == ("dead", "finished")
+
+
+def test_a_job_of_which_nothing_lives_is_killed_before_the_rest_is_made(cell, machine, ann) -> None:
+    job = with_more_to_come(cell, ann, machine)
+    jobs.job_kill(principal=ann, job=job)
+    updates.updates_advance(cell.id)
+    job.refresh_from_db()
+    assert (job.state, job.tasks_total) == ("dead", 1)
