@@ -1,7 +1,7 @@
 """Whatever is sent, a clear error names the field, and nothing changes: no row, no revision, no token used.
 
 In this process for most; through the real web process where the server itself decides (bodies, bytes on the wire).
-What machines send is in `test_link.py` (wrong secret, older history, truncated message) and `test_join.py`.
+More of what machines send is in `test_link.py` and `test_join.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ import pytest
 from django.apps import apps
 from django.core.cache import cache
 from django.test import Client
+from websockets.exceptions import InvalidStatus
 
+from borglet.messages import Health, Phase, Refusal, TaskKey, TaskReport
 from quota.models import Token
 from quota.permissions import Scope, system
 from quota.services.access import token_issue
 from scheduling import journal
+from scheduling.services.joining import join_token_issue
 from tests.integration import portal_server, rows, world
+from tests.integration.link_world import Played, running_link
 
 pytestmark = pytest.mark.django_db
 # The real server reads what is committed.
@@ -427,3 +431,37 @@ def test_bytes_that_are_no_text_reach_the_real_server_and_change_nothing(wire, c
         assert (answered[0], answered[1]) == (status, "application/problem+json"), (path, body[:60], answered)
     assert wire.post(JOBS, b"a: 1", **{"Content-Type": "text/yaml"})[0] == 415
     assert (_rows(), journal.newest(cell.id)) == (before, revision)
+
+
+@committed
+def test_a_machine_that_lies_or_stammers_changes_nothing(cell) -> None:
+    """A wrong secret, a token used before, half a request, half a message, a report of a history that is over."""
+    with running_link() as link, link.machine(cell) as machine:
+        poll = machine.poll_with_desired()
+        machine.report(poll)
+        token = join_token_issue(principal=rows.ME, cell=cell)
+        assert link.join(token, "m2")[0] == 200
+        before, revision = _rows(), journal.newest(cell.id)
+        for hostname in ("m1", "m2", "nobody"):
+            with pytest.raises(InvalidStatus) as caught:
+                link.dial(hostname, "wrong")
+            assert caught.value.response.status_code == 401
+        for status, problem, field in (
+            (*link.join(token, "m3"), "token"),
+            (*link.join("nonsense", "m3"), "token"),
+            (*link.request("POST", "/join", b'{"token": "t", "hos'), "body"),
+        ):
+            assert status in (403, 422)
+            assert list(problem["fields"]) == [field]
+        stranger = TaskReport(TaskKey("f" * 32, 0, 1), "cc/ubar/none/0", Phase.UP, Health.UNKNOWN)
+        machine.report(machine.poll(), stranger, history_id="0" * 32)
+        machine.socket.send('{"type":"report","session":1,"seq')
+        refusals = [(answer.code, answer.field) for answer in (_refusal(machine), _refusal(machine))]
+        assert refusals == [("other-history", "history_id"), ("malformed", "message")]
+        assert (_rows(), journal.newest(cell.id)) == (before, revision)
+
+
+def _refusal(machine: Played) -> Refusal:
+    while not isinstance(answer := machine.receive(), Refusal):
+        pass
+    return answer
