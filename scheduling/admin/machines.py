@@ -15,7 +15,7 @@ from quota.admin import FactsAdmin, principal_of, vector_text
 from scheduling.admin.acting import act_with_reason
 from scheduling.core.states import MachineStatus
 from scheduling.models import Machine
-from scheduling.services.machines import machine_drain, machine_remove, machine_undrain
+from scheduling.services.machines import machine_drain, machine_remove, machine_undrain, quarantine_release
 
 
 class MachineAdmin(FactsAdmin):
@@ -31,7 +31,7 @@ class MachineAdmin(FactsAdmin):
         "power_domain", "attributes", "port_low", "port_high", "session", "boot_id", "software", "quarantined",
         "joined_at",
     ]  # fmt: skip
-    actions = ["drain", "undrain", "remove"]
+    actions = ["drain", "undrain", "quarantine_stop", "quarantine_keep", "remove"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Machine]:
         return super().get_queryset(request).annotate(tasks_there=Count("tasks"))
@@ -84,6 +84,27 @@ class MachineAdmin(FactsAdmin):
             act=lambda row, reason: machine_undrain(principal=principal, machine=row, reason=reason),
         )
 
+    def quarantine_stop(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
+        warning = _("What they run and this cell's history does not know is stopped, with its notice.")
+        return self._release(request, rows, "stop", _("Stop what is in quarantine"), warning)
+
+    def quarantine_keep(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
+        warning = _("What they run and this cell's history does not know goes on, unmanaged.")
+        return self._release(request, rows, "keep", _("Keep what is in quarantine"), warning)
+
+    def _release(
+        self, request: HttpRequest, rows: QuerySet[Machine], action: str, title: str, warning: str
+    ) -> HttpResponse | None:
+        principal = principal_of(request)
+
+        def act(row: Machine, reason: str) -> None:
+            undecided = [item["key"] for item in row.quarantined if not item.get("release")]
+            quarantine_release(principal=principal, machine=row, keys=undecided, action=action)
+
+        return act_with_reason(
+            self, request, rows, action=f"quarantine_{action}", title=title, warning=warning, act=act
+        )
+
     def remove(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -98,4 +119,6 @@ class MachineAdmin(FactsAdmin):
 
     drain.short_description = gettext_lazy("Drain")
     undrain.short_description = gettext_lazy("Undrain")
+    quarantine_stop.short_description = gettext_lazy("Quarantine: stop")
+    quarantine_keep.short_description = gettext_lazy("Quarantine: keep")
     remove.short_description = gettext_lazy("Remove for good")

@@ -270,3 +270,13 @@ def test_accounts_and_the_clock_have_pages(sre, world) -> None:
         assert sre.get(reverse(f"admin:{page}_add")).status_code == 200, page
     user = get_user_model().objects.get(username="viewer")
     assert sre.get(reverse("admin:auth_user_change", args=[user.pk])).status_code == 200
+
+
+@pytest.mark.parametrize("action, release", [("quarantine_stop", "stop"), ("quarantine_keep", "keep")])
+def test_an_sre_decides_about_what_is_in_quarantine(sre, world, action: str, release: str) -> None:
+    stranger = {"key": f"{'a' * 32}/0/1", "name": "cc/ubar/old/0", "since": 1.0}
+    world.machine.quarantined = [stranger]
+    world.machine.save(update_fields=["quarantined"])
+    act(sre, "scheduling_machine", action, world.machine, reason="it is from before the restore")
+    world.machine.refresh_from_db()
+    assert world.machine.quarantined == [{**stranger, "release": release}]
