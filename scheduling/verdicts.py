@@ -10,11 +10,15 @@ from scheduling.core.reasons import Why
 
 
 def store(cell_id: int, plan: Plan) -> None:
-    """Replace the cell's verdicts by the plan's. Two statements, whatever the number of jobs."""
+    """Replace the cell's verdicts by the plan's. Two statements, whatever the number of jobs.
+
+    A class may hold tasks of thousands of jobs, of many tenants: each job hears of its own.
+    """
     by_job: dict[int, list[Why]] = {}
     for why in plan.unplaced:
-        for job_id, _ in why.tasks:
-            by_job.setdefault(job_id, []).append(why)
+        for job_id, number in why.tasks:
+            own = msgspec.structs.replace(why, tasks=((job_id, number),))
+            by_job.setdefault(job_id, []).append(own)
     jobs = sorted(by_job)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
