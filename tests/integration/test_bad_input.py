@@ -436,27 +436,27 @@ def test_bytes_that_are_no_text_reach_the_real_server_and_change_nothing(wire, c
 @committed
 def test_a_machine_that_lies_or_stammers_changes_nothing(cell) -> None:
     """A wrong secret, a token used before, half a request, half a message, a report of a history that is over."""
-    with running_link() as link, link.machine(cell) as machine:
-        poll = machine.poll_with_desired()
-        machine.report(poll)
+    with running_link() as link, link.machine(cell) as liar, link.machine(cell, "m2") as stammerer:
+        for machine in (liar, stammerer):
+            machine.report(machine.poll_with_desired())
         token = join_token_issue(principal=rows.ME, cell=cell)
-        assert link.join(token, "m2")[0] == 200
+        assert link.join(token, "m3")[0] == 200
         before, revision = _rows(), journal.newest(cell.id)
         for hostname in ("m1", "m2", "nobody"):
             with pytest.raises(InvalidStatus) as caught:
                 link.dial(hostname, "wrong")
             assert caught.value.response.status_code == 401
         for status, problem, field in (
-            (*link.join(token, "m3"), "token"),
-            (*link.join("nonsense", "m3"), "token"),
+            (*link.join(token, "m4"), "token"),
+            (*link.join("nonsense", "m4"), "token"),
             (*link.request("POST", "/join", b'{"token": "t", "hos'), "body"),
         ):
             assert status in (403, 422)
             assert list(problem["fields"]) == [field]
         stranger = TaskReport(TaskKey("f" * 32, 0, 1), "cc/ubar/none/0", Phase.UP, Health.UNKNOWN)
-        machine.report(machine.poll(), stranger, history_id="0" * 32)
-        machine.socket.send('{"type":"report","session":1,"seq')
-        refusals = [(answer.code, answer.field) for answer in (_refusal(machine), _refusal(machine))]
+        liar.report(liar.poll(), stranger, history_id="0" * 32)
+        stammerer.socket.send('{"type":"report","session":1,"seq')
+        refusals = [(answer.code, answer.field) for answer in (_refusal(liar), _refusal(stammerer))]
         assert refusals == [("other-history", "history_id"), ("malformed", "message")]
         assert (_rows(), journal.newest(cell.id)) == (before, revision)
 
