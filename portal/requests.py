@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -27,11 +27,11 @@ class RequestMiddleware:
         if iscoroutinefunction(self):
             return self._handle(request)
         self._begin(request)
-        return self._end(request, self.get_response(request))
+        return self._end(request, _unreadable(request) or self.get_response(request))
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         self._begin(request)
-        return self._end(request, await self.get_response(request))
+        return self._end(request, _unreadable(request) or await self.get_response(request))
 
     def _begin(self, request: HttpRequest) -> None:
         given = request.headers.get("X-Request-ID", "")
@@ -42,3 +42,14 @@ class RequestMiddleware:
     def _end(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         response["X-Request-ID"] = request.borg_request_id
         return response
+
+
+def _unreadable(request: HttpRequest) -> HttpResponse | None:
+    """PostgreSQL has no NUL character, so no page has a name with one. The API names the field by itself."""
+    if request.path.startswith(("/api/", "/bns/")):
+        return None
+    if "\x00" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
+        return HttpResponseBadRequest(
+            "The address holds a NUL character; leave it out.\n", content_type="text/plain"
+        )
+    return None

@@ -129,6 +129,7 @@ class Up:
             admin_token=self.generated["sre"]["token"],
             tenant=TENANT,
             tenant_token=self.generated["demo"]["token"],
+            before=self.home.client.read_text() if self.home.client.exists() else "",
         )
         write_private(self.home.client, text)
         return joins

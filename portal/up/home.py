@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import shutil
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,10 +157,30 @@ class Home:
 
 
 def client_toml(
-    *, url: str, cell: str, zone: str, dns: str, admin_token: str, tenant: str, tenant_token: str
+    *,
+    url: str,
+    cell: str,
+    zone: str,
+    dns: str,
+    admin_token: str,
+    tenant: str,
+    tenant_token: str,
+    before: str = "",
 ) -> str:
-    """What borgctl finds in `BORG_HOME/client.toml`."""
+    """What borgctl finds in `BORG_HOME/client.toml`. Profiles that `borgctl login` added to `before` stay."""
     text = json.dumps  # a JSON string of these characters is a TOML string
+    old = tomllib.loads(before)
+    others = {name: entry for name, entry in old.get("profiles", {}).items() if name not in ("admin", "demo")}
+    default = old.get("default_profile") if old.get("default_profile") in (*others, "admin") else "demo"
+    kept = [
+        line
+        for name, entry in sorted(others.items())
+        for line in (
+            f"[profiles.{text(name)}]",
+            *(f"{key} = {text(value)}" for key, value in entry.items()),
+            "",
+        )
+    ]
     return "\n".join(
         [
             "# Written at each start of Borg Portal. Keep it private: it holds tokens.",
@@ -167,7 +188,7 @@ def client_toml(
             f"cell = {text(cell)}",
             f"zone = {text(zone)}",
             f"dns = {text(dns)}",
-            'default_profile = "demo"',
+            f"default_profile = {text(default)}",
             "",
             "[profiles.admin]",
             f"token = {text(admin_token)}",
@@ -176,6 +197,7 @@ def client_toml(
             f"token = {text(tenant_token)}",
             f"tenant = {text(tenant)}",
             "",
+            *kept,
         ]
     )
 

@@ -465,3 +465,10 @@ def _refusal(machine: Played) -> Refusal:
     while not isinstance(answer := machine.receive(), Refusal):
         pass
     return answer
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("address", ["/cells/c%00/", "/jobs/?state=%00", "/admin/scheduling/job/?q=%00"])
+def test_a_page_whose_address_holds_a_nul_is_refused_in_words(address: str) -> None:
+    answer = Client().get(address)
+    assert (answer.status_code, "NUL" in answer.text) == (400, True)

@@ -110,4 +110,4 @@ def test_a_master_that_knows_a_lost_history_reads_the_rows_anew() -> None:
     master.tick()
     assert master.state is not None
     assert master.state.revision == journal.newest(cell.id)
-    assert job.id not in master.state.jobs
+    assert job.id not in master.state.tasks.jobs

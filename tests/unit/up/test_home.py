@@ -96,3 +96,14 @@ def test_client_toml_is_what_borgctl_reads() -> None:
     assert read["url"] == "http://127.0.0.1:8000"
     assert read["profiles"] == {"admin": {"token": 'a"b'}, "demo": {"token": "t", "tenant": "demo"}}
     assert read["default_profile"] == "demo"
+
+
+def test_profiles_of_borgctl_login_outlive_a_start() -> None:
+    facts = {"url": "u", "cell": "dev", "zone": "z", "dns": "d", "tenant": "demo"}
+    first = client_toml(**facts, admin_token="a1", tenant_token="d1")
+    signed_in = first.replace('default_profile = "demo"', 'default_profile = "ann"')
+    signed_in += '[profiles.ann]\ntoken = "borg_x"\ntenant = "ubar"\n'
+    second = tomllib.loads(client_toml(**facts, admin_token="a2", tenant_token="d2", before=signed_in))
+    assert second["default_profile"] == "ann"
+    assert second["profiles"]["ann"] == {"token": "borg_x", "tenant": "ubar"}
+    assert second["profiles"]["admin"]["token"] == "a2"
