@@ -19,6 +19,7 @@ from quota.errors import NotFound, Refused
 from quota.models import Membership, PriorityBand, Quota, Tenant, Token
 from quota.paging import IdPaging
 from quota.permissions import Action, Principal, Role, Scope, require
+from quota.rehearsal import RehearsedView, dry_run
 from quota.resources import as_mapping
 from quota.services.access import principal_of_user, token_issue, token_revoke, user_named
 from quota.services.grants import quota_end, quota_grant
@@ -41,7 +42,7 @@ class LoginThrottle(SimpleRateThrottle):
         return self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}
 
 
-class QuotaView(APIView):
+class QuotaView(RehearsedView):
     """A view whose path and query name things in PostgreSQL, which has no NUL character."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -104,7 +105,7 @@ class LoginView(QuotaView):
                 status=403,
             )
         principal = principal_of_user(user, request_id=request._request.borg_request_id)
-        return _issue(principal, user, given)
+        return _issue(request, principal, user, given)
 
 
 class TokensView(QuotaView):
@@ -117,7 +118,7 @@ class TokensView(QuotaView):
     @extend_schema(request=NewTokenSerializer, responses={201: IssuedToken})
     def post(self, request: Request) -> Response:
         given = _valid(NewTokenSerializer, request.data)
-        return _issue(principal_of(request), request.user, given)
+        return _issue(request, principal_of(request), request.user, given)
 
 
 class TokenView(QuotaView):
@@ -292,13 +293,15 @@ class StandingView(QuotaView):
         return Response([standing.as_json() for standing in selectors.standings(principal_of(request))])
 
 
-def _issue(principal: Principal, user: Any, given: dict[str, Any]) -> Response:
+def _issue(request: Request, principal: Principal, user: Any, given: dict[str, Any]) -> Response:
     tenant = selectors.tenant_named(principal, given["tenant"]) if given.get("tenant") else None
     token, secret = token_issue(
         principal=principal, user=user, name=given["name"], scopes=given["scopes"], tenant=tenant,
         expires_at=given.get("expires_at"),
     )  # fmt: skip
-    return Response({"secret": secret, "token": TokenSerializer(token).data}, status=201)
+    return Response(
+        {"secret": "" if dry_run(request) else secret, "token": TokenSerializer(token).data}, status=201
+    )
 
 
 def _valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import typer
 
 from portal.cli import context, output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Context
+from portal.cli.context import CellOption, Context, DryRun
 from portal.cli.failure import bad_usage
 from portal.cli.output import quantity
 
@@ -83,9 +83,10 @@ def machine_drain(
     hostname: Hostname,
     reason: Annotated[str, typer.Option(help="Why; others will ask.")],
     cell: CellOption = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Send the tasks of a machine elsewhere and give it no new ones."""
-    _say_state(ctx, cell, hostname, "drain", reason)
+    _say_state(ctx, cell, hostname, "drain", reason, dry_run=dry_run)
 
 
 @machine.command("undrain")
@@ -94,9 +95,10 @@ def machine_undrain(
     hostname: Hostname,
     reason: Annotated[str, typer.Option(help="Why.")] = "",
     cell: CellOption = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Let a drained machine have tasks again."""
-    _say_state(ctx, cell, hostname, "undrain", reason)
+    _say_state(ctx, cell, hostname, "undrain", reason, dry_run=dry_run)
 
 
 @machine.command("join-token")
@@ -140,8 +142,13 @@ def _machine(ours: Context, cell: str | None, hostname: str) -> str:
     return f"/api/v1/cells/{part(ours.cell(cell))}/machines/{part(hostname)}/"
 
 
-def _say_state(ctx: typer.Context, cell: str | None, hostname: str, verb: str, reason: str) -> None:
+def _say_state(
+    ctx: typer.Context, cell: str | None, hostname: str, verb: str, reason: str, *, dry_run: bool
+) -> None:
     ours = context.of(ctx)
     path = _machine(ours, cell, hostname).removesuffix("/")
-    answer: dict[str, Any] = ours.client.post(f"{path}:{verb}", {"reason": reason})
-    return output.as_json(answer) if ours.json else output.say(f"{hostname} is {answer['state']}.")
+    answer: dict[str, Any] = ours.client.post(
+        f"{path}:{verb}", {"reason": reason}, **({"dry_run": "1"} if dry_run else {})
+    )
+    would = "would be" if dry_run else "is"
+    return output.as_json(answer) if ours.json else output.say(f"{hostname} {would} {answer['state']}.")

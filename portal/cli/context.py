@@ -13,6 +13,7 @@ from portal.cli import profiles
 from portal.cli.client import Client, part
 from portal.cli.failure import Failed, bad_usage
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")]
 CellOption = Annotated[str | None, typer.Option("--cell", help="Another cell than the profile's.")]
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="cell/tenant/job, or what the profile leaves open.")

@@ -8,13 +8,12 @@ import typer
 
 from portal.cli import context, jobfile, output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Context, Job, JobArgument
+from portal.cli.context import CellOption, Context, DryRun, Job, JobArgument
 from portal.cli.failure import Failed
 
 app = typer.Typer()
 
 File = Annotated[str, typer.Argument(help="Job file: .jsonnet, .yaml or .json; - for standard input.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")]
 
 
 @app.command()

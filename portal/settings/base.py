@@ -153,7 +153,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.api.parsers.LimitedJSONParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "portal.api.schema.Schema",
     "EXCEPTION_HANDLER": "portal.api.errors.problem",
     "UNAUTHENTICATED_USER": None,
     # Who calls is who connects; uvicorn has put the client in place of a proxy that it trusts. What clients say of

@@ -20,10 +20,10 @@ from rest_framework.views import APIView
 from quota.errors import Refused
 from quota.paging import MAX_PAGE, PAGE, IdPaging
 from quota.permissions import Principal
+from quota.rehearsal import RehearsedView
 from scheduling import selectors
 from scheduling.models import Cell, Event, Job
 
-DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check everything, change nothing.")
 PAGING = [
     OpenApiParameter("cursor", OpenApiTypes.STR, description="From `next` or `previous` of another page."),
     OpenApiParameter(
@@ -46,7 +46,7 @@ class BodyParser(BaseParser):
         return body
 
 
-class CellView(APIView):
+class CellView(RehearsedView):
     """A view below `cells/{cell}/`."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -106,14 +106,6 @@ def page_schema(name: str, serializer: type[serializers.Serializer]) -> serializ
             "results": serializer(many=True),
         },
     )
-
-
-def dry_run(request: Request) -> bool:
-    """`?dry_run=1`. Raises `Refused`: a misspelt switch must not change things."""
-    given = request.query_params.get("dry_run", "0").lower()
-    if given not in ("0", "false", "", "1", "true"):
-        raise Refused("invalid", f"dry_run: {given!r}; give 1 or 0", fields={"dry_run": "1 or 0"})
-    return given in ("1", "true")
 
 
 def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from rest_framework.response import Response
 
 from quota.errors import Conflict, NotFound, Refused
 from quota.permissions import Action
+from quota.rehearsal import DRY_RUN, dry_run
 from scheduling import selectors, spec, why
-from scheduling.api.base import DRY_RUN, PAGING, BodyParser, CellView, dry_run, page_schema, valid
+from scheduling.api.base import PAGING, BodyParser, CellView, page_schema, valid
 from scheduling.api.cells import event_names, events_page
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.api.serializers import (
@@ -42,6 +43,8 @@ _FILTERS = [
 
 
 class JobsView(CellView):
+    rehearses_itself = True
+
     def get_parsers(self) -> list[Any]:
         return [BodyParser()]
 
@@ -76,6 +79,8 @@ class JobsView(CellView):
 
 
 class BulkView(CellView):
+    rehearses_itself = True
+
     def get_parsers(self) -> list[Any]:
         return [BodyParser()]
 
@@ -112,6 +117,8 @@ class BulkView(CellView):
 
 
 class JobView(CellView):
+    rehearses_itself = True
+
     def get_parsers(self) -> list[Any]:
         return [BodyParser()]
 
@@ -159,6 +166,8 @@ class PlanView(CellView):
 
 
 class UpdateView(CellView):
+    rehearses_itself = True
+
     def get_parsers(self) -> list[Any]:
         return [BodyParser()]
 
@@ -185,6 +194,8 @@ class UpdateView(CellView):
 
 
 class UndoView(CellView):
+    rehearses_itself = True
+
     @extend_schema(operation_id="jobs_undo", parameters=[DRY_RUN], request=None, responses=ChangeSerializer)
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Roll a job back to the spec before the one in force."""
@@ -199,6 +210,8 @@ class UndoView(CellView):
 
 
 class KillView(CellView):
+    rehearses_itself = True
+
     @extend_schema(
         operation_id="jobs_kill", parameters=[DRY_RUN], request=KillSerializer, responses=KilledSerializer
     )

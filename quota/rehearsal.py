@@ -1,0 +1,53 @@
+"""`?dry_run=1` on every write: the request runs in full – permissions, checks, locks – and is taken back."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from quota.errors import Refused
+
+DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check everything, change nothing.")
+
+
+def dry_run(request: Request | HttpRequest) -> bool:
+    """`?dry_run=1`. Raises `Refused`: a misspelt switch must not change things."""
+    given = request.GET.get("dry_run", "0").lower()
+    if given not in ("0", "false", "", "1", "true"):
+        raise Refused("invalid", f"dry_run: {given!r}; give 1 or 0", fields={"dry_run": "1 or 0"})
+    return given in ("1", "true")
+
+
+class RehearsedView(APIView):
+    """A view whose writes can be rehearsed. What it answers then is what it would answer, secrets left out.
+
+    `rehearses_itself`: its services know of dry runs and do less than everything for one.
+    """
+
+    rehearses_itself: ClassVar[bool] = False
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if request.method not in SAFE_METHODS:
+            dry_run(request)
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if self.rehearses_itself or request.method in SAFE_METHODS or not _asked(request):
+            answer: HttpResponse = super().dispatch(request, *args, **kwargs)
+            return answer
+        with transaction.atomic():
+            answer = super().dispatch(request, *args, **kwargs)
+            transaction.set_rollback(True)
+        return answer
+
+
+def _asked(request: HttpRequest) -> bool:
+    """Anything but a clear no is rehearsed, until `initial` has refused what is unclear."""
+    return request.GET.get("dry_run", "0").lower() not in ("0", "false", "")
