@@ -32,8 +32,10 @@ up: install
 test: install system-packages
 	@status=0; \
 	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/properties || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q \
+		tests/integration tests/contracts || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -q \
-		tests/integration tests/contracts tests/browser tests/acceptance || status=$$?; \
+		tests/browser tests/acceptance || status=$$?; \
 	exit $$status
 
 ## make lint                    ruff, mypy, import-linter

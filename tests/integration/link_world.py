@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
-from websockets.sync.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection, connect
 
 from borglet.messages import (
     Desired,
@@ -41,6 +42,7 @@ from scheduling.services.transitions import Placement
 from tests.integration import rows
 
 GIB = 2**30
+T = TypeVar("T")
 
 
 def until(condition: Callable[[], Any], *, seconds: float = 5.0, what: str = "") -> Any:
@@ -91,14 +93,8 @@ class Link:
     def join(self, token: str, hostname: str = "m1", **changed: Any) -> tuple[int, Any]:
         return self.request("POST", "/join", encode(a_join(token, hostname, **changed)))
 
-    def dial(self, hostname: str, secret: str) -> ClientConnection:
-        return connect(
-            f"wss://127.0.0.1:{self.port}/link",
-            ssl=self.context,
-            additional_headers={"Authorization": f"Bearer {hostname}:{secret}"},
-            compression=None,
-            proxy=None,
-        )
+    def dial(self, hostname: str, secret: str) -> Dialled:
+        return Dialled(f"wss://127.0.0.1:{self.port}/link", self.context, f"Bearer {hostname}:{secret}")
 
     @contextlib.contextmanager
     def machine(self, cell: Cell, hostname: str = "m1") -> Iterator[Played]:
@@ -116,10 +112,56 @@ def a_join(token: str, hostname: str = "m1", **changed: Any) -> JoinRequest:
     return JoinRequest(token=token, hostname=hostname, **facts)
 
 
+class Dialled:
+    """A connection to a shard that a test can use without a loop of its own.
+
+    One thread does all of it: OpenSSL takes harm when one thread reads a connection while another writes it,
+    as a synchronous client does. Raises what `websockets` raises, and `TimeoutError`.
+    """
+
+    def __init__(self, address: str, context: ssl.SSLContext, authorization: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        headers = {"Authorization": authorization}
+
+        async def dial() -> ClientConnection:
+            return await connect(
+                address, ssl=context, additional_headers=headers, compression=None, proxy=None
+            )
+
+        try:
+            self._connection = self._do(dial())
+        except BaseException:
+            self._end()
+            raise
+
+    def send(self, frame: str | bytes) -> None:
+        self._do(self._connection.send(frame))
+
+    def recv(self, timeout: float | None = None) -> str | bytes:
+        return self._do(asyncio.wait_for(self._connection.recv(), timeout))
+
+    def __enter__(self) -> Dialled:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._do(self._connection.close())
+        self._end()
+
+    def _do(self, what: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(60.0)
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 class Played:
     """A Borglet played by hand: it says what the test wants it to say."""
 
-    def __init__(self, socket: ClientConnection, hostname: str, secret: str) -> None:
+    def __init__(self, socket: Dialled, hostname: str, secret: str) -> None:
         self.socket, self.hostname, self.secret = socket, hostname, secret
         self.session = 0
         self.desired: Desired | None = None

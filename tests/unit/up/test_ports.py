@@ -1,3 +1,4 @@
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,14 @@ def taken() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+def quiet_port() -> int:
+    """A free port below those that the kernel gives to connections of others meanwhile."""
+    for port in range(10_000 + os.getpid() % 10_000, 32_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no free port")
+
+
 def test_a_taken_port_names_setting_holder_and_cure(taken: int) -> None:
     with pytest.raises(
         PortTaken, match=rf"LINK_PORT={taken} is taken on 127.0.0.1 by process {os.getpid()} \("
@@ -24,14 +33,13 @@ def test_a_taken_port_names_setting_holder_and_cure(taken: int) -> None:
 def test_a_port_shared_by_reuseport_counts_as_taken() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
+        port = quiet_port()
+        server.bind(("127.0.0.1", port))
         check_free("127.0.0.1", [Wanted("PORT", port)])  # TCP is free
         with pytest.raises(PortTaken, match=f"DNS_PORT={port} is taken"):
             check_free("127.0.0.1", [Wanted("DNS_PORT", port, udp=True)])
 
 
 def test_a_free_port_stays_free(taken: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = quiet_port()
     check_free("127.0.0.1", [Wanted("PORT", port), Wanted("PORT", port)])
