@@ -80,6 +80,8 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     labels: dict[str, str] = {}
     port_names: tuple[str, ...] = ()
     alloc_set: int = 0  # the job id of the alloc set its tasks live in (§2.4)
+    gang: bool = False  # its pending tasks are placed together or not at all
+    disruption_budget: int = 0  # of its tasks preemption and drains may have so many down at once; 0: no bound
 
 
 class JobRejected(_Event, frozen=True, tag="job.rejected"):
@@ -101,6 +103,8 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
     spec_version: int
     labels: dict[str, str] = {}
     port_names: tuple[str, ...] = ()
+    gang: bool = False
+    disruption_budget: int = 0
 
 
 class JobEnded(_Event, frozen=True, tag="job.ended"):
@@ -119,7 +123,12 @@ class TasksAdded(_Event, frozen=True, tag="tasks.added"):
 
 
 class TaskPlaced(_Event, frozen=True, tag="task.placed"):
-    """pending -> running on a machine. `ports`: numbers in the order of the job's port names."""
+    """pending -> running on a machine. `ports`: numbers in the order of the job's port names.
+
+    `alloc`: the task id of the alloc it lives in, on that machine; 0 when it lies on the bare machine (§2.4).
+    `devices`: which of the machine's accelerators. `runners_up`: (machine id, score) of what else was considered.
+    Who leaves an alloc that leaves has a `task.evicted` of its own, before that of the alloc.
+    """
 
     job_id: int
     index: int
@@ -129,6 +138,9 @@ class TaskPlaced(_Event, frozen=True, tag="task.placed"):
     spec_version: int = 1
     score: dict[str, float] = {}
     victims: tuple[tuple[int, int], ...] = ()  # (job id, index) of whom it preempted
+    alloc: int = 0
+    devices: tuple[int, ...] = ()
+    runners_up: tuple[tuple[int, float], ...] = ()
 
 
 class TaskEvicted(_Event, frozen=True, tag="task.evicted"):

@@ -12,7 +12,9 @@ class Assignment:
     """One pending task gets a machine. Ids are those of the rows; `score` is the breakdown by scorer.
 
     `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
-    preempted there in the same commit, lowest priority first (§3.2).
+    preempted there in the same commit, lowest priority first (§3.2). `alloc`: the task id of the alloc it is
+    put into (§2.4), 0 for the bare machine. `devices`: indexes of the accelerators it gets. `runners_up`:
+    (machine id, score) of the best that were not taken.
     """
 
     job_id: int
@@ -21,6 +23,9 @@ class Assignment:
     ports: tuple[int, ...] = ()
     victims: tuple[tuple[int, int], ...] = ()
     score: dict[str, float] = field(default_factory=dict)
+    alloc: int = 0
+    devices: tuple[int, ...] = ()
+    runners_up: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
