@@ -87,7 +87,7 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 	@touch $@
 
 # Kernels are compiled here, so that no start waits for a compiler.
-$(VENV)/.kernels: $(VENV)/.packages $(wildcard scheduling/core/kernels*.py scheduling/core/kernels/*.py)
+$(VENV)/.kernels: $(VENV)/.packages scheduling/core/layout.py $(wildcard scheduling/core/kernels/*.py)
 	@$(BIN)/python -m scheduling.core.kernels
 	@touch $@
 

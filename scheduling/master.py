@@ -23,11 +23,12 @@ from quota.permissions import system
 from quota.services import admission
 from scheduling import config, journal, lease, metrics, notices, verdicts
 from scheduling.commit import commit
-from scheduling.core import events, kernels
+from scheduling.core import events
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy
 from scheduling.core.state import CellState
+from scheduling.core.warm import compile_kernels
 from scheduling.models import Cell
 from scheduling.services import contact, updates
 from scheduling.services.leaving import tasks_leave
@@ -119,7 +120,7 @@ class Master:
 
     def _warm(self) -> CellState:
         if self.state is None:
-            kernels.compile_all()  # from the cache: the first pass must not wait for it
+            compile_kernels()  # from the cache: the first pass must not wait for it
             started = time.perf_counter()
             self.state = load_state(self.cell_id)
             log.info(

@@ -81,7 +81,9 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     port_names: tuple[str, ...] = ()
     alloc_set: int = 0  # the job id of the alloc set its tasks live in (§2.4)
     gang: bool = False  # its pending tasks are placed together or not at all
-    disruption_budget: int = 0  # of its tasks preemption and drains may have so many down at once; 0: no bound
+    disruption_budget: int = (
+        0  # of its tasks preemption and drains may have so many down at once; 0: no bound
+    )
 
 
 class JobRejected(_Event, frozen=True, tag="job.rejected"):

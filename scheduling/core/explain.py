@@ -8,17 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.resources import NAMES, PORTS, describe
-from scheduling.core import kernels
 from scheduling.core.classes import Sorting
+from scheduling.core.kernels.filters import MACHINE_FULL, POWER_FULL, RACK_FULL
+from scheduling.core.kernels.verdicts import rule_out
 from scheduling.core.layout import Counts, Ints32, Levels, Machines, Verdicts
 from scheduling.core.reasons import Change, ReasonCode, RuledOut, Why
 from scheduling.core.requirement import Constraint, Relation, Requirement
 from scheduling.core.state import CellState
 
 _SPREAD = {
-    kernels.MACHINE_FULL: ReasonCode.MAX_PER_MACHINE,
-    kernels.RACK_FULL: ReasonCode.MAX_PER_RACK,
-    kernels.POWER_FULL: ReasonCode.MAX_PER_POWER_DOMAIN,
+    MACHINE_FULL: ReasonCode.MAX_PER_MACHINE,
+    RACK_FULL: ReasonCode.MAX_PER_RACK,
+    POWER_FULL: ReasonCode.MAX_PER_POWER_DOMAIN,
 }
 # What `Change.to` says where a constraint is in the way: any value of the attribute would do.
 ANY = "any value"
@@ -79,7 +80,7 @@ def _verdicts(
         only=np.zeros((len(demands) + axis + 4, 2), dtype=np.int64),
         fits=np.zeros(2, dtype=np.int64),
     )
-    kernels.rule_out(machines, levels, sorting.groups, group, counts, failed, failures, verdicts)
+    rule_out(machines, levels, sorting.groups, group, counts, failed, failures, verdicts)
     return verdicts
 
 

@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.resources import PORTS
-from scheduling.core import kernels
 from scheduling.core.classes import Sorting, sort_into_groups
 from scheduling.core.explain import explain
+from scheduling.core.kernels.counts import count_all
+from scheduling.core.kernels.room import count_room
+from scheduling.core.kernels.scorers import PACKINGS, PART_NAMES, PARTS
+from scheduling.core.kernels.walk import place
 from scheduling.core.layout import Cache, Counts, Knobs, Levels, Machines, Placed, Queue, Running
 from scheduling.core.plan import Assignment, PassStats, Plan
 from scheduling.core.policy import Policy
@@ -42,7 +45,7 @@ def schedule_pass(state: CellState, policy: Policy, *, now: float, rng: np.rando
     sorting = sort_into_groups(state, policy, slots, now=now, starts=rng)
     tables = _tables(state, policy, slots, sorting)
     if len(state.machines):
-        kernels.place(
+        place(
             tables.machines, tables.running, tables.levels, sorting.groups, tables.queue, tables.counts, tables.cache,
             tables.knobs, tables.placed, int(state.machines.tasks.max(initial=0)),
         )  # fmt: skip
@@ -105,8 +108,8 @@ def _tables(state: CellState, policy: Policy, slots: NDArray[np.int64], sorting:
         shape_limit=tasks.shapes.limit,
     )
     last = np.full(len(slots), -1, dtype=np.int32)
-    for place in np.flatnonzero(tasks.last[slots]):
-        last[place] = machines.slot.get(int(tasks.last[slots[place]]), -1)
+    for position in np.flatnonzero(tasks.last[slots]):
+        last[position] = machines.slot.get(int(tasks.last[slots[position]]), -1)
     groups = len(sorting.requirements)
     sample = policy.search.sample if policy.search.randomise else len(order)
     width = max(1, min(sample, len(order)))
@@ -120,7 +123,7 @@ def _tables(state: CellState, policy: Policy, slots: NDArray[np.int64], sorting:
     )
     placed = Placed(
         machine=np.full(len(slots), -1, dtype=np.int32),
-        parts=np.zeros((len(slots), kernels.PARTS), dtype=np.float64),
+        parts=np.zeros((len(slots), PARTS), dtype=np.float64),
         victims_from=np.zeros(len(slots), dtype=np.int32),
         victims_to=np.zeros(len(slots), dtype=np.int32),
         victims=np.zeros(tasks.running + 1, dtype=np.int32),
@@ -131,7 +134,7 @@ def _tables(state: CellState, policy: Policy, slots: NDArray[np.int64], sorting:
         ceiling=np.array([ceiling for ceiling, _ in sorting.levels], dtype=np.int64),
         by_limit=np.array([by_limit for _, by_limit in sorting.levels], dtype=np.bool_),
     )
-    kernels.count_room(tables, running, levels)
+    count_room(tables, running, levels)
     queue = Queue(sorting.of_task, sorting.job, last)
     return _Tables(
         tables, running, levels, queue, _counts(state, slots, sorting, tables), cache,
@@ -150,7 +153,7 @@ def _counts(state: CellState, slots: NDArray[np.int64], sorting: Sorting, machin
     local, on = local[there], state.tasks.machine[all_slots[there]]
     room = 1 << max(4, math.ceil(math.log2(6 * (len(local) + len(slots)) + 1)))
     counts = Counts(np.full(room, -1, dtype=np.int64), np.zeros(room, dtype=np.int32), size)
-    kernels.count_all(machines, counts, local.astype(np.int32), on)
+    count_all(machines, counts, local.astype(np.int32), on)
     return counts
 
 
@@ -161,7 +164,7 @@ def _knobs(state: CellState, policy: Policy, machines: int) -> Knobs:
     resources[: len(known)] = known
     total = resources.sum()
     return Knobs(
-        packing=kernels.PACKINGS[policy.scorer],
+        packing=PACKINGS[policy.scorer],
         weights=np.array(
             [
                 weights.packing, weights.spread_machine, weights.spread_rack, weights.spread_power_domain,
@@ -207,6 +210,6 @@ def _assignments(
         victims = tuple(
             split_task_id(int(tasks.id[victim])) for victim in placed.victims[begins[i] : ends[i]]
         )
-        score = {name: value for name, value in zip(kernels.PART_NAMES, parts[i], strict=True) if value}
+        score = {name: value for name, value in zip(PART_NAMES, parts[i], strict=True) if value}
         result.append(Assignment(job_id, index, ids[i], ports, victims, score))
     return tuple(result)

@@ -1,0 +1,40 @@
+"""How kernels are compiled, and where the machine code is kept.
+
+Numba's cache notices a change of the file that a kernel stands in, not of those that it calls into: each version of
+the sources has a cache of its own, so no kernel is ever stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HERE = Path(__file__).parent
+_SOURCES = (*sorted(_HERE.glob("*.py")), _HERE.parent / "layout.py")
+
+
+def _version() -> str:
+    digest = hashlib.sha256()
+    for source in _SOURCES:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or _HERE / "__pycache__") / f"kernels-{_version()}"
+numba.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
+
+
+def compiled(function: F) -> F:
+    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+
+
+def inlined(function: F) -> F:
+    """For what is called per machine: handing over tables of arrays would cost more than the work itself."""
+    return cast(F, numba.njit(cache=True, error_model="numpy", forceinline=True)(function))

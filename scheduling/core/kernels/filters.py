@@ -1,0 +1,68 @@
+"""What rules a machine out, in the order in which it is asked."""
+
+from __future__ import annotations
+
+from scheduling.core.kernels.compiled import inlined
+from scheduling.core.kernels.counts import count_of
+from scheduling.core.layout import Counts, Groups, Levels, Machines
+
+# What `spread_excess` answers.
+FREE: int = 0
+MACHINE_FULL: int = 1
+RACK_FULL: int = 2
+POWER_FULL: int = 3
+
+
+@inlined
+def satisfies(groups: Groups, g: int, m: int) -> bool:
+    """Hard constraints."""
+    return bool(groups.allowed[groups.hard[g], m])
+
+
+@inlined
+def is_up(machines: Machines, m: int) -> bool:
+    return bool(machines.up[m])
+
+
+@inlined
+def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
+    """The first resource of which the machine has too little left (§5.5), ports included; -1 when it has all."""
+    for r in range(groups.limit.shape[1]):
+        if groups.limit[g, r] > 0 and levels.left[level, m, r] < groups.limit[g, r]:
+            return r
+    return -1
+
+
+@inlined
+def spread_excess(machines: Machines, groups: Groups, g: int, m: int, counts: Counts) -> int:
+    """Which bound on tasks of one job is reached there; FREE when none is."""
+    job = groups.job[g]
+    if job < 0:
+        return FREE
+    if groups.max_machine[g] > 0 and count_of(counts, job, 0, m) >= groups.max_machine[g]:
+        return MACHINE_FULL
+    if groups.max_rack[g] > 0 and count_of(counts, job, 1, machines.rack[m]) >= groups.max_rack[g]:
+        return RACK_FULL
+    if groups.max_power[g] > 0 and count_of(counts, job, 2, machines.power[m]) >= groups.max_power[g]:
+        return POWER_FULL
+    return FREE
+
+
+@inlined
+def has_crashed(groups: Groups, g: int, m: int) -> bool:
+    """The task crashed there not long ago (§4)."""
+    for k in range(groups.avoid_from[g], groups.avoid_to[g]):  # noqa: SIM110 - compiled: no generators
+        if groups.avoid[k] == m:
+            return True
+    return False
+
+
+@inlined
+def may_hold(machines: Machines, groups: Groups, g: int, m: int, counts: Counts) -> bool:
+    """Every filter but resources."""
+    return (
+        is_up(machines, m)
+        and satisfies(groups, g, m)
+        and spread_excess(machines, groups, g, m, counts) == FREE
+        and not has_crashed(groups, g, m)
+    )

@@ -1,0 +1,94 @@
+"""Whom to preempt on a machine (§2.5, §3.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quota.resources import PORTS
+from scheduling.core.kernels.compiled import compiled
+from scheduling.core.layout import Floats, Ints, Ints32, Machines, Running
+
+_NO_BOUND = np.int64(2**62)
+
+
+@compiled
+def preemption_cost(running: Running, victims: Ints32, number: int) -> float:
+    """Fewest victims, and of the lowest priority."""
+    cost = 0.0
+    for k in range(number):
+        cost -= 1.0 + running.job_priority[running.job[victims[k]]] / 100.0
+    return cost
+
+
+@compiled
+def _fits_without(
+    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, victims: Ints32, number: int, spared: int
+) -> bool:  # fmt: skip
+    """Whether it fits when `victims[:number]`, but not `spared`, have left."""
+    for r in range(limit.shape[0]):
+        if limit[r] == 0:
+            continue
+        free = machines.capacity[m, r] - machines.reserved[m, r]
+        free_by_limit = machines.capacity[m, r] - machines.prod_limit[m, r] if by_limit else _NO_BOUND
+        for k in range(number):
+            t = victims[k]
+            if t != spared:
+                free += running.reservation[t, r]
+                if by_limit and running.job_by_limit[running.job[t]]:
+                    free_by_limit += running.shape_limit[running.shape[t], r]
+        if min(free, free_by_limit) < limit[r]:
+            return False
+    return bool(limit[PORTS] <= machines.ports_free[m])  # a victim holds its ports until it is gone
+
+
+@compiled
+def victims_on(
+    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, ceiling: int, victims: Ints32,
+    relief: Floats
+) -> int:  # fmt: skip
+    """Fill `victims` with whom to preempt there, lowest priority first; their number, or -1 if it can't fit.
+
+    Of equal priority whoever relieves most of the shortage goes first; who turns out unnecessary is spared,
+    the highest priority first.
+    """
+    n = 0
+    t = machines.head[m]
+    while t >= 0:
+        if not running.gone[t] and running.job_priority[running.job[t]] < ceiling:
+            victims[n] = t
+            n += 1
+        t = running.next[t]
+    if not _fits_without(machines, running, m, limit, by_limit, victims, n, -1):
+        return -1
+    for k in range(n):
+        relief[k] = 0.0
+        for r in range(limit.shape[0]):
+            short = machines.reserved[m, r] + limit[r] - machines.capacity[m, r]
+            if short > 0 and limit[r] > 0:
+                relief[k] += min(short, running.reservation[victims[k], r]) / short
+    for k in range(1, n):
+        t, gain = victims[k], relief[k]
+        priority = running.job_priority[running.job[t]]
+        j = k - 1
+        while j >= 0:
+            u = victims[j]
+            other = running.job_priority[running.job[u]]
+            if other < priority or (
+                other == priority
+                and (relief[j] > gain or (relief[j] == gain and running.id[u] < running.id[t]))
+            ):
+                break
+            victims[j + 1], relief[j + 1] = u, relief[j]
+            j -= 1
+        victims[j + 1], relief[j + 1] = t, gain
+    needed = 0
+    while not _fits_without(machines, running, m, limit, by_limit, victims, needed, -1):
+        needed += 1
+    k = needed - 1
+    while k >= 0:
+        if _fits_without(machines, running, m, limit, by_limit, victims, needed, victims[k]):
+            for j in range(k, needed - 1):
+                victims[j] = victims[j + 1]
+            needed -= 1
+        k -= 1
+    return needed
