@@ -22,7 +22,7 @@ from scheduling.core.kernels.walk import place
 from scheduling.core.layout import Cache, Counts, Knobs, Levels, Machines, Placed, Queue, Running
 from scheduling.core.plan import Assignment, PassStats, Plan
 from scheduling.core.policy import Policy
-from scheduling.core.queue import pending_in_order
+from scheduling.core.queue import pending_in_order, pending_of
 from scheduling.core.requirement import split_task_id
 from scheduling.core.state import CellState
 from scheduling.core.tasks import RUNNING
@@ -39,9 +39,10 @@ def schedule_pass(state: CellState, policy: Policy, *, now: float, rng: np.rando
     if state.pending == 0:
         return Plan(revision=state.revision)
     state.count_by_limit(policy)
-    slots = pending_in_order(state.tasks)
+    own = pending_of(state.tasks, policy.workload)
+    slots = pending_in_order(state.tasks, own)
     if len(slots) == 0:
-        return Plan(revision=state.revision, stats=PassStats(pending=state.pending))
+        return Plan(revision=state.revision, stats=PassStats(pending=len(own)))
     sorting = sort_into_groups(state, policy, slots, now=now, starts=rng)
     tables = _tables(state, policy, slots, sorting)
     if len(state.machines):
@@ -56,7 +57,7 @@ def schedule_pass(state: CellState, policy: Policy, *, now: float, rng: np.rando
         assignments=assignments,
         unplaced=unplaced,
         stats=PassStats(
-            pending=state.pending,
+            pending=len(own),
             classes=len(sorting.requirements),
             placed=len(assignments),
             preempted=int(tables.placed.figures[2]),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from quota.bands import DEFAULT_BANDS, Band, band_of
+
+# Service: latency-sensitive jobs and alloc sets. Batch: the rest. Nothing: all of them.
+Workload = Literal["", "service", "batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,9 @@ class Policy:
     crashed_pair_s: float = 600.0
     """How long a task is kept off a machine it crashed on (§4), seconds."""
 
+    workload: Workload = ""
+    """Whose tasks the pass places, where a cell has several schedulers (§3.4): service, batch, or all."""
+
     max_assignments: int = 100_000
     """A pass ends after so many: what it decided has to be committed before it is stale."""
 
@@ -90,6 +97,7 @@ class Policy:
         scorer: str = "hybrid",
         batch_in_prod_by_reservation: bool = False,
         crashed_pair_s: float = 600.0,
+        workload: Workload = "",
     ) -> Policy:
         """The policy of a cell, from its settings and the rows of the bands."""
         return cls(
@@ -97,6 +105,7 @@ class Policy:
             scorer=scorer,
             batch_in_prod_by_reservation=batch_in_prod_by_reservation,
             crashed_pair_s=crashed_pair_s,
+            workload=workload,
         )
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:

@@ -5,19 +5,35 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.tasks import PENDING, TaskTable
+from scheduling.core.policy import Workload
+from scheduling.core.tasks import PENDING, Job, TaskTable
 
 Slots = NDArray[np.int64]
 
 
-def pending_in_order(tasks: TaskTable) -> Slots:
-    """Slots of pending tasks: priority high to low; round-robin over tenants inside a priority, and over the
-    jobs of a tenant, so that a large job blocks nobody; then by index.
+def workload_of(job: Job) -> Workload:
+    """Which of a cell's schedulers places the job's tasks, where it has one for each workload (§3.4)."""
+    return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
+
+
+def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
+    """Slots of the pending tasks of a workload, in no order."""
+    slots = np.flatnonzero(tasks.state == PENDING)
+    if workload:
+        own = np.array(
+            [job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_
+        )
+        slots = slots[own[tasks.job[slots]]]
+    return slots
+
+
+def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
+    """Of these pending tasks, those to be placed: priority high to low; round-robin over tenants inside a
+    priority, and over the jobs of a tenant, so that a large job blocks nobody; then by index.
 
     A stable order: it depends on ids alone. Tasks that belong into an alloc (§2.4) wait for one: they are
     never put onto a bare machine.
     """
-    slots = np.flatnonzero(tasks.state == PENDING)
     inside = np.array([job is not None and job.alloc_set != 0 for job in tasks.job_at], dtype=np.bool_)
     if inside.any():
         slots = slots[~inside[tasks.job[slots]]]
