@@ -7,7 +7,7 @@ import json
 import sys
 
 # Name of the bench -> module with `measure()`, which yields `tests.bench.result.Result`s.
-BENCHES = {"pack": "tests.bench.pack", "start": "tests.bench.start"}
+BENCHES = {"pack": "tests.bench.pack", "commit": "tests.bench.commit", "start": "tests.bench.start"}
 
 
 def main(wanted: list[str]) -> int:

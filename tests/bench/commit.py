@@ -1,0 +1,298 @@
+"""`commit`: submission to placement, all the way: REST, PostgreSQL, journal, pass, commit (§3.2, §3.4).
+
+A whole `make up` with durable commits, and 10,000 machines more as rows and events, whose Borglets are left out. Jobs go
+in by REST; "placed" is what another session of PostgreSQL sees committed. Times begin when the request is sent.
+
+Cases: `one-job-10000` (s), `bulk-1000x100` and `bulk-5000x1` (placements/s, the latter of distinct requests), `single-p50`
+and `single-p99` (ms, from the answer "accepted"), `single-p99-during-bulk` (ms, while a job of 100,000 tasks is placed).
+Each result has `fsync_ms`, the median of an fdatasync of 8 KiB in the folder that holds the database.
+
+    BENCH_RUNS=1 python -m tests.bench commit      once each instead of five times, without warm-up
+    BENCH_CASES=single,one-job                     only the cases that begin so
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from portal.cli.client import Client
+from tests.bench.installation import Installation, installation
+
+MACHINES = 10_000
+RACK, RACKS_PER_DOMAIN = 40, 10
+CAPACITY = (16_000, 64 * 2**30, 2**40, 0, 0, 0)
+TENANT = "bench"
+SINGLES = 100
+WAIT_S = 120.0
+_POLL_S = 0.001
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    with installation() as where:
+        bench = _Bench(where)
+        for case, run in (
+            ("single", bench.singles),
+            ("one-job-10000", bench.one_job),
+            ("bulk-1000x100", bench.bulk_of_hundreds),
+            ("bulk-5000x1", bench.bulk_of_ones),
+            ("single-p99-during-bulk", bench.singles_during_bulk),
+        ):
+            if any(case.startswith(wanted) for wanted in os.environ.get("BENCH_CASES", case).split(",")):
+                for result in run():
+                    yield {**result, "machines": MACHINES, "fsync_ms": bench.fsync_ms}
+
+
+class _Bench:
+    """An installation, its machines, and this process as a client of it."""
+
+    def __init__(self, where: Installation) -> None:
+        self._use_database_of(where)
+        self.client = where.client("admin")
+        self.cell = self.client.profile.cell
+        self.jobs = f"/api/v1/cells/{self.cell}/jobs/"
+        self.fsync_ms = _fsync_ms(where.home)
+        self._numbers = count()
+        self._make_machines()
+        self.client.post("/api/v1/tenants/", {"name": TENANT})
+        amounts = {"cpu": 10**9, "ram": 2**50, "disk": 2**50}
+        for band in ("production", "batch"):
+            grant = {"tenant": TENANT, "cell": self.cell, "band": band, "amounts": amounts}
+            self.client.post("/api/v1/quota/grants/", grant)
+        self._until_idle()
+
+    def _use_database_of(self, where: Installation) -> None:
+        """What this process does to the rows itself is preparation and looking on, never what is measured."""
+        web = next(one for one in where.processes() if "portal.asgi:application" in one.cmdline())
+        os.environ.update(web.environ() | {"BORG_LOG_LEVEL": "WARNING"})
+        import django
+
+        django.setup()
+
+    def _make_machines(self) -> None:
+        from quota.permissions import system
+        from scheduling import journal
+        from scheduling.core import events
+        from scheduling.models import Cell, Machine
+        from scheduling.services.machines import machine_drain, publish_capacity
+
+        cell = Cell.objects.get(name=self.cell)
+        # Nobody ever hears of these machines, and nothing is to run on the one that is real.
+        for own in Machine.objects.filter(cell=cell):
+            machine_drain(principal=system("bench"), machine=own, reason="a bench")
+        with journal.write(cell.id, system("bench")) as entry:
+            Cell.objects.filter(pk=cell.id).update(settings={**cell.settings, "down_after_s": 1e9})
+            entry.append(events.CellSet(settings={**cell.settings, "down_after_s": 1e9}))
+            made = Machine.objects.bulk_create(
+                Machine(
+                    cell=cell,
+                    hostname=f"bench{number}",
+                    address="127.0.0.1",
+                    capacity=list(CAPACITY),
+                    rack=f"r{number // RACK}",
+                    power_domain=f"p{number // (RACK * RACKS_PER_DOMAIN)}",
+                )
+                for number in range(MACHINES)
+            )
+            entry.extend(
+                events.MachineSet(
+                    machine_id=machine.id,
+                    hostname=machine.hostname,
+                    address=machine.address,
+                    capacity=CAPACITY,
+                    rack=machine.rack,
+                    power_domain=machine.power_domain,
+                )
+                for machine in made
+            )
+            publish_capacity(entry)
+        self.cell_id = cell.id
+
+    def singles(self) -> Iterator[dict[str, Any]]:
+        runs = SINGLES * _runs()
+        for _ in range(5):
+            self._single()
+        taken = sorted(self._single() for _ in range(runs))
+        accepted = sorted(placed for _, placed in taken)
+        both = sorted(submitted + placed for submitted, placed in taken)
+        submitted_ms = round(1000 * statistics.median(submitted for submitted, _ in taken), 2)
+        for name, share in (("single-p50", 0.5), ("single-p99", 0.99)):
+            yield {
+                "case": name,
+                "value": round(1000 * _quantile(accepted, share), 2),
+                "unit": "ms",
+                "better": "lower",
+                "runs": runs,
+                "submitted_ms_p50": submitted_ms,
+                "from_request_ms": round(1000 * _quantile(both, share), 2),
+            }
+        self._clear()
+
+    def one_job(self) -> Iterator[dict[str, Any]]:
+        spec = self._spec(10_000, priority=200)
+        yield from self._repeat("one-job-10000", lambda: self.client.post(self.jobs, spec()), 10_000, "s")
+
+    def bulk_of_hundreds(self) -> Iterator[dict[str, Any]]:
+        spec = self._spec(100, priority=100)
+        yield from self._bulk("bulk-1000x100", lambda: [spec() for _ in range(1000)], 100_000)
+
+    def bulk_of_ones(self) -> Iterator[dict[str, Any]]:
+        spec = self._spec(1, priority=100)
+        yield from self._bulk("bulk-5000x1", lambda: [spec(cpu=100 + i) for i in range(5000)], 5_000)
+
+    def singles_during_bulk(self) -> Iterator[dict[str, Any]]:
+        taken: list[float] = []
+        tasks = 100_000
+        for _ in range(_runs()):
+            client = Client(self.client.profile)
+            large = self._spec(tasks, priority=100)()
+            other = threading.Thread(target=client.post, args=[self.jobs, large])
+            began = time.monotonic()
+            other.start()
+            while other.is_alive() or self._pending():
+                taken.append(self._single()[1])
+                if time.monotonic() - began > WAIT_S:
+                    raise TimeoutError(f"{tasks} tasks were not placed within {WAIT_S} s")
+            other.join()
+            took = time.monotonic() - began
+            self._clear()
+        yield {
+            "case": "single-p99-during-bulk",
+            "value": round(1000 * _quantile(sorted(taken), 0.99), 2),
+            "unit": "ms",
+            "better": "lower",
+            "p50_ms": round(1000 * statistics.median(taken), 2),
+            "max_ms": round(1000 * max(taken), 2),
+            "singles": len(taken),
+            "tasks": tasks,
+            "placed_s": round(took, 3),
+        }
+
+    def _bulk(self, case: str, files: Callable[[], list[Any]], tasks: int) -> Iterator[dict[str, Any]]:
+        def submit(given: list[Any]) -> None:
+            answer = self.client.post(f"/api/v1/cells/{self.cell}/jobs:bulk", given)
+            if answer["submitted"] != len(given):
+                raise RuntimeError(f"{answer['refused']} jobs were refused: {answer['results'][0]}")
+
+        yield from self._repeat(case, lambda: submit(files()), tasks, "placements/s")
+
+    def _repeat(
+        self, case: str, submit: Callable[[], Any], tasks: int, unit: str
+    ) -> Iterator[dict[str, Any]]:
+        """`submit` until all `tasks` are placed, some times over, the tasks ended in between."""
+        warm_up = int(_runs() > 1)
+        total, accepted = [], []
+        for _ in range(_runs() + warm_up):
+            running = self._running()
+            began = time.monotonic()
+            submit()
+            accepted.append(time.monotonic() - began)
+            _until(lambda before=running: self._running() - before >= tasks)
+            total.append(time.monotonic() - began)
+            self._clear()
+        counted = total[warm_up:]
+        seconds = statistics.median(counted)
+        yield {
+            "case": case,
+            "value": round(seconds, 3) if unit == "s" else round(tasks / seconds),
+            "unit": unit,
+            "better": "lower" if unit == "s" else "higher",
+            "runs": len(counted),
+            "tasks": tasks,
+            "seconds": [round(one, 3) for one in counted],
+            "accepted_s": round(statistics.median(accepted[warm_up:]), 3),
+        }
+
+    def _single(self) -> tuple[float, float]:
+        """Seconds from a small job's request to its acceptance, and from there until it is placed."""
+        spec = self._spec(1, priority=200)()
+        began = time.monotonic()
+        self.client.post(self.jobs, spec)
+        accepted = time.monotonic()
+        _until(lambda: self._one("SELECT tasks_running FROM scheduling_job WHERE name = %s", spec["name"]))
+        return accepted - began, time.monotonic() - accepted
+
+    def _spec(self, tasks: int, *, priority: int) -> Callable[..., dict[str, Any]]:
+        def one(cpu: int = 100) -> dict[str, Any]:
+            return {
+                "name": f"job{next(self._numbers)}",
+                "tenant": TENANT,
+                "priority": priority,
+                "tasks": tasks,
+                "task": {
+                    "command": ["/bin/server", "--port=$(port.http)"],
+                    "limit": {"cpu": f"{cpu}m", "ram": "64Mi", "disk": "64Mi"},
+                    "ports": ["http"],
+                },
+            }
+
+        return one
+
+    def _running(self) -> int:
+        return self._one("SELECT coalesce(sum(tasks_running), 0) FROM scheduling_job WHERE state <> 'dead'")
+
+    def _pending(self) -> int:
+        return self._one("SELECT coalesce(sum(tasks_pending), 0) FROM scheduling_job WHERE state <> 'dead'")
+
+    def _one(self, query: str, *parameters: Any) -> int:
+        from django.db import connection
+
+        with connection.cursor() as cursor:
+            cursor.execute(query, parameters)
+            return int(cursor.fetchone()[0])
+
+    def _clear(self) -> None:
+        """End all tasks, so that the next run finds the cell as this one did; wait until all have heard."""
+        from quota.permissions import system
+        from scheduling import journal
+        from scheduling.models import Task
+        from scheduling.services import transitions
+        from scheduling.services.transitions import Ending
+
+        while True:
+            ids = list(Task.objects.exclude(state="dead").order_by("id").values_list("id", flat=True)[:5000])
+            if not ids:
+                break
+            with journal.write(self.cell_id, system("bench")) as entry:
+                transitions.tasks_end(entry, [Ending(one, "finished", gone=True) for one in ids])
+        self._until_idle()
+
+    def _until_idle(self) -> None:
+        """Until the master, which places this job, has taken in all that was before it."""
+        for _ in range(3):
+            self._single()
+
+
+def _runs() -> int:
+    return int(os.environ.get("BENCH_RUNS", "5"))
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _until(reached: Callable[[], Any], seconds: float = WAIT_S) -> None:
+    until = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > until:
+            raise TimeoutError(f"not reached within {seconds} s")
+        time.sleep(_POLL_S)
+
+
+def _fsync_ms(folder: Path) -> float:
+    taken = []
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        for _ in range(100):
+            file.write(b"\0" * 8192)
+            file.flush()
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return round(1000 * statistics.median(taken), 3)
