@@ -1,11 +1,11 @@
 """`commit`: submission to placement, all the way: REST, PostgreSQL, journal, pass, commit (§3.2, §3.4).
 
-A whole `make up` with durable commits, and 10,000 machines more as rows and events, whose Borglets are left out. Jobs go
-in by REST; "placed" is what another session of PostgreSQL sees committed. Times begin when the request is sent.
+A whole `make up` with durable commits, and 10,000 machines more as rows and events, whose Borglets are left out. Jobs
+go in by REST; "placed" is what another session of PostgreSQL sees committed. Times begin when the request is sent.
 
-Cases: `one-job-10000` (s), `bulk-1000x100` and `bulk-5000x1` (placements/s, the latter of distinct requests), `single-p50`
-and `single-p99` (ms, from the answer "accepted"), `single-p99-during-bulk` (ms, while a job of 100,000 tasks is placed).
-Each result has `fsync_ms`, the median of an fdatasync of 8 KiB in the folder that holds the database.
+Cases: `one-job-10000` (s), `bulk-1000x100` and `bulk-5000x1` (placements/s; the latter of distinct requests),
+`single-p50` and `single-p99` (ms, from the answer "accepted"), `single-p99-during-bulk` (ms, while a job of 100,000
+tasks is placed). Each result has `fsync_ms`, the median of an fdatasync of 8 KiB in the database's home.
 
     BENCH_RUNS=1 python -m tests.bench commit      once each instead of five times, without warm-up
     BENCH_CASES=single,one-job                     only the cases that begin so
