@@ -45,7 +45,7 @@ lint: install
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-## make bench [BENCH=name]      measure; one JSON object a line
+## make bench [BENCH=name]      measure; one JSON object a line; names: see tests/bench/__main__.py
 bench: install
 	@$(BIN)/python -m tests.bench $(BENCH)
 

@@ -1,4 +1,8 @@
-"""`make bench [BENCH=name]`: measure, and print one JSON object a line (DESIGN §14)."""
+"""`make bench [BENCH=name]`: measure, and print one JSON object a line (DESIGN §14).
+
+What each measures stands at the top of its module; without a name all of them run, one after the other. A result
+with `failed` says what about it is wrong, and the exit status is then 1.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,12 @@ import json
 import sys
 
 # Name of the bench -> module with `measure()`, which yields `tests.bench.result.Result`s.
-BENCHES = {"pack": "tests.bench.pack", "commit": "tests.bench.commit", "start": "tests.bench.start"}
+BENCHES = {
+    "pack": "tests.bench.pack",
+    "pass": "tests.bench.pass_",
+    "commit": "tests.bench.commit",
+    "start": "tests.bench.start",
+}
 
 
 def main(wanted: list[str]) -> int:
@@ -15,10 +24,15 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no bench {', '.join(unknown)}; there is {', '.join(BENCHES)}", file=sys.stderr)
         return 2
+    status = 0
     for name in wanted or BENCHES:
-        for result in importlib.import_module(BENCHES[name]).measure():
+        module = importlib.import_module(BENCHES[name])
+        print((module.__doc__ or name).splitlines()[0], file=sys.stderr)
+        for result in module.measure():
             print(json.dumps({"bench": name, **result}), flush=True)
-    return 0
+            if result.get("failed"):
+                status = 1
+    return status
 
 
 if __name__ == "__main__":
