@@ -136,3 +136,50 @@ class Verdicts(NamedTuple):
     crashed: Ints  # [1]
     only: Ints  # [C + R + 4, 2]: (value that would do, machines) when nothing else stands in the way
     fits: Ints  # [2]: machines that fit now; that could hold it if they were empty
+
+
+class Reserved(NamedTuple):
+    """Running tasks for the estimator (§5.5). `slots` [N]: which; the rest by slot, as in `Running`."""
+
+    slots: Ints
+    id: Ints
+    incarnation: Ints32
+    job: Ints32
+    shape: Ints32
+    reservation: Ints  # [T, R]
+    shape_limit: Ints  # [S, R]
+    job_fixed: Bools  # by slot of the job: its reservations are its limits
+
+
+class History(NamedTuple):
+    """What is remembered of each task, by slot; K: the reclaimable resources, first on the axis."""
+
+    id: Ints
+    incarnation: Ints32
+    shape: Ints32
+    observed_s: Floats  # the time that samples cover
+    peak: Floats  # [T, K]
+    before: Floats  # [T, K] peak of the window before
+    estimate: Floats  # [T, K]
+
+
+class Estimating(NamedTuple):
+    """How to estimate, for one look that comes `passed_s` after the last."""
+
+    off: bool
+    passed_s: float
+    settle_s: float
+    keep: float  # share of the distance to the target that is left after `passed_s`
+    step: float  # share of the limit below which a change does not matter
+    margin: Floats  # [K]
+    floor: Floats  # [K]
+    window_s: Floats  # [K]
+    unit: Ints  # [K] reservations are multiples of it
+
+
+class Estimates(NamedTuple):
+    """By position in `Reserved.slots`. `gap`: the largest share of a limit that the reservation is too high."""
+
+    wanted: Ints  # [N, K]
+    verdict: NDArray[np.int8]
+    gap: Floats

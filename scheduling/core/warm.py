@@ -8,6 +8,7 @@ from quota.resources import SIZE
 from scheduling.core import events
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.policy import Policy
+from scheduling.core.reclaim import MEDIUM, Samples, UsageHistory
 from scheduling.core.requirement import Group, Requirement
 from scheduling.core.state import CellState
 
@@ -48,3 +49,4 @@ def compile_kernels() -> None:
                 ports=assignment.ports,
             )
             state.apply(placed, revision=state.revision + 1, time=0.0)
+    UsageHistory().look(state.tasks, Samples.none(), MEDIUM, passed_s=1.0)
