@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from django.db import connection, transaction
 
 from quota.permissions import Principal
-from scheduling import notices
+from scheduling import copying, notices
+from scheduling.copying import NULL
 from scheduling.core import events
 from scheduling.core.events import Event
 
@@ -65,28 +66,24 @@ class Entry:
         self.revision = revision
         self.time = time
         self.principal = principal
-        self._rows: list[tuple[object, ...]] = []
+        self.events: list[Event] = []  # in order: the place of each is its sequence number
+        self._lines: list[str] = []
+        # What all rows of the revision share, before and after the columns that differ.
+        self._head = f"{cell_id}\t{revision}\t"
+        self._time = f"\t{time.isoformat()}\t"
+        self._who = f"\t{copying.text(principal.name)}\t{copying.text(principal.request_id)}\t"
 
     def append(self, event: Event, *, caused_by: Cause | None = None) -> Cause:
         """Add an event; returns its place, so that others can name it as their cause."""
-        seq = len(self._rows)
-        self._rows.append(
-            (
-                self.cell_id,
-                self.revision,
-                seq,
-                self.time,
-                events.kind_of(event),
-                events.VERSION,
-                getattr(event, "job_id", None),
-                getattr(event, "index", None),
-                getattr(event, "machine_id", None) or None,
-                self.principal.name,
-                self.principal.request_id,
-                caused_by.revision if caused_by else None,
-                caused_by.seq if caused_by else None,
-                events.encode(event).decode(),
-            )
+        seq = len(self.events)
+        job_id, index = getattr(event, "job_id", None), getattr(event, "index", None)
+        cause = f"{caused_by.revision}\t{caused_by.seq}" if caused_by else f"{NULL}\t{NULL}"
+        self.events.append(event)
+        self._lines.append(
+            f"{self._head}{seq}{self._time}{events.kind_of(event)}\t{events.VERSION}"
+            f"\t{NULL if job_id is None else job_id}\t{NULL if index is None else index}"
+            f"\t{getattr(event, 'machine_id', None) or NULL}{self._who}{cause}"
+            f"\t{copying.json_text(events.encode(event))}\n"
         )
         return Cause(self.revision, seq)
 
@@ -95,15 +92,10 @@ class Entry:
             self.append(event, caused_by=caused_by)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.events)
 
     def _flush(self) -> None:
-        with (
-            connection.cursor() as cursor,
-            cursor.copy(f"COPY scheduling_event ({_COLUMNS}) FROM STDIN") as copy,
-        ):
-            for row in self._rows:
-                copy.write_row(row)
+        copying.lines("scheduling_event", _COLUMNS, self._lines)
 
 
 class _NothingToSay(Exception):

@@ -181,8 +181,12 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
 
     def digest(self) -> str:
         """Equal for equal specs, whatever the order or spelling of the file. SHA-256, hexadecimal."""
-        canonical = msgspec.json.encode(self.to_json(), order="deterministic")
-        return hashlib.sha256(canonical).hexdigest()
+        return hashlib.sha256(self.canonical).hexdigest()
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """`to_json` as JSON, its keys in order."""
+        return msgspec.json.encode(self.to_json(), order="deterministic")
 
     @cached_property
     def _starts(self) -> list[int]:

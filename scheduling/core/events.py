@@ -124,7 +124,7 @@ class TasksAdded(_Event, frozen=True, tag="tasks.added"):
     spec_version: int
 
 
-class TaskPlaced(_Event, frozen=True, tag="task.placed"):
+class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
     """pending -> running on a machine. `ports`: numbers in the order of the job's port names.
 
     `alloc`: the task id of the alloc it lives in, on that machine; 0 when it lies on the bare machine (§2.4).

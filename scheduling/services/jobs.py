@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from django.db.models import Count, F
 
@@ -19,12 +20,12 @@ from quota.errors import Conflict, NotFound, Refused
 from quota.models import Tenant
 from quota.permissions import Action, Principal
 from quota.services import admission
-from scheduling import journal, spec
+from scheduling import copying, journal, spec
 from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Cell, Job, JobSpec, Task
-from scheduling.services import transitions, updates
+from scheduling.services import counters, transitions, updates
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
@@ -188,7 +189,7 @@ def job_kill(
             if indexes is None:
                 updates.update_close(entry, job.id, "the job is being killed")
             ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in living])
-            transitions.jobs_end_if_over(entry, [job.id])
+            counters.jobs_end_if_over(entry, [job.id])
         killed += len(ended)
         if len(living) < journal.CHUNK:
             return killed
@@ -369,7 +370,7 @@ def _check_numbers(items: Sequence[_Item]) -> None:
 def _create(
     entry: journal.Entry, principal: Principal, cell: Cell, items: Sequence[_Item], bands: Sequence[Band]
 ) -> None:
-    jobs = Job.objects.bulk_create(
+    jobs = [
         Job(
             cell=cell,
             tenant=item.tenant,
@@ -381,13 +382,27 @@ def _create(
             latency_sensitive=item.spec.latency_sensitive,
             port_names=list(item.spec.base.ports),
             requested=list(item.spec.total()),
+            tasks_total=item.size,
+            tasks_pending=item.size,
             submitted_by=principal.name,
+            created_at=entry.time,
         )
         for item in items
-    )
-    JobSpec.objects.bulk_create(
-        JobSpec(job=job, version=1, spec=item.spec.to_json(), digest=item.digest, actor=principal.name)
-        for job, item in zip(jobs, items, strict=True)
+    ]
+    copying.rows(Job, jobs)
+    copying.rows(
+        JobSpec,
+        [
+            JobSpec(
+                job=job,
+                version=1,
+                spec=msgspec.Raw(item.spec.canonical),
+                digest=item.digest,
+                actor=principal.name,
+                created_at=entry.time,
+            )
+            for job, item in zip(jobs, items, strict=True)
+        ],
     )
     new: list[NewTasks] = []
     for job, item in zip(jobs, items, strict=True):
@@ -411,7 +426,7 @@ def _create(
             )
         )
     if new:
-        transitions.tasks_create(entry, new)
+        transitions.tasks_create(entry, new, counted=True)
     for item in items:
         if item.job is not None and item.size < item.spec.tasks:
             updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)

@@ -16,8 +16,9 @@ from scheduling.core.requirement import Requirement
 from scheduling.core.states import EvictionCause, TaskState
 from scheduling.journal import Cause, Entry
 from scheduling.models import CrashedPair, Event, JobSpec, Machine, Task, Update
-from scheduling.services import transitions
-from scheduling.services.transitions import SHRUNK, Ending, Eviction, NewTasks
+from scheduling.services import counters, transitions
+from scheduling.services.counters import SHRUNK
+from scheduling.services.transitions import Ending, Eviction, NewTasks
 from scheduling.taskspec import Change
 
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
@@ -281,4 +282,4 @@ def _end(entry: Entry, update: Update, how: str, detail: str) -> None:
     update.state, update.detail, update.ended_at = how, detail, entry.time
     update.save(update_fields=["state", "detail", "ended_at"])
     entry.append(events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=how, detail=detail))
-    transitions.jobs_end_if_over(entry, [update.job_id])
+    counters.jobs_end_if_over(entry, [update.job_id])

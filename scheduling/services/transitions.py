@@ -16,16 +16,12 @@ import msgspec
 from django.db import connection
 
 from borglet.messages import Phase
-from quota.services import admission
+from scheduling.copying import column
 from scheduling.core import events
-from scheduling.core.requirement import Requirement, split_task_id, task_id
-from scheduling.core.states import JobState, TaskState
+from scheduling.core.requirement import INDEX_BITS, Requirement, split_task_id
 from scheduling.journal import Cause, Entry
-from scheduling.models import Cell
+from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts
 
-# The mark of tasks that a smaller job let go: a larger one brings them back.
-SHRUNK = "the job shrank"
-PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
 # A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
 # or a Borglet would take a task placed anew for one that it has (DESIGN §2.4).
 INCARNATIONS_A_HISTORY = 1_000_000
@@ -40,6 +36,9 @@ class Placement:
     ports: tuple[int, ...] = ()
     score: dict[str, float] = field(default_factory=dict)
     victims: tuple[int, ...] = ()
+    alloc: int = 0
+    devices: tuple[int, ...] = ()
+    runners_up: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
             " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
             " WHERE id = %s)) + 1, ports = p.ports::integer[], phase = %s, health = '',"
             " restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
-            " FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS p(id, machine_id, ports)"
+            " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';')) AS p(id, machine_id, ports)"
             " WHERE t.id = p.id AND t.state = 'pending'"
             " RETURNING t.id, t.incarnation, t.spec_version",
             [
@@ -124,13 +123,13 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
                 entry.cell_id,
                 Phase.ASSIGNED.value,
                 entry.time,
-                list(by_id),
-                [p.machine_id for p in by_id.values()],
-                [_array(p.ports) for p in by_id.values()],
+                column(by_id),
+                column([p.machine_id for p in by_id.values()]),
+                ";".join([column(p.ports) for p in by_id.values()]),
             ],
         )
-        placed = {row[0]: row[1:] for row in cursor.fetchall()}
-    counts = _Counts()
+        placed = {identity: (incarnation, version) for identity, incarnation, version in cursor.fetchall()}
+    counts = Counts()
     applied = []
     for identity, placement in by_id.items():
         if identity not in placed:
@@ -146,7 +145,10 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
                 ports=placement.ports,
                 spec_version=version,
                 score=placement.score,
-                victims=tuple(split_task_id(victim) for victim in placement.victims),
+                victims=tuple([split_task_id(victim) for victim in placement.victims]),
+                alloc=placement.alloc,
+                devices=placement.devices,
+                runners_up=placement.runners_up,
             )
         )
         counts.move(job_id, PENDING, RUNNING)
@@ -178,7 +180,7 @@ def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
             ],
         )
         evicted = _was(cursor.fetchall())
-    counts = _Counts()
+    counts = Counts()
     for was in evicted:
         eviction = by_id[was.task_id]
         entry.append(
@@ -231,7 +233,7 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
             ],
         )
         ended = _was(cursor.fetchall())
-    counts = _Counts()
+    counts = Counts()
     for was in ended:
         ending = by_id[was.task_id]
         entry.append(
@@ -269,7 +271,7 @@ def tasks_revive(entry: Entry, task_ids: Sequence[int], *, spec_version: int) ->
             [spec_version, entry.time, list(task_ids)],
         )
         revived = sorted(row[0] for row in cursor.fetchall())
-    counts = _Counts()
+    counts = Counts()
     for identity in revived:
         job_id, index = split_task_id(identity)
         entry.append(events.TaskRevived(job_id=job_id, index=index, spec_version=spec_version))
@@ -334,7 +336,7 @@ def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int
             ],
         )
         observed = _was(cursor.fetchall())
-    counts = _Counts()
+    counts = Counts()
     for was in observed:
         seen = by_id[was.task_id]
         entry.append(
@@ -401,131 +403,44 @@ class NewTasks:
     spec_version: int
 
 
-def tasks_create(entry: Entry, many: Sequence[NewTasks]) -> int:
-    """Make pending tasks, by COPY. The caller appends `JobSubmitted` or `TasksAdded`. Returns their number."""
-    counts = _Counts()
-    made = 0
-    with (
-        connection.cursor() as cursor,
-        cursor.copy(
-            'COPY scheduling_task (id, cell_id, job_id, index, state, incarnation, spec_version, "limit",'
-            " reservation, ports, phase, health, up, restarts, evictions, outcome, detail, since) FROM STDIN"
-        ) as copy,
-    ):
+def tasks_create(entry: Entry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
+    """Make pending tasks, by one statement. The caller appends `JobSubmitted` or `TasksAdded`. Returns their number.
+
+    `counted`: the jobs' rows were made with their counters already.
+    """
+    spans = [
+        (new.job_id, new.spec_version, column(group.requirement.limit), first, last)
+        for new in many
+        for group in new.groups
+        for first, last in group.ranges
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH span AS MATERIALIZED (SELECT job_id, version, vector::bigint[] AS vector, first, last"
+            " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';'), %s::integer[], %s::integer[])"
+            " AS s(job_id, version, vector, first, last))"
+            " INSERT INTO scheduling_task (id, cell_id, job_id, index, state, incarnation, spec_version,"
+            ' "limit", reservation, ports, phase, health, up, restarts, evictions, outcome, detail, since)'
+            " SELECT (s.job_id << %s) | i, %s, s.job_id, i, 'pending', 0, s.version, s.vector, s.vector, '{}',"
+            " '', '', false, 0, 0, '', '', %s FROM span AS s, generate_series(s.first, s.last) AS i",
+            [
+                column([job_id for job_id, *_ in spans]),
+                column([version for _, version, *_ in spans]),
+                ";".join([vector for _, _, vector, *_ in spans]),
+                column([first for *_, first, _ in spans]),
+                column([last for *_, last in spans]),
+                INDEX_BITS,
+                entry.cell_id,
+                entry.time,
+            ],
+        )
+        made = cursor.rowcount
+    if not counted:
+        counts = Counts()
         for new in many:
-            for group in new.groups:
-                limit = list(group.requirement.limit)
-                for index in group.indexes():
-                    copy.write_row(
-                        (
-                            task_id(new.job_id, index), entry.cell_id, new.job_id, index, PENDING, 0,
-                            new.spec_version, limit, limit, [], "", "", False, 0, 0, "", "", entry.time,
-                        )
-                    )  # fmt: skip
-                counts.add(new.job_id, group.size)
-                made += group.size
-    counts.store(entry)
+            counts.add(new.job_id, sum(group.size for group in new.groups))
+        counts.store(entry)
     return made
-
-
-class _Counts:
-    """Changes of jobs' counters, summed, written with one statement."""
-
-    _STATES = (PENDING, RUNNING, DEAD)
-
-    def __init__(self) -> None:
-        self._jobs: dict[int, list[int]] = {}  # job id -> [total, pending, running, dead, up]
-
-    def move(self, job_id: int, source: str, target: str, *, was_up: bool = False) -> None:
-        row = self._row(job_id)
-        row[1 + self._STATES.index(source)] -= 1
-        row[1 + self._STATES.index(target)] += 1
-        row[4] -= int(was_up)
-
-    def add(self, job_id: int, number: int) -> None:
-        row = self._row(job_id)
-        row[0] += number
-        row[1] += number
-
-    def up(self, job_id: int, change: int) -> None:
-        if change:
-            self._row(job_id)[4] += change
-
-    def store(self, entry: Entry) -> None:
-        if not self._jobs:
-            return
-        ids = sorted(self._jobs)
-        columns = [[self._jobs[job][i] for job in ids] for i in range(5)]
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "UPDATE scheduling_job AS j SET tasks_total = j.tasks_total + c.total,"
-                " tasks_pending = j.tasks_pending + c.pending, tasks_running = j.tasks_running + c.running,"
-                " tasks_dead = j.tasks_dead + c.dead, tasks_up = j.tasks_up + c.up,"
-                " state = CASE WHEN j.state = 'pending' AND j.tasks_running + c.running > 0 THEN 'running'"
-                " ELSE j.state END"
-                " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
-                " AS c(id, total, pending, running, dead, up) WHERE j.id = c.id"
-                " RETURNING j.id, j.state, j.tasks_total = j.tasks_dead",
-                [ids, *columns],
-            )
-            over = [job for job, state, all_dead in cursor.fetchall() if all_dead and state != JobState.DEAD]
-        jobs_end_if_over(entry, over)
-
-    def _row(self, job_id: int) -> list[int]:
-        return self._jobs.setdefault(job_id, [0, 0, 0, 0, 0])
-
-
-def jobs_end_if_over(entry: Entry, job_ids: Sequence[int]) -> None:
-    """End those of the jobs whose tasks are all dead, unless an open update has tasks to add to them."""
-    if not job_ids:
-        return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT j.id FROM scheduling_job AS j WHERE j.id = ANY(%s) AND j.state <> 'dead'"
-            " AND j.tasks_total = j.tasks_dead AND NOT EXISTS (SELECT FROM scheduling_update AS u"
-            " JOIN scheduling_jobspec AS s ON s.job_id = u.job_id AND s.version = u.to_version"
-            " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total)"
-            " ORDER BY j.id",
-            [list(job_ids)],
-        )
-        over = [job for (job,) in cursor.fetchall()]
-    if over:
-        jobs_end(entry, over)
-
-
-def jobs_end(entry: Entry, job_ids: Sequence[int]) -> None:
-    """Jobs whose tasks are all dead: the name is free, the quota goes back, open updates end."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"
-            " WHEN bool_or(outcome = 'failed') THEN 'failed' ELSE 'finished' END AS how"
-            " FROM scheduling_task WHERE job_id = ANY(%s) GROUP BY job_id)"
-            " UPDATE scheduling_job AS j SET state = 'dead', outcome = worst.how, ended_at = %s"
-            " FROM worst, quota_tenant AS o WHERE j.id = worst.job_id AND o.id = j.tenant_id"
-            " RETURNING j.id, worst.how, j.tenant_id, o.name, j.priority, j.requested",
-            [SHRUNK, list(job_ids), entry.time],
-        )
-        ended = sorted(cursor.fetchall())
-        cursor.execute(
-            "UPDATE scheduling_update SET state = 'superseded', detail = 'the job ended', ended_at = %s"
-            " WHERE job_id = ANY(%s) AND state = 'open' RETURNING id, job_id",
-            [entry.time, list(job_ids)],
-        )
-        updates = sorted(cursor.fetchall())
-        cursor.execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [list(job_ids)])
-    for update_id, job_id in updates:
-        entry.append(
-            events.UpdateEnded(job_id=job_id, update_id=update_id, how="superseded", detail="the job ended")
-        )
-    for job_id, how, *_ in ended:
-        entry.append(events.JobEnded(job_id=job_id, how=how))
-    admission.release(
-        cell=Cell.objects.values_list("name", flat=True).get(pk=entry.cell_id),
-        asks=[
-            admission.Ask(tenant_id, tenant, priority, tuple(requested))
-            for _, _, tenant_id, tenant, priority, requested in ended
-        ],
-    )
 
 
 def _depart(entry: Entry, left: Sequence[tuple[Was, str, float | None, int | None]]) -> None:
