@@ -203,12 +203,16 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Measured over the last few seconds. CPU in milli-cores, the rest as its name says."""
+    """Measured over the last few seconds. CPU in milli-cores, the rest as its name says.
+
+    `throttled_milli`: CPU that it would have used but was denied by its quota; 0 where nobody counts it.
+    """
 
     cpu_milli: int = 0
     ram_bytes: int = 0
     disk_bytes: int = 0
     processes: int = 0
+    throttled_milli: int = 0
 
 
 class TaskReport(msgspec.Struct, frozen=True):

@@ -112,7 +112,7 @@ class AgentState:
 
     def report(self, *, session: int, sequence: int, logs: list[LogChunk] | None = None) -> Report:
         """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once."""
-        tasks, cpu_milli, ram_bytes, disk_bytes, processes = [], 0, 0, 0, 0
+        tasks, cpu_milli, ram_bytes, disk_bytes, processes, throttled_milli = [], 0, 0, 0, 0, 0
         for inc in self._incarnations.values():
             if inc.phase is Phase.ENDED and inc.told is None:
                 inc.told = (session, sequence)
@@ -122,6 +122,7 @@ class AgentState:
             ram_bytes += usage.ram_bytes
             disk_bytes += usage.disk_bytes
             processes += usage.processes
+            throttled_milli += usage.throttled_milli
         refused, self._refused = self._refused, None
         return Report(
             session=session,
@@ -130,7 +131,7 @@ class AgentState:
             generation=self._desired.generation if self._desired is not None else "",
             revision=self._desired.revision if self._desired is not None else 0,
             tasks=tasks,
-            usage=Usage(cpu_milli, ram_bytes, disk_bytes, processes),
+            usage=Usage(cpu_milli, ram_bytes, disk_bytes, processes, throttled_milli),
             logs=logs or [],
             refused=refused,
         )

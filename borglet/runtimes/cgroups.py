@@ -37,11 +37,15 @@ _UNLIMITED_V1 = "-1"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`cpu_ns` since the group's creation, `ram_bytes` without page cache; None where not accounted here."""
+    """`cpu_ns` since the group's creation, `ram_bytes` without page cache; None where not accounted here.
+
+    `throttled_ns`: how long its threads were held back by its quota, summed over the cores they would have had.
+    """
 
     cpu_ns: int | None
     ram_bytes: int | None
     processes: int | None
+    throttled_ns: int = 0
 
 
 class CgroupTree:
@@ -118,8 +122,10 @@ class CgroupTree:
         """Raises FileNotFoundError when the task's groups are gone."""
         if directory := groups.get("unified"):
             memory = cgroupfs.read_fields(directory, "memory.stat")
-            cpu = cgroupfs.read_fields(directory, "cpu.stat").get("usage_usec")
+            spent = cgroupfs.read_fields(directory, "cpu.stat")
+            cpu = spent.get("usage_usec")
             return Measured(
+                throttled_ns=1000 * spent.get("throttled_usec", 0),
                 cpu_ns=None if cpu is None else cpu * 1000,
                 ram_bytes=memory["anon"] + memory["shmem"] if memory else None,
                 processes=int(cgroupfs.read_text(directory, "pids.current"))
@@ -127,14 +133,17 @@ class CgroupTree:
                 else None,
             )
         cpu_ns = ram = processes = None
+        throttled_ns = 0
         if directory := groups.get("cpuacct"):
             cpu_ns = int(cgroupfs.read_text(directory, "cpuacct.usage"))
+        if directory := groups.get("cpu"):
+            throttled_ns = cgroupfs.read_fields(directory, "cpu.stat").get("throttled_time", 0)
         if directory := groups.get("memory"):
             stat = cgroupfs.read_fields(directory, "memory.stat")
             ram = stat["total_rss"] + stat.get("total_shmem", 0)
         if directory := groups.get("pids"):
             processes = int(cgroupfs.read_text(directory, "pids.current"))
-        return Measured(cpu_ns, ram, processes)
+        return Measured(cpu_ns, ram, processes, throttled_ns)
 
     def sweep(self, keep: set[str]) -> None:
         """Remove empty groups of tasks that are not in `keep`."""

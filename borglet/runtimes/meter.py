@@ -25,6 +25,8 @@ class Metered:
     supervisor_pid: int
     groups: dict[str, str]
     directories: tuple[Path, ...]  # what counts as the task's disk
+    throttled_ns: int = 0  # at the last measurement
+    throttled_milli: int = 0
     cpu_ns: int | None = None  # at the last measurement; None: adopted, its past use is no news
     at: float = field(default_factory=time.monotonic)
     cpu_milli: int = 0
@@ -52,16 +54,20 @@ class Meter:
             now = time.monotonic()
             elapsed_s = now - task.at
             if task.cpu_ns is None:
-                task.cpu_ns, task.at = measured.cpu_ns or 0, now
+                task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
             elif elapsed_s >= MIN_INTERVAL_S:
                 spent_ns = max(0, (measured.cpu_ns or 0) - task.cpu_ns)
                 task.cpu_milli = round(spent_ns / elapsed_s / 1e6)
-                task.cpu_ns, task.at = measured.cpu_ns or 0, now
+                task.throttled_milli = round(
+                    max(0, measured.throttled_ns - task.throttled_ns) / elapsed_s / 1e6
+                )
+                task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
             found[key] = Usage(
                 cpu_milli=task.cpu_milli,
                 ram_bytes=measured.ram_bytes or 0,
                 disk_bytes=task.disk_bytes,
                 processes=measured.processes or 0,
+                throttled_milli=task.throttled_milli,
             )
         return found
 
@@ -93,6 +99,7 @@ def _fill(
         processes=sum(p.threads for p in below if p.state != b"Z")
         if measured.processes is None
         else measured.processes,
+        throttled_ns=measured.throttled_ns,
     )
 
 

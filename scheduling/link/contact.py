@@ -55,9 +55,9 @@ async def beat(
     cells: Iterable[int],
     ages: Mapping[int, Mapping[int, float]],
     held: Mapping[int, Iterable[int]],
-) -> None:
+) -> float:
     """One heartbeat. `ages`: cell -> machine -> seconds since its last report; `held`: cell -> machines whose
-    connection this shard has taken over. Raises `redis.RedisError`."""
+    connection this shard has taken over. Returns the time of the beat. Raises `redis.RedisError`."""
     seconds, micros = await connection.time()
     now = seconds + micros / 1e6
     pipe = connection.pipeline(transaction=True)
@@ -69,6 +69,7 @@ async def beat(
         if taken := list(held.get(cell, ())):
             pipe.hset(holder_key(cell), mapping={str(machine): shard for machine in taken})
     await pipe.execute()
+    return now
 
 
 def read(cell_id: int) -> Contacts:

@@ -6,7 +6,6 @@ Everything here may be lost: without Redis a shard serves its machines and finds
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
@@ -17,6 +16,8 @@ from redis.exceptions import RedisError
 
 from borglet.messages import Report
 from scheduling.link import contact, logs, usage
+from scheduling.link.connection import Connection
+from scheduling.link.diff import View
 from scheduling.link.shard import Shard
 
 log = structlog.get_logger(__name__)
@@ -70,23 +71,28 @@ class Courier:
 
     async def _beat(self) -> None:
         shard = self._shard
-        now, wall = asyncio.get_running_loop().time(), time.time()
+        now = asyncio.get_running_loop().time()
         ages: dict[int, dict[int, float]] = {}
-        used: dict[tuple[int, int], usage.MachineUsage] = {}
+        reports: list[tuple[Connection, Report, View]] = []
         for held in shard.connections.values():
             if held.heard_at > self._beaten_at and held.answered:
                 ages.setdefault(held.cell_id, {})[held.machine_id] = now - held.heard_at
                 if held.report is not None and held.view is not None:
-                    at = wall - (now - held.heard_at)
-                    used[held.cell_id, held.machine_id] = usage.of(held.report, held.view, at=at)
+                    reports.append((held, held.report, held.view))
         taken, shard.freshly_held = shard.freshly_held, {}
         try:
-            await contact.beat(self._redis, shard.name, shard.cell_ids, ages, taken)
+            wall = await contact.beat(self._redis, shard.name, shard.cell_ids, ages, taken)
         except BaseException:
             for cell_id, machines in taken.items():
                 shard.freshly_held.setdefault(cell_id, set()).update(machines)
             raise
         self._beaten_at = now
+        used: dict[int, dict[int, bytes]] = {}
+        for held, report, view in reports:
+            at = wall - (now - held.heard_at)
+            used.setdefault(held.cell_id, {})[held.machine_id] = usage.of(
+                report, view, held.machine_id, at=at
+            )
         if used:
             await usage.store(self._redis, used)
 

@@ -458,13 +458,15 @@ def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
     job = a_job(cell)
     with link.machine(cell) as machine:
         key = place(job, machine_id())
-        used = Usage(cpu_milli=42, ram_bytes=7)
+        used = Usage(cpu_milli=42, ram_bytes=7, processes=1, throttled_milli=3)
         machine.report(
             machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key, usage=used), usage=used
         )
         machine.keep_answering(lambda: usage.read(cell.id, [machine_id()]))
         (read,) = usage.read(cell.id, [machine_id()])[machine_id()].tasks
         assert (read.task_id, read.incarnation, read.cpu_milli) == (task_id(job.id, 0), 1, 42)
+        (row,) = usage.read_cell(cell.id).rows
+        assert (row["task_id"], row["throttled_milli"], row["ram_bytes"]) == (task_id(job.id, 0), 3, 7)
         contacts = contact.read(cell.id)
         assert contacts.shards == 1
         assert abs(contacts.last[machine_id()] - timezone.now().timestamp()) < 5

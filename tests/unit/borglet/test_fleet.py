@@ -24,7 +24,7 @@ def runtime(seed: int = 0) -> SimulatedRuntime:
 
 @pytest.mark.parametrize(
     ("prod", "priority", "cpu", "ram"),
-    [(True, 200, 0.42, 0.63), (False, 110, 0.34, 0.36), (False, 0, 0.15, 0.12)],
+    [(True, 200, 0.42, 0.63), (False, 118, 0.61, 0.48), (False, 110, 0.34, 0.36), (False, 0, 0.15, 0.12)],
 )
 def test_usage_has_the_means_of_its_kind(prod: bool, priority: int, cpu: float, ram: float) -> None:
     drawn = [usage_ratios(run_task(index, prod=prod, priority=priority), seed=1)[0] for index in range(3000)]

@@ -56,9 +56,14 @@ def test_version_two_is_taken_where_it_has_memory_and_limits_by_its_files(tmp_pa
     assert read(group, "pids.max") == "50"
     assert not (group / "memory.swap.max").exists()
     draw(
-        group, memory__stat="anon 100\nfile 7000\nshmem 20\n", cpu__stat="usage_usec 5\n", pids__current="3\n"
+        group,
+        memory__stat="anon 100\nfile 7000\nshmem 20\n",
+        cpu__stat="usage_usec 5\nthrottled_usec 2\n",
+        pids__current="3\n",
     )
-    assert tree.measure({"unified": str(group)}) == Measured(cpu_ns=5000, ram_bytes=120, processes=3)
+    assert tree.measure({"unified": str(group)}) == Measured(
+        cpu_ns=5000, ram_bytes=120, processes=3, throttled_ns=2000
+    )
 
 
 def test_version_two_without_memory_is_passed_over_for_version_one(tmp_path: Path) -> None:
