@@ -34,6 +34,8 @@ NAMES: tuple[str, ...] = tuple(resource.name for resource in AXIS)
 CPU, RAM, DISK, DISK_BANDWIDTH, ACCELERATORS, PORTS = range(len(AXIS))
 SIZE = len(AXIS)
 ZERO: Vector = (0,) * SIZE
+# One accelerator. A request below it is a share of one device, any other a whole number of devices.
+DEVICE = 1000
 
 # One task may never ask for more than this of anything: it keeps sums over a cell inside 64 bits.
 MAX_QUANTITY = 2**53

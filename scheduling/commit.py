@@ -170,6 +170,9 @@ def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assi
                 ports=a.ports,
                 score=a.score,
                 victims=tuple(task_id(*victim) for victim in a.victims),
+                alloc=a.alloc,
+                devices=a.devices,
+                runners_up=a.runners_up,
             )
             for a in assignments
         ],

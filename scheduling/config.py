@@ -37,6 +37,9 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     drain_per_s: float = 50.0
     """How fast tasks leave draining machines."""
 
+    drain_patience_s: float = 600.0
+    """A task that has been down for this long holds up the drain of its siblings no more."""
+
 
 def load(settings: dict[str, object]) -> CellSettings:
     """Raises `Refused` naming the setting and what it takes."""

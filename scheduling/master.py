@@ -146,6 +146,10 @@ class Master:
                         log.warning("journal can't be followed, reading rows", cell_id=self.cell_id)
                         self.state = None
                         return self._advance()
+                    if _widens(record.event, self.state):
+                        log.info("the cell has a further resource, reading rows", cell_id=self.cell_id)
+                        self.state = None
+                        return self._advance()
                     self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
                     self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
                 news = True
@@ -197,6 +201,15 @@ class Master:
         if outcome.refused or len(outcome.applied) >= self._policy.max_assignments:
             self._placeable = True  # look again as soon as the news is in
         return plan
+
+
+def _widens(event: events.Event, state: CellState) -> bool:
+    """Vectors grow by it: they are columns of arrays, which a state has once and for all."""
+    return (
+        isinstance(event, events.CellSet)
+        and event.extra_resources is not None
+        and event.extra_resources != state.extra_resources
+    )
 
 
 _masters: dict[tuple[int, str], Master] = {}

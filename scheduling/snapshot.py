@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+import msgspec
 from django.db import connection, transaction
 from django.db.models import Q
 
@@ -70,14 +71,17 @@ def _machines(cell_id: int) -> Iterator[Event]:
 
 
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:
-    """Live jobs, and ended ones of which something is still on a machine."""
+    """Live jobs, and ended ones of which something is still on a machine.
+
+    By id, which puts allocs before what lives inside them: an alloc set is older than any job in it.
+    """
     live = ~Q(state=JobState.DEAD.value) | Q(tasks__departures__isnull=False)
     jobs = list(Job.objects.filter(live, cell=cell).distinct().select_related("tenant").order_by("id"))
     ids = [job.id for job in jobs]
     wanted = _Requirements(ids, cell.extra_resources)
     rows = Task.objects.filter(job_id__in=ids).order_by("id").values_list(
         "job_id", "index", "state", "machine_id", "incarnation", "spec_version", "limit", "reservation", "ports",
-        "phase", "health", "up", "restarts", "since",
+        "alloc_id", "devices", "phase", "health", "up", "restarts", "since",
     )  # fmt: skip
     tasks = {job_id: list(group) for job_id, group in groupby(rows, key=lambda row: row[0])}
     departed: dict[int, list[Departure]] = {}
@@ -102,6 +106,8 @@ class _TaskRow(NamedTuple):
     limit: list[int]
     reservation: list[int]
     ports: list[int]
+    alloc: int | None
+    devices: list[int]
     phase: str
     health: str
     up: bool
@@ -138,6 +144,8 @@ def _job(
             labels=dict(job.labels),
             port_names=tuple(job.port_names),
             alloc_set=job.alloc_set_id or 0,
+            gang=job.gang,
+            disruption_budget=job.disruption_budget,
         ),
         job.created_at.timestamp(),
     )
@@ -166,7 +174,8 @@ def _job(
 def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
     time = task.since.timestamp()
     if task.state == RUNNING:
-        yield _placed(task, task.machine_id, task.incarnation, task.ports), time
+        placed = _placed(task, task.machine_id, task.incarnation, task.ports)
+        yield msgspec.structs.replace(placed, alloc=task.alloc or 0, devices=tuple(task.devices)), time
         yield (
             events.TaskReported(
                 job_id=task.job_id,

@@ -23,7 +23,7 @@ from quota.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, Band, band_o
 from quota.errors import Refused
 from quota.resources import Vector, add, scale
 from scheduling.core.requirement import MAX_TASKS, Group, Requirement
-from scheduling.taskspec import Change, Problems, TaskSpec, convert, read_task
+from scheduling.taskspec import Change, Problems, Role, TaskSpec, convert, read_task
 from scheduling.taskspec import change as task_change
 
 API_VERSION = "borg/v1"
@@ -79,7 +79,12 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True, dict=True):
-    """One version of a job, normalised. `base` is the file's `task`; `overrides` in order, never overlapping."""
+    """One version of a job, normalised. `base` is the file's `task`; `overrides` in order, never overlapping.
+
+    `gang`: its pending tasks are placed together, victims included, or none of them. `disruption_budget`: so many
+    of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`: the name of the alloc set
+    that its tasks live in (§2.4).
+    """
 
     name: str
     tasks: int
@@ -95,6 +100,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     update: Rolling = Rolling()
     alloc_set: str = ""
     reclamation: bool = True
+    gang: bool = False
+    disruption_budget: int = 0
     extra: tuple[str, ...] = ()
 
     def task(self, index: int) -> TaskSpec:
@@ -151,16 +158,24 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
             result = add(result, scale(group.requirement.limit, group.size))
         return result
 
+    def charged(self) -> Vector:
+        """What of it costs quota: nothing inside an alloc set, which has paid for the envelope (§2.4)."""
+        return (0,) * len(self.base.limit) if self.alloc_set else self.total()
+
     def max_down(self) -> int:
         """How many tasks an update may have down at once."""
         return self.update.max_down or max(1, self.tasks // 10)
+
+    def may_be_down(self) -> int:
+        """How many tasks preemption and drains may have down at once: its budget, or as many as an update may."""
+        return self.disruption_budget or self.max_down()
 
     def at(self, *, cell: str, tenant: str) -> JobSpec:
         """The same for a cell and tenant that the file left out."""
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
     def to_json(self) -> dict[str, Any]:
-        """A job file, ready for JSON, that parses to an equal spec."""
+        """A job file, ready for JSON, that parses to an equal spec: all fields, `_LATER` ones where they are set."""
         return {
             "apiVersion": API_VERSION,
             "kind": next(kind for kind, stored in KINDS.items() if stored == self.kind),
@@ -177,7 +192,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
             "update": msgspec.to_builtins(self.update),
             "alloc_set": self.alloc_set,
             "reclamation": self.reclamation,
-        }
+        } | {name: value for name, default in _LATER.items() if (value := getattr(self, name)) != default}
 
     def digest(self) -> str:
         """Equal for equal specs, whatever the order or spelling of the file. SHA-256, hexadecimal."""
@@ -218,11 +233,14 @@ def _change(old: JobSpec, new: JobSpec, before: TaskSpec, after: TaskSpec) -> Ch
     if (old.latency_sensitive, old.spread) != (new.latency_sensitive, new.spread):
         return Change.RESTART
     kind = task_change(before, after)
-    if kind is Change.NONE and (old.priority, old.labels, old.reclamation) != (
-        new.priority, new.labels, new.reclamation,
-    ):  # fmt: skip
+    if kind is Change.NONE and _of_the_job(old) != _of_the_job(new):
         return Change.IN_PLACE
     return kind
+
+
+def _of_the_job(spec: JobSpec) -> tuple[object, ...]:
+    """What is in force at once, and disturbs no task."""
+    return (spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget)
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -243,6 +261,13 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     update: Rolling = Rolling()
     alloc_set: str = ""
     reclamation: bool = True
+    gang: bool = False
+    disruption_budget: int = 0
+
+
+# Fields that specs stored by an older version don't have: they are written only when they say something, so that
+# what was stored keeps its digest.
+_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0}
 
 
 def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobSpec:
@@ -308,7 +333,11 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
         problems.number(f"spread.{name}", value, 0, MAX_TASKS)
     for name, value in msgspec.structs.asdict(file.update).items():
         problems.number(f"update.{name}", value, 0, MAX_TASKS)
-    task = read_task(file.task, problems, "task", extra=limits.extra, allocation=allocation)
+    problems.number("disruption_budget", file.disruption_budget, 0, MAX_TASKS)
+    if file.alloc_set:
+        _check_inside(file, problems)
+    role = Role(allocation=allocation, inside=bool(file.alloc_set), stored=limits.bands is None)
+    task = read_task(file.task, problems, "task", extra=limits.extra, role=role)
     if task is None or problems.found:
         return None
     spec = JobSpec(
@@ -321,16 +350,27 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
         labels=dict(file.labels),
         priority=priority,
         latency_sensitive=latency_sensitive,
-        overrides=_read_overrides(file, task, problems, limits, allocation),
+        overrides=_read_overrides(file, task, problems, limits, role),
         spread=file.spread,
         update=file.update,
         alloc_set=file.alloc_set,
         reclamation=file.reclamation,
+        gang=file.gang,
+        disruption_budget=file.disruption_budget,
         extra=tuple(limits.extra),
     )
     if not problems.found and max(spec.total()) > MAX_TOTAL:
         problems.add("task.limit", f"all {spec.tasks} tasks together ask for an absurd amount; ask for less")
     return spec
+
+
+def _check_inside(file: JobFile, problems: Problems) -> None:
+    """A job inside an alloc set goes where its allocs are: where that is, the alloc set says."""
+    for name in ("max_per_rack", "max_per_power_domain"):
+        if getattr(file.spread, name):
+            problems.add(
+                f"spread.{name}", f"its tasks go where the allocs are; put it into alloc set {file.alloc_set}"
+            )
 
 
 def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | None) -> tuple[int, bool]:
@@ -372,7 +412,7 @@ def _check_labels(labels: dict[str, Any], problems: Problems) -> None:
 
 
 def _read_overrides(
-    file: JobFile, task: TaskSpec, problems: Problems, limits: Limits, allocation: bool
+    file: JobFile, task: TaskSpec, problems: Problems, limits: Limits, role: Role
 ) -> tuple[Override, ...]:
     base = task.to_json(extra=limits.extra)
     read: dict[bytes, tuple[dict[str, Any], TaskSpec] | None] = {}
@@ -391,7 +431,7 @@ def _read_overrides(
             continue
         known = msgspec.json.encode(patch)
         if known not in read:
-            merged = read_task(_merge(base, patch), problems, path, extra=limits.extra, allocation=allocation)
+            merged = read_task(_merge(base, patch), problems, path, extra=limits.extra, role=role)
             if merged is not None and merged.ports != task.ports:
                 problems.add(f"{path}.ports", "all tasks of a job have the same ports; put them into task")
             read[known] = (

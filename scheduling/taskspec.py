@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import msgspec
 
 from borglet.messages import HealthCheck, RestartPolicy
-from quota.resources import ACCELERATORS, NAMES, PORTS, QuantityError, Vector, parse_quantity
+from quota.resources import ACCELERATORS, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.requirement import Constraint, Relation
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -158,20 +159,33 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     packages: list[str] = []
 
 
+@dataclass(frozen=True, slots=True)
+class Role:
+    """`allocation`: it is an alloc (§2.4), which runs nothing itself. `inside`: it lives in one. `stored`: it was
+    accepted before, perhaps by an older version that checked less."""
+
+    allocation: bool = False
+    inside: bool = False
+    stored: bool = False
+
+
 def read_task(
-    given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), allocation: bool = False
+    given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: Role = Role()
 ) -> TaskSpec | None:
     """The task in `given`, as decoded from JSON. None when its shape is wrong; see `problems`.
 
-    `extra`: the cell's own resources. `allocation`: it is an alloc (§2.4), which runs nothing itself.
+    `extra`: the cell's own resources.
     """
     file = convert(given, TaskFile, problems, path)
     if file is None:
         return None
-    _check_command(file, problems, path, allocation)
+    _check_command(file, problems, path, role)
     _check_env(file.env, problems, f"{path}.env")
     ports = _check_ports(file.ports, problems, f"{path}.ports")
     _check_constraints(file.constraints, problems, f"{path}.constraints")
+    if role.inside and file.constraints:
+        told = "tasks in an alloc go where the alloc is; put constraints into the alloc set"
+        problems.add(f"{path}.constraints", told)
     _check_restart(file.restart, problems, f"{path}.restart")
     problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
     problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
@@ -183,8 +197,11 @@ def read_task(
     for number, package in enumerate(file.packages):
         if not _PACKAGE.fullmatch(package):
             problems.add(f"{path}.packages[{number}]", f"{package!r} is no package name")
+    limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
+    if not role.stored:
+        _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
     return TaskSpec(
-        limit=_read_limit(file.limit, len(ports), problems, f"{path}.limit", extra),
+        limit=limit,
         command=tuple(file.command),
         env={name: value for name, value in file.env.items() if isinstance(value, str)},
         ports=ports,
@@ -246,10 +263,12 @@ def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
     return None
 
 
-def _check_command(file: TaskFile, problems: Problems, path: str, allocation: bool) -> None:
-    if allocation:
+def _check_command(file: TaskFile, problems: Problems, path: str, role: Role) -> None:
+    if role.allocation:
         if file.command or file.health is not None:
             problems.add(f"{path}.command", "an alloc set runs nothing itself; submit a job into it")
+        if file.ports:
+            problems.add(f"{path}.ports", "an alloc listens nowhere; name ports in the jobs inside it")
         return
     if not file.command or not file.command[0]:
         problems.add(f"{path}.command", "is missing; give the program and its arguments as a list of texts")
@@ -330,6 +349,17 @@ def _read_limit(
             if name in ("ram", "disk") and vector[names.index(name)] == 0:
                 problems.add(f"{path}.{name}", "0 is not possible, every task takes some; give its most")
     return tuple(vector)
+
+
+def _check_accelerators(milli: int, problems: Problems, path: str) -> None:
+    """A share is of one device; several devices are whole ones (a share of each would be scraps of several)."""
+    if milli > DEVICE and milli % DEVICE:
+        whole = milli // DEVICE
+        problems.add(
+            path,
+            f"{milli}m is more than one device and no whole number of them; ask for {whole} or {whole + 1}, or for"
+            " a share of one device, such as '500m'",
+        )
 
 
 def _read_health(

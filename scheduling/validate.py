@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from django.db import connection, transaction
 
+from quota.resources import ACCELERATORS, DEVICE, NAMES, PORTS
 from scheduling import journal
 from scheduling.core.state import CellState
 from scheduling.models import Cell
@@ -22,6 +23,8 @@ def validate(cell_id: int) -> list[str]:
         problems += _counters(cell_id)
         problems += _quota(cell_id)
         problems += _ports(cell_id)
+        problems += _allocs(cell_id)
+        problems += _devices(cell_id)
         problems += _journal(cell_id, state)
     return problems
 
@@ -122,3 +125,81 @@ def _ports(cell_id: int) -> list[str]:
             f"port {port} of machine {machine} is held by tasks {sorted(tasks)}"
             for machine, port, tasks in cursor.fetchall()
         ]
+
+
+def _allocs(cell_id: int) -> list[str]:
+    """Tasks inside allocs (§2.4) are where their allocs are, in the set they belong to, and fit together."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT j.name, t.index, CASE"
+            " WHEN j.alloc_set_id IS NULL THEN 'is in an alloc, and its job in no alloc set'"
+            " WHEN a.id IS NULL THEN 'runs outside the allocs of its set'"
+            " WHEN a.job_id <> j.alloc_set_id THEN 'is in an alloc of another set'"
+            " ELSE 'is not where its alloc is' END"
+            " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+            " LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
+            " WHERE t.cell_id = %s AND t.state = 'running' AND (t.alloc_id IS NOT NULL OR j.alloc_set_id IS NOT NULL)"
+            " AND (a.job_id, a.machine_id) IS DISTINCT FROM (j.alloc_set_id, t.machine_id) ORDER BY t.id",
+            [cell_id],
+        )
+        wrong = [f"task {index} of job {name} {what}" for name, index, what in cursor.fetchall()]
+        cursor.execute(
+            "SELECT j.name, a.index, r.i, r.amount, coalesce(a.limit[r.i], 0) FROM"
+            ' (SELECT t.alloc_id, s.i, sum(t."limit"[s.i]) AS amount FROM scheduling_task AS t'
+            " CROSS JOIN LATERAL generate_subscripts(t.limit, 1) AS s(i)"
+            " WHERE t.cell_id = %s AND t.alloc_id IS NOT NULL GROUP BY 1, 2) AS r"
+            " JOIN scheduling_task AS a ON a.id = r.alloc_id JOIN scheduling_job AS j ON j.id = a.job_id"
+            " WHERE r.i <> %s AND r.amount > coalesce(a.limit[r.i], 0) ORDER BY a.id, r.i",
+            [cell_id, PORTS + 1],
+        )
+        wrong += [
+            f"alloc {name}/{index} has {room} of resource {_resource(i)}, the tasks inside have limits of {amount}"
+            for name, index, i, amount, room in cursor.fetchall()
+        ]
+        cursor.execute(
+            "SELECT j.name, o.name FROM scheduling_job AS j JOIN scheduling_job AS o ON o.id = j.alloc_set_id"
+            " WHERE j.cell_id = %s AND j.state <> 'dead' AND (o.state = 'dead' OR o.kind <> 'alloc-set') ORDER BY j.id",
+            [cell_id],
+        )
+        wrong += [
+            f"job {name} lives in {outer}, which is no live alloc set" for name, outer in cursor.fetchall()
+        ]
+    return wrong
+
+
+def _devices(cell_id: int) -> list[str]:
+    """No accelerator is given away beyond the whole of it; tasks inside an alloc share what the alloc has."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT m.hostname, h.alloc_id, h.device, h.amount FROM (SELECT t.machine_id, t.alloc_id, d.device,"
+            " sum(least(t.limit[%(place)s], %(device)s)) AS amount FROM scheduling_task AS t,"
+            " unnest(t.devices) AS d(device) WHERE t.cell_id = %(cell)s AND t.state = 'running' GROUP BY 1, 2, 3) AS h"
+            " JOIN scheduling_machine AS m ON m.id = h.machine_id"
+            " WHERE h.amount > %(device)s OR (h.device + 1) * %(device)s > m.capacity[%(place)s]"
+            " ORDER BY m.id, h.alloc_id, h.device",
+            {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
+        )
+        wrong = [
+            f"accelerator {device} of machine {hostname} is given away to {amount} thousandths"
+            + (" in one alloc" if alloc else "")
+            + ", or is not there"
+            for hostname, alloc, device, amount in cursor.fetchall()
+        ]
+        cursor.execute(
+            "SELECT j.name, t.index, t.limit[%(place)s], t.devices::text FROM scheduling_task AS t"
+            " JOIN scheduling_job AS j ON j.id = t.job_id LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
+            " WHERE t.cell_id = %(cell)s AND t.state = 'running' AND (cardinality(t.devices)"
+            " <> ceil(t.limit[%(place)s] / %(device)s::numeric) OR NOT t.devices <@ coalesce(a.devices, t.devices))"
+            " ORDER BY t.id",
+            {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
+        )
+        wrong += [
+            f"task {index} of job {name} asks for {asked} thousandths of accelerators and has devices {devices}"
+            for name, index, asked, devices in cursor.fetchall()
+        ]
+    return wrong
+
+
+def _resource(position: int) -> str:
+    """Of a position that counts from 1, as SQL's do."""
+    return NAMES[position - 1] if position <= len(NAMES) else str(position - 1)

@@ -22,9 +22,10 @@ class _Event(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
 
 
 class CellSet(_Event, frozen=True, tag="cell.set"):
-    """The cell's settings changed."""
+    """The cell's settings changed. `extra_resources`: its own named resources, told when one was added."""
 
     settings: dict[str, Any]
+    extra_resources: tuple[str, ...] | None = None
 
 
 class LeaseTaken(_Event, frozen=True, tag="cell.lease"):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from borglet.messages import JoinRequest
-from quota.resources import CPU, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
+from quota.resources import ACCELERATORS, CPU, DEVICE, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
 
 MAX_ATTRIBUTES = 256
 MAX_TEXT = 255
@@ -140,6 +140,10 @@ def _capacity(
             problems[path] = f"{quantity} ports don't fit into port_low to port_high, which holds {ports}"
         else:
             vector[names.index(name)] = quantity
+    if vector[ACCELERATORS] % DEVICE:
+        problems[f"capacity.{NAMES[ACCELERATORS]}"] = (
+            f"{vector[ACCELERATORS]} thousandths are no whole number of devices; give {DEVICE} for each"
+        )
     for position in (CPU, RAM):
         path = f"capacity.{names[position]}"
         if vector[position] == 0 and path not in problems:

@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from borglet.messages import Hello, Refusal
 from quota.errors import Refused
 from quota.permissions import system
+from quota.resources import as_mapping
 from scheduling import journal
 from scheduling.core.requirement import MAX_TASKS, split_task_id
 from scheduling.journal import Entry
@@ -115,7 +116,9 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
     cell = Cell.objects.only("extra_resources").get(pk=cell_id)
     for machine in Machine.objects.filter(pk__in=hellos).order_by("id"):
         try:
-            differs = set_facts(machine, _facts(machine, hellos[machine.id]), extra=cell.extra_resources)
+            differs = set_facts(
+                machine, _facts(machine, hellos[machine.id], cell.extra_resources), extra=cell.extra_resources
+            )
         except Refused as error:
             path = next(iter(error.fields), "")
             refused[machine.id] = Refusal(error.code, path, error.detail, retry=False)
@@ -142,11 +145,12 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
         return refused | dict(cursor.fetchall())
 
 
-def _facts(machine: Machine, hello: Hello) -> dict[str, Any]:
-    """What a hello says anew. Attributes given by people stay."""
+def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
+    """What a hello says anew. Attributes and amounts of the cell's own resources given by people stay."""
     facts: dict[str, Any] = {"attributes": {**machine.attributes, **hello.attributes}}
     if hello.capacity:
-        facts["capacity"] = hello.capacity
+        own = as_mapping(machine.capacity, extra=extra)
+        facts["capacity"] = {name: own[name] for name in extra if name in own} | hello.capacity
     return facts
 
 
@@ -156,7 +160,7 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
         sizes_changed = False
         for machine in machines:
             before = list(machine.capacity)
-            if set_facts(machine, _facts(machine, hellos[machine.id]), extra=extra):
+            if set_facts(machine, _facts(machine, hellos[machine.id], extra), extra=extra):
                 machine.save(update_fields=["attributes", "capacity"])
                 entry.append(machine_set_event(machine))
                 sizes_changed |= before != machine.capacity

@@ -21,7 +21,8 @@ class Job(models.Model):
     """A job or an alloc set. Names may be used again; the UID never: histories and bills don't merge.
 
     Counters are kept by the transactions that change the tasks. `tasks_up`: phase `up`, and healthy where a
-    check is declared; this is what people mean by "running".
+    check is declared; this is what people mean by "running". `requested` is what quota is charged with: nothing
+    for a job inside an alloc set, whose envelope is paid for. `gang`, `disruption_budget`: `scheduling.spec.JobSpec`.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -50,6 +51,8 @@ class Job(models.Model):
     )
     outcome = models.CharField(_("outcome"), max_length=16, blank=True)
     spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
+    gang = models.BooleanField(_("gang"), default=False, db_default=False)
+    disruption_budget = models.PositiveIntegerField(_("disruption budget"), default=0, db_default=0)
     requested = VectorField(_("asked for by all tasks together"))
     tasks_total = models.PositiveIntegerField(_("tasks"), default=0)
     tasks_pending = models.PositiveIntegerField(_("pending"), default=0)

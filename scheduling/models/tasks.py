@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from borglet.messages import Health, Phase
@@ -19,8 +19,9 @@ class Task(models.Model):
     """One task (or alloc). `id` is `scheduling.core.requirement.task_id(job, index)`.
 
     `incarnation` counts placements, from 1; 0 before the first; after a restore on from the next million.
-    `phase` and `health` are what the Borglet last said of the incarnation; `up` is what people call running
-    (`Job.tasks_up` counts it).
+    A task inside an alloc points to it and is on its machine (§2.4). `devices`: which of the machine's accelerators
+    it has, by number. `phase` and `health` are what the Borglet last said of the incarnation; `up` is what people
+    call running (`Job.tasks_up` counts it).
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -39,6 +40,18 @@ class Task(models.Model):
     limit = VectorField(_("limit"))
     reservation = VectorField(_("reservation"))
     ports = ArrayField(models.PositiveIntegerField(), default=list, blank=True)
+    alloc = models.ForeignKey(
+        "self",
+        models.RESTRICT,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="inner_tasks",
+        verbose_name=_("in alloc"),
+    )
+    devices = ArrayField(
+        models.PositiveSmallIntegerField(), default=list, db_default=[], blank=True, verbose_name=_("devices")
+    )
     phase = models.CharField(
         _("phase"), max_length=16, blank=True, choices=[(phase.value, phase.value) for phase in Phase]
     )
@@ -57,6 +70,7 @@ class Task(models.Model):
         ordering = ["job", "index"]
         indexes = [
             models.Index(fields=["machine"], name="task_by_machine", condition=Q(machine__isnull=False)),
+            models.Index(fields=["alloc"], name="task_by_alloc", condition=Q(alloc__isnull=False)),
             models.Index(fields=["cell"], name="task_pending", condition=Q(state=TaskState.PENDING.value)),
         ]
         constraints = [
@@ -65,6 +79,13 @@ class Task(models.Model):
                 condition=Q(state=TaskState.RUNNING.value, machine__isnull=False)
                 | (~Q(state=TaskState.RUNNING.value) & Q(machine__isnull=True, up=False)),
                 name="running_has_machine",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=TaskState.RUNNING.value) | Q(alloc__isnull=True, devices=[]),
+                name="only_running_in_alloc_or_on_devices",
+            ),
+            models.CheckConstraint(
+                condition=Q(alloc__isnull=True) | ~Q(alloc=F("id")), name="no_task_in_itself"
             ),
             never_negative("limit", "limit_never_negative"),
             never_negative("reservation", "reservation_never_negative"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -11,14 +12,19 @@ from django.db import transaction
 
 from quota.errors import Conflict, Refused
 from quota.permissions import Action, Principal, require
+from quota.resources import NAMES
 from scheduling import config, journal
 from scheduling.core import events
 from scheduling.models import Cell
+from scheduling.services.machines import publish_capacity
 
 # Readers keep the newest revision they saw; after a restore it must still rise (DESIGN §10).
 _HISTORY_GAP = 1_000_000
 # Labels that the zone of all cells uses for itself: `ns.<zone>`, `health.<zone>`.
 RESERVED_NAMES = frozenset({"ns", "health"})
+# Each widens every vector of the cell, whoever asks for it or not.
+MAX_EXTRA_RESOURCES = 16
+_RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def cell_create(
@@ -60,6 +66,36 @@ def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> C
         if Cell.objects.values_list("settings", flat=True).get(pk=cell.id) != settings:
             Cell.objects.filter(pk=cell.id).update(settings=settings)
             entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
+    cell.refresh_from_db()
+    return cell
+
+
+def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
+    """Give a live cell a further named resource: a plain count, which machines have and tasks ask for by its name.
+
+    It comes after those that are there, and stays: vectors are read by position. It is not sold: quota counts the
+    fixed resources alone. Machines have none of it until they say so. Raises `Refused` naming the field, `Conflict`
+    when the name is taken. Locks the cell's row.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    if not _RESOURCE.fullmatch(name):
+        told = (
+            f"{name[:80]!r} is no name of a resource; use lower-case letters, digits and '_', a letter first"
+        )
+        raise Refused("invalid", f"name: {told}, at most 63", fields={"name": told})
+    with journal.write(cell.id, principal) as entry:
+        row = Cell.objects.only("extra_resources", "settings").get(pk=cell.id)
+        if name in (*NAMES, *row.extra_resources):
+            told = f"cell {cell.name} has a resource {name} already"
+            raise Conflict("resource-exists", told, fields={"name": "taken"})
+        if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
+            told = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, and can't have more"
+            raise Refused("too-many-resources", told, fields={"name": told})
+        extra = [*row.extra_resources, name]
+        Cell.objects.filter(pk=cell.id).update(extra_resources=extra)
+        settings = msgspec.to_builtins(config.load(row.settings))
+        entry.append(events.CellSet(settings=settings, extra_resources=tuple(extra)))
+        publish_capacity(entry)
     cell.refresh_from_db()
     return cell
 

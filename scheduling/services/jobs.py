@@ -25,7 +25,7 @@ from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Cell, Job, JobSpec, Task
-from scheduling.services import counters, transitions, updates
+from scheduling.services import allocs, counters, transitions, updates
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
@@ -163,6 +163,9 @@ def job_kill(
 ) -> int:
     """Kill a job, or some of its tasks. Returns how many die by it: none when they are dead already.
 
+    Tasks inside a killed alloc go back to the queue; raises `Conflict` for the last allocs of a set that live jobs
+    are in.
+
     Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
@@ -179,11 +182,13 @@ def job_kill(
             )
         tasks = tasks.filter(index__in=indexes)
     if dry_run:
+        allocs.check_kill(job, indexes)
         return tasks.count()
     killed = 0
     detail = reason or f"killed by {principal.name}"
     while True:
         with journal.write(job.cell_id, principal) as entry:
+            allocs.check_kill(job, indexes)
             # Who lives is asked under the lock: an update may add tasks until it has ended.
             living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
             if indexes is None:
@@ -205,6 +210,7 @@ class _Item:
     size: int
     verdict: Submission | None = None
     job: Job | None = None
+    inside: int | _Item | None = None  # its alloc set: the id of a live job, or one on its way in with it
 
     @property
     def key(self) -> tuple[int, str]:
@@ -231,7 +237,7 @@ def _submit(
     tenants = {row.name: row for row in Tenant.objects.filter(name__in=refusals)}
     items: list[_Item | Submission] = []
     for job_spec in specs:
-        problem = refusals[job_spec.tenant] or _unsupported(job_spec)
+        problem = refusals[job_spec.tenant]
         if problem is None and job_spec.tenant not in tenants:
             problem = NotFound("tenant", job_spec.tenant)
         if problem is not None:
@@ -265,17 +271,6 @@ def _refusal(principal: Principal, cell: Cell, tenant: str) -> Refused | None:
     return None
 
 
-def _unsupported(job_spec: spec.JobSpec) -> Refused | None:
-    if job_spec.kind == "alloc-set" or job_spec.alloc_set:
-        path = "alloc_set" if job_spec.alloc_set else "kind"
-        return Refused(
-            "not-available",
-            f"{path}: machines don't hold allocs yet (§2.4); submit a job of its own",
-            fields={path: "allocs are not available yet"},
-        )
-    return None
-
-
 def _batches(items: Sequence[_Item]) -> Iterator[_Batch]:
     """At most about a chunk of tasks, so that no transaction holds the cell's lock for long."""
     batch = _Batch()
@@ -298,12 +293,13 @@ def _write(
         _check_numbers([item for item in items if item.verdict is None])
         asking = [item for item in items if item.verdict is None]
         asks = [
-            admission.Ask(item.tenant.id, item.tenant.name, item.spec.priority, item.spec.total())
+            admission.Ask(item.tenant.id, item.tenant.name, item.spec.priority, item.spec.charged())
             for item in asking
         ]
         for item, problem in zip(asking, admission.admit(cell=cell.name, asks=asks), strict=True):
             if problem is not None:
                 item.refuse(problem)
+        _check_alloc_sets(cell, [item for item in items if item.verdict is None])
         if dry_run:
             raise _Rehearsal
         admitted = [item for item in items if item.verdict is None]
@@ -367,29 +363,38 @@ def _check_numbers(items: Sequence[_Item]) -> None:
             numbers[item.tenant.id] += 1
 
 
+def _check_alloc_sets(cell: Cell, items: Sequence[_Item]) -> None:
+    """A job inside an alloc set (§2.4) needs one that lives, or comes in before it, and is large enough."""
+    live = allocs.alloc_sets_named(
+        cell, {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
+    )
+    coming: dict[tuple[int, str], _Item] = {}
+    for item in items:
+        if item.spec.kind == allocs.KIND:
+            coming[item.key] = item
+        if not item.spec.alloc_set:
+            continue
+        named = (item.tenant.id, item.spec.alloc_set)
+        if named in coming:
+            item.inside, alloc_set = coming[named], coming[named].spec
+        elif named in live:
+            item.inside, alloc_set = live[named].job_id, live[named].spec
+        else:
+            alloc_set = None
+        if problem := allocs.refusal(item.spec, alloc_set):
+            item.refuse(problem)
+
+
 def _create(
     entry: journal.Entry, principal: Principal, cell: Cell, items: Sequence[_Item], bands: Sequence[Band]
 ) -> None:
-    jobs = [
-        Job(
-            cell=cell,
-            tenant=item.tenant,
-            name=item.spec.name,
-            kind=item.spec.kind,
-            labels=item.spec.labels,
-            priority=item.spec.priority,
-            band=band_of(item.spec.priority, bands).name,
-            latency_sensitive=item.spec.latency_sensitive,
-            port_names=list(item.spec.base.ports),
-            requested=list(item.spec.total()),
-            tasks_total=item.size,
-            tasks_pending=item.size,
-            submitted_by=principal.name,
-            created_at=entry.time,
-        )
-        for item in items
-    ]
-    copying.rows(Job, jobs)
+    # Alloc sets first: whoever is inside points to their ids.
+    for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
+        rows = [_row(entry, principal, cell, item, bands) for item in part]
+        copying.rows(Job, rows)
+        for item, row in zip(part, rows, strict=True):
+            item.job = row
+    jobs = [item.job for item in items if item.job is not None]
     copying.rows(
         JobSpec,
         [
@@ -406,7 +411,6 @@ def _create(
     )
     new: list[NewTasks] = []
     for job, item in zip(jobs, items, strict=True):
-        item.job = job
         groups = item.spec.groups(0, item.size - 1)
         new.append(NewTasks(job.id, groups, 1))
         entry.append(
@@ -423,6 +427,9 @@ def _create(
                 groups=groups,
                 labels=job.labels,
                 port_names=item.spec.base.ports,
+                alloc_set=job.alloc_set_id or 0,
+                gang=job.gang,
+                disruption_budget=job.disruption_budget,
             )
         )
     if new:
@@ -430,6 +437,29 @@ def _create(
     for item in items:
         if item.job is not None and item.size < item.spec.tasks:
             updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)
+
+
+def _row(entry: journal.Entry, principal: Principal, cell: Cell, item: _Item, bands: Sequence[Band]) -> Job:
+    inside = item.inside.job if isinstance(item.inside, _Item) else None
+    return Job(
+        cell=cell,
+        tenant=item.tenant,
+        name=item.spec.name,
+        kind=item.spec.kind,
+        alloc_set_id=inside.id if inside is not None else item.inside,
+        labels=item.spec.labels,
+        priority=item.spec.priority,
+        band=band_of(item.spec.priority, bands).name,
+        latency_sensitive=item.spec.latency_sensitive,
+        port_names=list(item.spec.base.ports),
+        gang=item.spec.gang,
+        disruption_budget=item.spec.disruption_budget,
+        requested=list(item.spec.charged()),
+        tasks_total=item.size,
+        tasks_pending=item.size,
+        submitted_by=principal.name,
+        created_at=entry.time,
+    )
 
 
 def _append_rejection(entry: journal.Entry, verdict: Submission) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import connection
 from django.db.models import Max, Q, QuerySet
 
 from quota.permissions import Principal
@@ -15,9 +13,10 @@ from scheduling.core import events
 from scheduling.core.requirement import Requirement
 from scheduling.core.states import EvictionCause, TaskState
 from scheduling.journal import Cause, Entry
-from scheduling.models import CrashedPair, Event, JobSpec, Machine, Task, Update
+from scheduling.models import CrashedPair, Event, JobSpec, Task, Update
 from scheduling.services import counters, transitions
 from scheduling.services.counters import SHRUNK
+from scheduling.services.room import Room
 from scheduling.services.transitions import Ending, Eviction, NewTasks
 from scheduling.taskspec import Change
 
@@ -129,16 +128,16 @@ def _choose(update: Update, target: spec.JobSpec) -> _Part:
         return part
     specs = _load(update, sorted({row["spec_version"] for row in (*idle, *serving)}))
     cause = _cause(update)
-    fits = _Fits(update.job.priority, target, [*idle, *serving])
+    room = Room(update, target, specs, [*idle, *serving])
     for row in idle:
-        _take(part, update, target, specs, row, fits, cause)
+        _take(part, update, target, specs, row, room, cause)
     budget = max(0, update.max_down - _down(update, target) - len(part.revive))
     if update.max_disruptions:
         budget = min(budget, max(0, update.max_disruptions - update.disruptions))
     for row in serving:
         if len(part.follow) >= journal.CHUNK:
             break
-        if _kind(target, specs, row) is not Change.RESTART and fits.in_place(row):
+        if _kind(target, specs, row) is not Change.RESTART and room.in_place(row):
             part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
         elif part.disruptions < budget:
             _evict(part, update, target, row, cause)
@@ -151,7 +150,16 @@ def _choose(update: Update, target: spec.JobSpec) -> _Part:
 def _rows(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
     return list(
         tasks.order_by("id").values(
-            "id", "index", "state", "machine_id", "incarnation", "spec_version", "limit", "outcome", "detail"
+            "id",
+            "index",
+            "state",
+            "machine_id",
+            "incarnation",
+            "spec_version",
+            "alloc_id",
+            "limit",
+            "outcome",
+            "detail",
         )[: journal.CHUNK]
     )
 
@@ -165,11 +173,11 @@ def _kind(target: spec.JobSpec, specs: dict[int, spec.JobSpec], row: dict[str, A
 
 def _take(
     part: _Part, update: Update, target: spec.JobSpec, specs: dict[int, spec.JobSpec], row: dict[str, Any],
-    fits: _Fits, cause: Cause | None,
+    room: Room, cause: Cause | None,
 ) -> None:  # fmt: skip
     """A task that is not up follows now: nobody is disturbed by it."""
     restart = _kind(target, specs, row) is Change.RESTART
-    if row["state"] == RUNNING and (restart or not fits.in_place(row)):
+    if row["state"] == RUNNING and (restart or not room.in_place(row)):
         _evict(part, update, target, row, cause)
         return
     if row["state"] == DEAD and (row["detail"] == SHRUNK or (restart and row["outcome"] != "killed")):
@@ -198,59 +206,6 @@ def _down(update: Update, target: spec.JobSpec) -> int:
         .exclude(state=DEAD)
         .count()
     )
-
-
-class _Fits:
-    """Whether running tasks may have their new limits where they are (§2.3: or else they move).
-
-    By what the machine has left: limits of prod tasks against its capacity, and reservations of all (§5.5).
-    """
-
-    def __init__(self, priority: int, target: spec.JobSpec, rows: list[dict[str, Any]]) -> None:
-        self._target = target
-        growing = [
-            row for row in rows if row["machine_id"] is not None and any(x > 0 for x in self._growth(row))
-        ]
-        machines = {row["machine_id"] for row in growing}
-        self._left: dict[int, list[int]] = _left_on(machines) if machines else {}
-
-    def _growth(self, row: dict[str, Any]) -> list[int]:
-        limit = self._target.task(row["index"]).limit
-        old = [*row["limit"], *[0] * (len(limit) - len(row["limit"]))]
-        return [new - before for new, before in zip(limit, old, strict=True)]
-
-    def in_place(self, row: dict[str, Any]) -> bool:
-        """Takes what the growth needs from what the machine has left, when it fits."""
-        growth = self._growth(row)
-        if all(change <= 0 for change in growth):
-            return True
-        left = self._left[row["machine_id"]]
-        if any(change > 0 and change > have for change, have in zip(growth, left, strict=False)):
-            return False
-        self._left[row["machine_id"]] = [have - max(0, g) for have, g in zip(left, growth, strict=False)]
-        return True
-
-
-def _left_on(machines: set[int]) -> dict[int, list[int]]:
-    """Capacity less what is taken, per machine: limits of prod tasks, reservations of the others."""
-    used: dict[int, list[int]] = defaultdict(list)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            'SELECT t.machine_id, r.i, sum(CASE WHEN b.prod THEN greatest(t."limit"[r.i], t.reservation[r.i])'
-            " ELSE t.reservation[r.i] END)::bigint"
-            " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
-            " LEFT JOIN quota_priorityband AS b ON b.name = j.band"
-            " CROSS JOIN LATERAL generate_subscripts(t.limit, 1) AS r(i)"
-            " WHERE t.machine_id = ANY(%s) GROUP BY 1, 2 ORDER BY 1, 2",
-            [sorted(machines)],
-        )
-        for machine, _, amount in cursor.fetchall():
-            used[machine].append(amount)
-    capacity = dict(Machine.objects.filter(pk__in=machines).values_list("id", "capacity"))
-    return {
-        machine: [have - taken for have, taken in zip(capacity[machine], used[machine], strict=False)]
-        for machine in machines
-    }
 
 
 def _end_if_over(entry: Entry, update: Update, target: spec.JobSpec, left: int) -> None:

@@ -19,7 +19,9 @@ from borglet.messages import Phase
 from scheduling.copying import column
 from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS, Requirement, split_task_id
+from scheduling.core.states import EvictionCause
 from scheduling.journal import Cause, Entry
+from scheduling.services import allocs
 from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts
 
 # A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
@@ -29,7 +31,11 @@ INCARNATIONS_A_HISTORY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """pending -> running. `victims` (task ids) must be evicted under the same entry, before this."""
+    """pending -> running. `victims` (task ids) must be evicted under the same entry, before this.
+
+    `alloc`: task id of the running alloc on that machine that it is put into (§2.4), 0 for none. `devices`: which of
+    the machine's accelerators. `runners_up`: (machine id, score) of what else was considered.
+    """
 
     task_id: int
     machine_id: int
@@ -107,15 +113,18 @@ _WAS = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, 
 
 
 def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement]:
-    """Give pending tasks their machines. Returns those applied."""
-    by_id = {placement.task_id: placement for placement in placements}
+    """Give pending tasks their machines, and their allocs where those still run there. Returns those applied."""
+    allocs_there = allocs.still_there((p.alloc, p.machine_id) for p in placements if p.alloc)
+    by_id = {p.task_id: p for p in placements if not p.alloc or (p.alloc, p.machine_id) in allocs_there}
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE scheduling_task AS t SET state = 'running', machine_id = p.machine_id,"
             " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
-            " WHERE id = %s)) + 1, ports = p.ports::integer[], phase = %s, health = '',"
+            " WHERE id = %s)) + 1, ports = p.ports::integer[], alloc_id = nullif(p.alloc, 0),"
+            " devices = p.devices::smallint[], phase = %s, health = '',"
             " restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
-            " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';')) AS p(id, machine_id, ports)"
+            " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';'), %s::bigint[],"
+            " string_to_array(%s, ';')) AS p(id, machine_id, ports, alloc, devices)"
             " WHERE t.id = p.id AND t.state = 'pending'"
             " RETURNING t.id, t.incarnation, t.spec_version",
             [
@@ -126,6 +135,8 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
                 column(by_id),
                 column([p.machine_id for p in by_id.values()]),
                 ";".join([column(p.ports) for p in by_id.values()]),
+                column([p.alloc for p in by_id.values()]),
+                ";".join([column(p.devices) for p in by_id.values()]),
             ],
         )
         placed = {identity: (incarnation, version) for identity, incarnation, version in cursor.fetchall()}
@@ -158,7 +169,42 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
 
 
 def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
-    """Send running tasks back to the queue. Returns what the evicted ones were."""
+    """Send running tasks back to the queue; whoever lives in an alloc among them comes along, before it (§2.4).
+
+    Returns what the evicted ones were, those that came along included.
+    """
+    came = _evict(entry, _along([(e.task_id, e.incarnation, e) for e in evictions]))
+    return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
+
+
+def _along(leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
+    """Evictions of whoever lives in allocs that leave: for the reason that they leave for."""
+    why = {identity: change for identity, _, change in leaving}
+    result = []
+    for inner in allocs.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving]):
+        own = why.get(inner.task_id)
+        if isinstance(own, Eviction) and own.incarnation == inner.incarnation:
+            result.append(own)
+            continue
+        alloc = why[inner.alloc_id]
+        result.append(
+            Eviction(
+                inner.task_id,
+                inner.incarnation,
+                EvictionCause.OTHER.value,
+                detail=f"left with its alloc {inner.alloc}: {alloc.detail or alloc.cause}",
+                gone=alloc.gone,
+                preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
+                notice_s=alloc.notice_s,
+                caused_by=alloc.caused_by,
+            )
+        )
+    return result
+
+
+def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
+    if not evictions:
+        return []
     by_id = {eviction.task_id: eviction for eviction in evictions}
     with connection.cursor() as cursor:
         cursor.execute(
@@ -168,7 +214,8 @@ def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
             " AS a(id, incarnation, detail, exit) ON a.id = t.id AND a.incarnation = t.incarnation"
             " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
             " UPDATE scheduling_task AS t SET state = 'pending', machine_id = NULL, phase = '', health = '',"
-            " up = false, ports = '{}', reservation = t.limit, evictions = t.evictions + 1,"
+            " up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
+            " evictions = t.evictions + 1,"
             " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
             [
@@ -209,7 +256,11 @@ def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
 
 
 def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
-    """Let tasks die, pending or running. Jobs left without a live task end too."""
+    """Let tasks die, pending or running. Jobs left without a live task end too.
+
+    Whoever lives in an alloc that dies goes back to the queue, before it (§2.4).
+    """
+    _evict(entry, _along([(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
     with connection.cursor() as cursor:
         cursor.execute(
@@ -220,8 +271,8 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
             " ON a.id = t.id AND coalesce(a.incarnation, t.incarnation) = t.incarnation"
             " WHERE t.state <> 'dead' ORDER BY t.id FOR UPDATE OF t)"
             " UPDATE scheduling_task AS t SET state = 'dead', machine_id = NULL, phase = '', health = '',"
-            " up = false, ports = '{}', outcome = was.new_how, detail = was.new_detail,"
-            " exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
+            " up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
+            " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
             [
                 list(by_id),
@@ -290,7 +341,10 @@ def tasks_follow(entry: Entry, changes: Sequence[tuple[int, int, Requirement]]) 
     with connection.cursor() as cursor:
         cursor.execute(
             'UPDATE scheduling_task AS t SET spec_version = c.version, "limit" = c.vector::bigint[],'
-            " reservation = CASE WHEN t.limit = c.vector::bigint[] THEN t.reservation ELSE c.vector::bigint[] END"
+            # a limit from before the cell had further resources is shorter, and asks for none of those
+            " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
+            " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
+            " ELSE c.vector::bigint[] END"
             " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS c(id, version, vector)"
             " WHERE t.id = c.id RETURNING t.id",
             [

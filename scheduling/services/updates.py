@@ -23,6 +23,7 @@ from scheduling import journal, spec
 from scheduling.core import events
 from scheduling.core.states import JobState
 from scheduling.models import Job, JobSpec, Update
+from scheduling.services import allocs
 from scheduling.services.rollout import advance
 from scheduling.services.tenancy import require_tenant
 
@@ -143,13 +144,14 @@ def _change(
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
     digest = job_spec.digest()
     with journal.write(job.cell_id, principal) as entry:
-        job = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
+        job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
         if job.state == JobState.DEAD:
             raise Conflict("job-ended", f"job {job.name} has ended; submit it again")
         current = JobSpec.objects.get(job=job, version=job.spec_version)
         if current.digest == digest:
             return JobChange(job, "unchanged", job.spec_version)
         _check_fixed(job, job_spec)
+        _check_envelope(job, job_spec)
         bands = admission.bands()
         _admit(job, job_spec, bands)
         change = JobChange(job, "updated", job.spec_version + 1)
@@ -161,10 +163,12 @@ def _change(
         job.band = band_of(job.priority, bands).name
         job.latency_sensitive = job_spec.latency_sensitive
         job.port_names = list(job_spec.base.ports)
-        job.requested = list(job_spec.total())
+        job.gang, job.disruption_budget = job_spec.gang, job_spec.disruption_budget
+        job.requested = list(job_spec.charged())
         job.save(
             update_fields=[
-                "spec_version", "labels", "priority", "band", "latency_sensitive", "port_names", "requested",
+                "spec_version", "labels", "priority", "band", "latency_sensitive", "port_names", "gang",
+                "disruption_budget", "requested",
             ]
         )  # fmt: skip
         JobSpec.objects.create(
@@ -182,6 +186,8 @@ def _change(
                 spec_version=job.spec_version,
                 labels=job.labels,
                 port_names=job_spec.base.ports,
+                gang=job.gang,
+                disruption_budget=job.disruption_budget,
             )
         )
         update = update_open(
@@ -191,25 +197,33 @@ def _change(
 
 
 def _check_fixed(job: Job, job_spec: spec.JobSpec) -> None:
-    for path, old, new in (("name", job.name, job_spec.name), ("kind", job.kind, job_spec.kind)):
+    inside = job.alloc_set.name if job.alloc_set is not None else ""
+    for path, old, new in (
+        ("name", job.name, job_spec.name),
+        ("kind", job.kind, job_spec.kind),
+        ("alloc_set", inside, job_spec.alloc_set),
+    ):
         if old != new:
             raise Refused(
                 "invalid-spec",
                 f"{path}: a job can't change from {old!r} to {new!r}; submit another job",
                 fields={path: f"is {old!r} for as long as the job lives"},
             )
-    if job_spec.alloc_set:
-        raise Refused(
-            "not-available",
-            "alloc_set: machines don't hold allocs yet (§2.4); leave it out",
-            fields={"alloc_set": "allocs are not available yet"},
-        )
+
+
+def _check_envelope(job: Job, job_spec: spec.JobSpec) -> None:
+    """What is inside an alloc set fits before the change and after it, whichever of the two changes (§2.4)."""
+    allocs.check_change(job, job_spec)
+    if job.alloc_set is not None:
+        problem = allocs.refusal(job_spec, spec_of(job.alloc_set))
+        if problem is not None:
+            raise problem
 
 
 def _admit(job: Job, job_spec: spec.JobSpec, bands: Sequence[Band]) -> None:
     """Charge the difference; a change of band gives back to one and asks of the other."""
     tenant = (job.tenant_id, job.tenant.name)
-    old, new = tuple(job.requested), job_spec.total()
+    old, new = tuple(job.requested), job_spec.charged()
     if _account(job.priority, bands) == _account(job_spec.priority, bands):
         asks = [admission.Ask(*tenant, job_spec.priority, _difference(new, old))]
     else:

@@ -10,7 +10,7 @@ import pytest
 
 from borglet.messages import HealthCheck
 from quota.errors import Refused
-from quota.resources import CPU, DISK, PORTS, RAM
+from quota.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
 from scheduling import spec
 from scheduling.spec import Limits, parse
 from scheduling.taskspec import Change
@@ -143,6 +143,13 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (hello(overrides={"1": {"ports": ["x"]}}), "overrides.1.ports", "the same ports"),
     (hello(overrides={"0-1": {"notice_s": 1}, "1": {"notice_s": 2}}), "overrides.1", "overlaps with 0-1"),
     (hello(kind="AllocSet"), "task.command", "runs nothing itself"),
+    (hello(kind="AllocSet", task={"ports": ["http"]}), "task.ports", "name ports in the jobs inside"),
+    (hello(alloc_set="shelf", spread={"max_per_rack": 1}), "spread.max_per_rack", "into alloc set shelf"),
+    (hello(alloc_set="shelf", task={"command": ["x"], "constraints": [PRESENT]}), "task.constraints", "go where"),
+    (hello(disruption_budget=-1), "disruption_budget", "out of range"),
+    (hello(gang=1), "gang", "expected `bool`"),
+    (with_task(limit={"accelerators": "1500m"}), "task.limit.accelerators", "ask for 1 or 2, or for a share"),
+    (hello(overrides={"1": {"limit": {"accelerators": 2.5}}}), "overrides.1.limit.accelerators", "2500m is more"),
     (hello(tasks=100_000, task={"command": ["x"], "limit": {"ram": 2**53}}), "task.limit", "together"),
 ]  # fmt: skip
 
@@ -288,3 +295,42 @@ def test_twenty_thousand_tasks_are_grouped_at_once() -> None:
     started = time.perf_counter()
     assert sum(group.size for group in job.groups()) == 20_000
     assert time.perf_counter() - started < 0.05
+
+
+@pytest.mark.parametrize("asked, milli", [("250m", 250), (1, 1000), (2, 2000), (0, 0)])
+def test_accelerators_are_a_share_of_one_or_several_whole_ones(asked: Any, milli: int) -> None:
+    assert parse(with_task(limit={"accelerators": asked})).base.limit[ACCELERATORS] == milli
+
+
+def test_specs_stored_before_devices_were_whole_are_still_read() -> None:
+    stored = parse(with_task(limit={"accelerators": 1})).to_json()
+    stored["task"]["limit"]["accelerators"] = "1500m"
+    assert spec.load(stored).base.limit[ACCELERATORS] == 1500
+
+
+def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
+    """Specs stored before these fields existed stay equal to the files they were made from."""
+    plain = parse(hello())
+    assert plain.digest() == parse(hello(gang=False, disruption_budget=0)).digest()
+    assert (
+        len({plain.digest(), parse(hello(gang=True)).digest(), parse(hello(disruption_budget=1)).digest()})
+        == 3
+    )
+    assert "gang" not in plain.to_json()
+
+
+def test_gang_and_budget_change_in_place() -> None:
+    old = parse(hello())
+    for changed in (hello(gang=True), hello(disruption_budget=2)):
+        assert spec.change(old, parse(changed), 0) is Change.IN_PLACE
+        assert parse(parse(changed).to_json()) == parse(changed)
+
+
+def test_what_may_be_down_is_the_budget_or_else_what_an_update_may_have_down() -> None:
+    assert parse(hello(tasks=30)).may_be_down() == 3
+    assert parse(hello(tasks=30, disruption_budget=5)).may_be_down() == 5
+
+
+def test_a_job_inside_an_alloc_set_is_charged_nothing() -> None:
+    assert parse(hello()).charged() == parse(hello()).total()
+    assert not any(parse(hello(alloc_set="shelf")).charged())

@@ -74,7 +74,9 @@ def estimate(
             elif s >= 0:
                 used = demand[s, r]
                 peak, before = history.peak[t, r], history.before[t, r]
-                if np.floor(observed_s / how.window_s[r]) != np.floor((observed_s + how.passed_s) / how.window_s[r]):
+                if np.floor(observed_s / how.window_s[r]) != np.floor(
+                    (observed_s + how.passed_s) / how.window_s[r]
+                ):
                     peak, before = 0.0, peak
                     history.before[t, r] = before
                 if used > peak:
