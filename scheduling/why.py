@@ -12,7 +12,7 @@ import msgspec
 from django.db.models import Count
 
 from scheduling import verdicts
-from scheduling.core import explain
+from scheduling.core import wording
 from scheduling.core.reasons import Why
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Event, Job, Task
@@ -102,7 +102,7 @@ def sentence(why: Why, job: Job) -> str:
     """One verdict for people, about this job's tasks of the class."""
     own = tuple((job_id, number) for job_id, number in why.tasks if job_id == job.id)
     narrowed = msgspec.structs.replace(why, tasks=own or why.tasks)
-    return explain.sentence(narrowed, extra=tuple(job.cell.extra_resources))
+    return wording.sentence(narrowed, extra=tuple(job.cell.extra_resources))
 
 
 def _whys(job: Job) -> list[Why]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from quota.resources import NAMES, PORTS
 from scheduling.core import events
+from scheduling.core.explain import Explainer
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Assignment, Plan
 from scheduling.core.policy import Policy
@@ -282,9 +283,13 @@ class World:
 
     # --- passes
 
-    def plan(self, policy: Policy | None = None, *, seed: int = 0, now: float | None = None) -> Plan:
+    def plan(
+        self, policy: Policy | None = None, *, seed: int = 0, now: float | None = None,
+        explainer: Explainer | None = None
+    ) -> Plan:  # fmt: skip
         rng = np.random.default_rng(seed)
-        return schedule_pass(self.state, policy or Policy(), now=self.time if now is None else now, rng=rng)
+        when = self.time if now is None else now
+        return schedule_pass(self.state, policy or Policy(), now=when, rng=rng, explainer=explainer)
 
     def schedule(self, policy: Policy | None = None, *, seed: int = 0) -> Plan:
         """A pass, and its plan committed: victims first."""

@@ -92,6 +92,14 @@ class Attributes:
             name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0
         }
 
+    def values_on(self, name: str, slots: NDArray[np.int32]) -> dict[str, int]:
+        """How many of the machines have which value; those that lack the attribute are in none."""
+        codes = self._codes.get(name)
+        if codes is None:
+            return {}
+        numbers = np.bincount(codes[slots] + 1)
+        return {self._names[name][code]: int(numbers[code + 1]) for code in np.flatnonzero(numbers[1:])}
+
     def mask(self, constraint: Constraint) -> NDArray[np.bool_]:
         """bool[M]: machines that satisfy it. Not to be written to."""
         known = self._masks.get(constraint)

@@ -1,211 +1,282 @@
-"""Why a class is pending, and what would help (§2.6): values from the end of the pass; sentences at the edge."""
+"""Why classes are pending, what would help, and until when (§2.6): values, drawn up at the end of a pass.
+
+    groups left over ─► those due ─ judgement.py ─► what stands in the way on each machine
+                          │            ├─ changes.py     the smallest changes that would do
+                          │            ├─ conforming.py  shapes that machines hold well
+                          │            └─ forecast.py    expected start, from what ended lately
+                          └─ the others keep the verdict they have ─► one Why for each class
+
+Examining a class looks at every machine. An `Explainer` with a budget does so for a few classes a pass, the stalest
+first, and remembers the rest: explanations must not hold up placements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.resources import NAMES, PORTS, describe
+from scheduling.core.changes import smallest_changes
 from scheduling.core.classes import Sorting
-from scheduling.core.kernels.filters import MACHINE_FULL, POWER_FULL, RACK_FULL
-from scheduling.core.kernels.verdicts import rule_out
-from scheduling.core.layout import Counts, Ints32, Levels, Machines, Verdicts
-from scheduling.core.reasons import Change, ReasonCode, RuledOut, Why
-from scheduling.core.requirement import Constraint, Relation, Requirement
+from scheduling.core.conforming import Platforms, conforming, platforms_of
+from scheduling.core.forecast import Ends, expected_start, openings
+from scheduling.core.judgement import Judgement, judgement, leading
+from scheduling.core.layout import Bools, Counts, Ints, Ints32, Levels, Machines
+from scheduling.core.reasons import Ahead, Basis, Expected, ReasonCode, Why
+from scheduling.core.requirement import Requirement, split_task_id
 from scheduling.core.state import CellState
 
-_SPREAD = {
-    MACHINE_FULL: ReasonCode.MAX_PER_MACHINE,
-    RACK_FULL: ReasonCode.MAX_PER_RACK,
-    POWER_FULL: ReasonCode.MAX_PER_POWER_DOMAIN,
-}
-# What `Change.to` says where a constraint is in the way: any value of the attribute would do.
-ANY = "any value"
+# How many of the tenants that are ahead are named.
+TENANTS_NAMED = 3
+# Capacities of machines hardly ever change: kinds are counted anew after this, or when a machine joins or leaves.
+PLATFORMS_KEPT_S = 30.0
+# A class, whatever the pass: requirement, by limit, ceiling, the job it belongs to alone, machines it avoids.
+Key = tuple[Requirement, bool, int, int, tuple[int, ...]]
 
 
-def explain(
-    state: CellState, sorting: Sorting, machines: Machines, levels: Levels, counts: Counts, answer: Ints32
-) -> tuple[Why, ...]:
-    """One `Why` for each group that the pass left pending, in the order of the queue."""
-    left_out = np.flatnonzero(answer == -1)
-    if len(left_out) == 0:
-        return ()
-    tasks: dict[int, dict[int, int]] = {}
-    ahead: dict[int, int] = {}
-    for before, place in enumerate(left_out.tolist()):
-        group = int(sorting.of_task[place])
-        job = sorting.jobs[sorting.job[place]].id
-        waiting = tasks.setdefault(group, {})
-        waiting[job] = waiting.get(job, 0) + 1
-        ahead.setdefault(group, before)
-    result = []
-    for group, waiting in tasks.items():
-        requirement = sorting.requirements[group]
-        verdicts = _verdicts(state, sorting, machines, levels, counts, group, requirement)
-        result.append(
-            Why(
-                tasks=tuple(sorted(waiting.items())),
-                machines=len(state.machines),
-                ruled_out=_ruled_out(state, requirement, verdicts),
-                changes=_changes(state, requirement, verdicts),
-                never=int(verdicts.fits[1]) == 0,
-                ahead=ahead[group],
-            )
-        )
-    return tuple(result)
+class Budget(NamedTuple):
+    """How much explaining a pass may do."""
+
+    classes: int = 2
+    """At most so many classes are examined in one pass, those never examined first, then the stalest."""
+
+    every_s: float = 1.0
+    """A verdict younger than this is not renewed."""
 
 
-def _verdicts(
-    state: CellState, sorting: Sorting, machines: Machines, levels: Levels, counts: Counts, group: int,
-    requirement: Requirement
-) -> Verdicts:  # fmt: skip
-    demands = _demands(requirement)
-    slots = len(state.machines.id)
-    failed: NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
-    failures: NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
-    for number, constraint in reversed(list(enumerate(demands))):
-        fails = ~state.machines.attributes.mask(constraint)
-        failed[fails] = number
-        failures += fails
-    axis = state.axis
-    verdicts = Verdicts(
-        constraint=np.zeros(len(demands), dtype=np.int64),
-        state=np.zeros(1, dtype=np.int64),
-        resource=np.zeros(axis, dtype=np.int64),
-        largest=np.zeros(axis, dtype=np.int64),
-        spread=np.zeros(4, dtype=np.int64),
-        crashed=np.zeros(1, dtype=np.int64),
-        only=np.zeros((len(demands) + axis + 4, 2), dtype=np.int64),
-        fits=np.zeros(2, dtype=np.int64),
-    )
-    rule_out(machines, levels, sorting.groups, group, counts, failed, failures, verdicts)
-    return verdicts
+@dataclass(slots=True)
+class _Known:
+    why: Why
+    at: float
 
 
-def _demands(requirement: Requirement) -> list[Constraint]:
-    return [constraint for constraint in requirement.constraints if constraint.hard]
+@dataclass(slots=True, eq=False)
+class Explainer:
+    """What a master keeps of its verdicts from pass to pass. Without a `budget` every class is examined afresh.
 
-
-def _ruled_out(state: CellState, requirement: Requirement, verdicts: Verdicts) -> tuple[RuledOut, ...]:
-    if len(state.machines) == 0:
-        return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
-    names = (*NAMES, *state.extra_resources)
-    found = [
-        RuledOut(ReasonCode.CONSTRAINT, _spelled(constraint), int(verdicts.constraint[number]))
-        for number, constraint in enumerate(_demands(requirement))
-    ]
-    found.append(RuledOut(ReasonCode.MACHINE_STATE, "", int(verdicts.state[0])))
-    found += [
-        RuledOut(
-            ReasonCode.PORTS if r == PORTS else ReasonCode.RESOURCE,
-            names[r],
-            int(verdicts.resource[r]),
-            wanted=requirement.limit[r],
-            largest=int(verdicts.largest[r]),
-        )
-        for r in range(state.axis)
-    ]
-    bounds = (requirement.max_per_machine, requirement.max_per_rack, requirement.max_per_power_domain)
-    found += [
-        RuledOut(reason, "", int(verdicts.spread[answer]), wanted=bound)
-        for (answer, reason), bound in zip(_SPREAD.items(), bounds, strict=True)
-    ]
-    found.append(RuledOut(ReasonCode.CRASHED_PAIR, "", int(verdicts.crashed[0])))
-    return tuple(one for one in found if one.machines)
-
-
-def _changes(state: CellState, requirement: Requirement, verdicts: Verdicts) -> tuple[Change, ...]:
-    """Each alone would do: a constraint dropped, a resource lowered to the most one machine has, a bound raised."""
-    names = (*NAMES, *state.extra_resources)
-    demands = _demands(requirement)
-    found = []
-    for row, (value, machines) in enumerate(verdicts.only.tolist()):
-        if machines == 0:
-            continue
-        if row < len(demands):
-            found.append(Change(demands[row].attribute, ANY, machines))
-        elif (r := row - len(demands)) < state.axis:
-            if value > 0:
-                found.append(Change(names[r], value, machines))
-        else:
-            found.append(Change(_SPREAD[r - state.axis].value, -value, machines))
-    return tuple(found)
-
-
-def _spelled(constraint: Constraint) -> str:
-    if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
-        return f"{constraint.attribute} {constraint.relation.value}"
-    return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"
-
-
-# --- sentences ------------------------------------------------------------------------------------------
-
-_REASONS = {
-    ReasonCode.NO_MACHINES: "the cell has no machine",
-    ReasonCode.CONSTRAINT: "{n} without {subject}",
-    ReasonCode.MACHINE_STATE: "{n} not up",
-    ReasonCode.RESOURCE: "{n} with less than {wanted} of {subject} free (largest {largest})",
-    ReasonCode.PORTS: "{n} with less than {wanted} free (largest {largest})",
-    ReasonCode.MAX_PER_MACHINE: "{n} with {bound} of its tasks already, as many as a machine may hold",
-    ReasonCode.MAX_PER_RACK: "{n} in racks with {bound} of its tasks already, as many as a rack may hold",
-    ReasonCode.MAX_PER_POWER_DOMAIN: (
-        "{n} in power domains with {bound} of its tasks already, as many as one may hold"
-    ),
-    ReasonCode.CRASHED_PAIR: "{n} where it crashed a short while ago",
-}
-
-
-def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:
-    """A verdict for people: what was wanted, what was found, what to do.
-
-    `name`: of the job; `job_id`: count this job's tasks alone; `extra`: the cell's own resources.
+    It belongs to one `CellState`: begin anew with another. `seen`: see `forecast`; without one, no start is
+    promised. `behind`: classes of the last pass that have not been examined yet; another pass will do so.
     """
-    waiting = sum(number for job, number in why.tasks if job_id is None or job == job_id)
-    who = f"{waiting} task{'' if waiting == 1 else 's'}{f' of job {name}' if name else ''} can't be placed"
-    if not why.ruled_out:
-        return f"{who} in this pass; the next one tries again."
-    if why.machines == 0:
-        return (
-            f"{who}: the cell has no machine. Let one join, with a token from `borgctl machine join-token`."
+
+    budget: Budget | None = None
+    seen: Ends | None = None
+    behind: int = 0
+    _known: dict[Key, _Known] = field(default_factory=dict)
+    _hopeless: set[int] = field(default_factory=set)  # groups of this pass that can never be placed
+    _order: Ints32 | None = None
+    _platforms: Platforms | None = None
+    _platforms_at: float = 0.0
+
+    def explain(
+        self, state: CellState, sorting: Sorting, machines: Machines, levels: Levels, counts: Counts, answer: Ints32,
+        *, now: float, crashed_pair_s: float
+    ) -> tuple[Why, ...]:  # fmt: skip
+        """One `Why` for each group that the pass left pending, in the order of the queue.
+
+        `answer` by position of the queue: the machine's slot, -1 where none was found. `now`: seconds.
+        """
+        waiting, keys = _left_over(state, sorting, answer)
+        self._hopeless = {
+            group
+            for group, key in zip(waiting.groups, keys, strict=True)
+            if (known := self._known.get(key)) is not None and known.why.never
+        }
+        due = self._due(keys, now)
+        for position in due:
+            group = waiting.groups[position]
+            judged = judgement(
+                state, sorting.requirements[group], machines, sorting.groups, group, counts,
+                levels.left[sorting.groups.level[group]], levels.left[sorting.groups.direct[group]],
+            )  # fmt: skip
+            why = self._examine(judged, sorting, waiting, position, now, crashed_pair_s)
+            self._known[keys[position]] = _Known(why, now)
+        result = []
+        for position, key in enumerate(keys):
+            known = self._known.get(key)
+            why = Why(tasks=(), machines=len(state.machines)) if known is None else known.why
+            result.append(
+                msgspec.structs.replace(why, tasks=waiting.tasks(position), ahead=waiting.first[position])
+            )
+        self.behind = sum(key not in self._known for key in keys)
+        self._known = {key: self._known[key] for key in keys if key in self._known}
+        return tuple(result)
+
+    def _due(self, keys: list[Key], now: float) -> list[int]:
+        """Positions of the classes to examine in this pass."""
+        if self.budget is None:
+            return list(range(len(keys)))
+        never = float("-inf")
+        at = [known.at if (known := self._known.get(key)) else never for key in keys]
+        due = [position for position, when in enumerate(at) if now - when >= self.budget.every_s]
+        return sorted(due, key=lambda position: (at[position], position))[: self.budget.classes]
+
+    def _examine(
+        self, judged: Judgement, sorting: Sorting, waiting: _Waiting, position: int, now: float, crashed_pair_s: float
+    ) -> Why:  # fmt: skip
+        state, group = judged.state, waiting.groups[position]
+        by_limit = bool(sorting.groups.by_limit[group])
+        ruled_out = judged.ruled_out()
+        code = leading(ruled_out)
+        never = not judged.able.any()
+        tenants, ahead_of = waiting.ahead(position, sorting)
+        return Why(
+            tasks=(),
+            machines=len(state.machines),
+            ruled_out=ruled_out,
+            changes=smallest_changes(judged),
+            never=never,
+            code=code,
+            revision=state.revision,
+            nearest=judged.nearest(),
+            ahead_of=ahead_of,
+            ahead_tenants=tenants,
+            preemption=judged.preemption(),
+            reclamation=judged.reclamation(by_limit),
+            expected=self._expected(judged, sorting, waiting, position, code, never, now, crashed_pair_s),
+            shapes=conforming(judged.requirement.limit, *self._kinds(judged, now)),
         )
-    told = "; ".join(_told(one, extra) for one in why.ruled_out)
-    text = f"{who} on any of {_machines(why.machines)}: {told}."
-    if why.never:
-        text += " No machine of the cell could hold one even if it were empty."
-    if why.changes:
-        text += f" It would fit with {', or with '.join(_cure(change, extra) for change in why.changes)}."
-    elif why.never:
-        text += " Ask for less, or for larger machines."
-    else:
-        text += " It waits for room that tasks of its own or a higher priority hold."
-    return text
+
+    def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:
+        """Kinds of machines, and how many of each satisfy the class' constraints."""
+        if (
+            self._platforms is None
+            or self._order is not judged.order
+            or now - self._platforms_at >= PLATFORMS_KEPT_S
+            or self.budget is None
+        ):
+            self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
+            self._order, self._platforms_at = judged.order, now
+        satisfied = judged.failures[judged.order] == 0
+        kinds = len(self._platforms.capacity)
+        number = np.bincount(self._platforms.of[satisfied], minlength=kinds).astype(np.int64)
+        return self._platforms.capacity, number
+
+    def _expected(
+        self, judged: Judgement, sorting: Sorting, waiting: _Waiting, position: int, code: str, never: bool,
+        now: float, crashed_pair_s: float
+    ) -> Expected:  # fmt: skip
+        state, groups, group = judged.state, sorting.groups, waiting.groups[position]
+        if never or code == ReasonCode.CONSTRAINT:
+            return Expected(Basis.NEEDS_CHANGE)
+        if code == ReasonCode.CRASHED_PAIR:
+            left_s = _back_off(state, sorting, group, waiting, position, now, crashed_pair_s)
+            return Expected(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
+        if self.seen is None or code not in (ReasonCode.RESOURCE, ReasonCode.PORTS):
+            return Expected(Basis.NO_HISTORY)
+        lacking = judged.judged.lacking
+        able = judged.able & judged.open & (lacking >= 0)
+        if not able.any():
+            return Expected(Basis.NO_HISTORY)
+        r = int(np.bincount(lacking[able]).argmax())
+        by_slot: Bools = np.zeros(len(state.machines.id), dtype=np.bool_)
+        by_slot[judged.order[able]] = True
+        ends, room, seconds = openings(
+            self.seen, now, able=by_slot, machine_ids=state.machines.id, ceiling=int(groups.ceiling[group]),
+            by_limit=bool(groups.by_limit[group]), r=r, want=judged.requirement.limit[r],
+        )  # fmt: skip
+        return expected_start(
+            ends=ends, room=room, seconds=seconds, ahead=self._competing(sorting, waiting, position, by_slot, r)
+        )  # fmt: skip
+
+    def _competing(
+        self, sorting: Sorting, waiting: _Waiting, position: int, able: Bools, r: int
+    ) -> tuple[float, float]:
+        """Tasks ahead that can use the same machines, counted in tasks of this class: at least, at most.
+
+        Those that ask for no more of anything surely take an opening first; larger ones may. Those that can
+        never be placed don't.
+        """
+        groups, group = sorting.groups, waiting.groups[position]
+        limit = groups.limit[group]
+        before = waiting.before(position, len(sorting.requirements))
+        reaches: Bools = np.any(groups.allowed & able, axis=1)
+        before[~reaches[groups.hard]] = 0
+        before[list(self._hopeless)] = 0
+        size = before * groups.limit[:, r] / limit[r]
+        smaller: Bools = np.all(groups.limit <= limit, axis=1)
+        return float(size[smaller].sum()), float(size.sum())
 
 
-def _told(one: RuledOut, extra: Sequence[str]) -> str:
-    return _REASONS[one.code].format(
-        n=_machines(one.machines),
-        subject=one.subject,
-        bound=one.wanted,
-        wanted=_quantity(one.subject, one.wanted, extra),
-        largest=_quantity(one.subject, one.largest, extra),
+class _Waiting(NamedTuple):
+    """What the pass left over. `groups`, one for each class, in the order of the queue; `first`: how many tasks are
+    tried before each.
+    """
+
+    groups: list[int]
+    first: list[int]
+    of: Ints32  # group by position among those left over
+    job: Ints32  # the pass' number of the job, likewise
+    pairs: dict[int, list[tuple[int, int]]]  # group -> (job id, number of its tasks)
+
+    def tasks(self, position: int) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted(self.pairs[self.groups[position]]))
+
+    def before(self, position: int, groups: int) -> NDArray[np.intp]:
+        """[G]: how many tasks of each group are tried before."""
+        return np.bincount(self.of[: self.first[position]], minlength=groups)
+
+    def ahead(self, position: int, sorting: Sorting) -> tuple[int, tuple[Ahead, ...]]:
+        """How many tenants have tasks ahead, and those with most."""
+        number = np.bincount(self.job[: self.first[position]], minlength=len(sorting.jobs))
+        by_tenant: dict[str, list[int]] = {}
+        for local in np.flatnonzero(number).tolist():
+            sums = by_tenant.setdefault(sorting.jobs[local].tenant, [0, 0])
+            sums[0] += 1
+            sums[1] += int(number[local])
+        most = sorted(by_tenant.items(), key=lambda item: (-item[1][1], item[0]))[:TENANTS_NAMED]
+        return len(by_tenant), tuple(Ahead(tenant, jobs, tasks) for tenant, (jobs, tasks) in most)
+
+
+def _left_over(state: CellState, sorting: Sorting, answer: Ints32) -> tuple[_Waiting, list[Key]]:
+    """Groups that differ for the pass alone are one class: where it puts each task into a group of its own."""
+    left_over = np.flatnonzero(answer == -1)
+    of, job = sorting.of_task[left_over], sorting.job[left_over]
+    classes: dict[Key, int] = {}
+    same = np.arange(len(sorting.requirements), dtype=np.int32)
+    groups, first = np.unique(of, return_index=True)
+    begins = []
+    for position in np.argsort(first).tolist():
+        group = int(groups[position])
+        same[group] = classes.setdefault(_key(state, sorting, group), group)
+        if same[group] == group:
+            begins.append(int(first[position]))
+    of = same[of]
+    pairs: dict[int, list[tuple[int, int]]] = {}
+    pair, number = np.unique(of.astype(np.int64) << 32 | job, return_counts=True)
+    columns = ((pair >> 32).tolist(), (pair & 0xFFFFFFFF).tolist(), number.tolist())
+    for group, local, count in zip(*columns, strict=True):
+        pairs.setdefault(group, []).append((sorting.jobs[local].id, count))
+    return _Waiting(list(classes.values()), begins, of, job, pairs), list(classes)
+
+
+def _key(state: CellState, sorting: Sorting, group: int) -> Key:
+    groups = sorting.groups
+    job = int(groups.job[group])
+    avoided = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
+    return (
+        sorting.requirements[group],
+        bool(groups.by_limit[group]),
+        int(groups.ceiling[group]),
+        sorting.jobs[job].id if job >= 0 else 0,
+        tuple(state.machines.id[avoided].tolist()),
     )
 
 
-def _cure(change: Change, extra: Sequence[str]) -> str:
-    where = f"(on {_machines(change.machines)})"
-    if isinstance(change.to, str):
-        return f"{change.to} of {change.subject} {where}"
-    if change.subject in (*NAMES, *extra):
-        return f"at most {_quantity(change.subject, change.to, extra)} of {change.subject} {where}"
-    return f"{change.subject} raised to {change.to} {where}"
-
-
-def _quantity(subject: str, value: int, extra: Sequence[str]) -> str:
-    names = (*NAMES, *extra)
-    return describe(names.index(subject), value, extra=extra) if subject in names else str(value)
-
-
-def _machines(number: int) -> str:
-    return f"{number} machine{'' if number == 1 else 's'}"
+def _back_off(
+    state: CellState, sorting: Sorting, group: int, waiting: _Waiting, position: int, now: float, crashed_pair_s: float
+) -> float:  # fmt: skip
+    """Seconds until the first of the machines that it crashed on is tried again."""
+    groups = sorting.groups
+    avoided = set(state.machines.id[groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]].tolist())
+    jobs = {job for job, _ in waiting.tasks(position)}
+    crashes = [
+        when
+        for task, pairs in state.crashed.items()
+        if split_task_id(task)[0] in jobs and avoided <= pairs.keys()
+        for machine, when in pairs.items()
+        if machine in avoided
+    ]
+    return max(0.0, min(crashes, default=now) + crashed_pair_s - now)

@@ -125,17 +125,20 @@ class Placed(NamedTuple):
     figures: Ints  # hits, misses, preempted
 
 
-class Verdicts(NamedTuple):
-    """How many machines fell to what, for one group, each to the first filter that ruled it out."""
+class Judged(NamedTuple):
+    """What stands in the way of one group, by position in `Machines.order`; N machines.
 
-    constraint: Ints  # [C] by hard constraint
-    state: Ints  # [1]
-    resource: Ints  # [R]
-    largest: Ints  # [R] the most that one of those machines has left
-    spread: Ints  # [4] by answer of `spread_excess`
-    crashed: Ints  # [1]
-    only: Ints  # [C + R + 4, 2]: (value that would do, machines) when nothing else stands in the way
-    fits: Ints  # [2]: machines that fit now; that could hold it if they were empty
+    Obstacles are numbered: the hard constraints first, C of them, then C the machine's state, C + 1 + r too little
+    of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash; -1: none.
+    """
+
+    constraints: int  # C
+    first: Ints32  # the obstacle that rules it out
+    only: Ints32  # the one that does so alone, and that a change of the request can remove
+    lacking: Ints32  # the first resource it lacks, -1 none
+    distance: Floats  # how far it is from fitting: 0 nothing is missing
+    there: Ints32  # [N, 3] tasks of the job on the machine, in its rack, in its power domain
+    flags: NDArray[np.int8]
 
 
 class Reserved(NamedTuple):

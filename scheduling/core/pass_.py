@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quota.resources import PORTS
 from scheduling.core.classes import Sorting, sort_into_groups
-from scheduling.core.explain import explain
+from scheduling.core.explain import Explainer
 from scheduling.core.kernels.counts import count_all
 from scheduling.core.kernels.room import count_room
 from scheduling.core.kernels.scorers import PACKINGS, PART_NAMES, PARTS
@@ -28,8 +28,11 @@ from scheduling.core.state import CellState
 from scheduling.core.tasks import RUNNING
 
 
-def schedule_pass(state: CellState, policy: Policy, *, now: float, rng: np.random.Generator) -> Plan:
+def schedule_pass(
+    state: CellState, policy: Policy, *, now: float, rng: np.random.Generator, explainer: Explainer | None = None
+) -> Plan:  # fmt: skip
     """Find machines for pending tasks. `now`: seconds since the epoch; `rng` seeds the walks over machines.
+    `explainer`: what is known of classes left over before, and how many to examine; without, all of them are.
 
     The state is not changed: the pass works on copies of what machines have left (three arrays of M × R), and
     marks victims in an array of its own. Equal state, policy, `now` and seed give an equal plan, whatever the
@@ -51,7 +54,10 @@ def schedule_pass(state: CellState, policy: Policy, *, now: float, rng: np.rando
             tables.knobs, tables.placed, int(state.machines.tasks.max(initial=0)),
         )  # fmt: skip
     assignments = _assignments(state, slots, sorting, tables)
-    unplaced = explain(state, sorting, tables.machines, tables.levels, tables.counts, tables.placed.machine)
+    unplaced = (explainer or Explainer()).explain(
+        state, sorting, tables.machines, tables.levels, tables.counts, tables.placed.machine,
+        now=now, crashed_pair_s=policy.crashed_pair_s,
+    )  # fmt: skip
     return Plan(
         revision=state.revision,
         assignments=assignments,

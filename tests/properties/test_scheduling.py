@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from quota.bands import DEFAULT_BANDS, may_preempt
 from quota.resources import NAMES
 from scheduling.core import events
-from scheduling.core.explain import ANY
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Assignment, Plan
 from scheduling.core.policy import Policy, Search
-from scheduling.core.requirement import Requirement, split_task_id
+from scheduling.core.requirement import split_task_id
 from scheduling.core.state import CellState
 from tests.builders import World
 from tests.properties.worlds import add_job, add_machine, worlds
@@ -179,50 +178,6 @@ def test_another_machine_never_makes_a_task_unplaceable(
     placed = len(world.plan(policy).assignments)
     add_machine(data.draw, world, machine_id=data.draw(st.sampled_from((0, 10**9))))
     assert len(world.plan(policy).assignments) >= placed
-
-
-@thorough
-@given(worlds(waiting=0), policies, st.data())
-def test_the_smallest_change_makes_it_fit(world: World, policy: Policy, data: st.DataObject) -> None:
-    for job, index in world.in_state("pending"):
-        world.end(job, index)
-    add_job(data.draw, world, most_tasks=1)
-    whys = world.plan(policy).unplaced
-    for why in whys:
-        ((job_id, _),) = why.tasks
-        name = world.name_of(job_id)
-        before = world.task(name, 0).requirement
-        assert sum(one.machines for one in why.ruled_out) == why.machines
-        for change in why.changes:
-            world.update(name, 0, _changed(before, change.subject, change.to))
-            plan = world.plan(policy)
-            assert len(plan.assignments) == 1, change
-            if isinstance(change.to, int) and change.subject in NAMES:
-                world.update(name, 0, _changed(before, change.subject, change.to + 1))
-                assert world.plan(policy).assignments == (), f"{change} is not the smallest"
-        if why.never:
-            assert all(
-                (np.array(before.limit) > machine.capacity).any() or why.ruled_out[0].code == "constraint"
-                for machine in world.machines.values()
-            )
-
-
-def _changed(requirement: Requirement, subject: str, to: int | str) -> Requirement:
-    limit = list(requirement.limit)
-    constraints = requirement.constraints
-    bounds = {
-        "max-per-machine": requirement.max_per_machine,
-        "max-per-rack": requirement.max_per_rack,
-        "max-per-power-domain": requirement.max_per_power_domain,
-    }
-    if to == ANY:
-        dropped = next(c for c in constraints if c.hard and c.attribute == subject)
-        constraints = tuple(c for c in constraints if c is not dropped)
-    elif subject in bounds:
-        bounds[subject] = int(to)
-    else:
-        limit[NAMES.index(subject)] = int(to)
-    return Requirement(tuple(limit), constraints, *bounds.values())
 
 
 @thorough

@@ -1,93 +1,105 @@
-"""Why a group fits nowhere: what ruled each machine out, and what would help (§2.6)."""
+"""Why a group fits nowhere: what stands in the way on each machine (§2.6)."""
 
 from __future__ import annotations
 
+from quota.resources import PORTS
 from scheduling.core.kernels.compiled import compiled
 from scheduling.core.kernels.counts import count_of
-from scheduling.core.kernels.filters import (
-    FREE,
-    MACHINE_FULL,
-    POWER_FULL,
-    RACK_FULL,
-    has_crashed,
-    spread_excess,
-)
-from scheduling.core.layout import Counts, Groups, Ints, Ints32, Levels, Machines, Verdicts
+from scheduling.core.kernels.filters import has_crashed
+from scheduling.core.layout import Counts, Groups, Ints, Ints32, Judged, Machines
+
+# Bits of `Judged.flags`.
+ABLE = 1  # could hold one if it were empty
+OPEN = 2  # up, and the task has not crashed there lately
+EVICTABLE = 4  # lower priorities hold some of what it lacks
+BY_RESERVATION = 8  # it has room by reservations, as non-prod sees it
 
 
 @compiled
-def rule_out(
-    machines: Machines, levels: Levels, groups: Groups, g: int, counts: Counts, failed: Ints32, failures: Ints32,
-    verdicts: Verdicts
+def judge(
+    machines: Machines, left: Ints, direct: Ints, groups: Groups, g: int, counts: Counts, failed: Ints32,
+    failures: Ints32, judged: Judged
 ) -> None:  # fmt: skip
-    """Give each machine its verdict. `failed`: its first hard constraint that fails, -1; `failures`: how many do."""
+    """Say for each machine, in `machines.order`, what stands in the way of group `g`.
+
+    `left`, `direct` [M, R]: room when it preempts whom it may, and nobody. `failed`: the machine's first hard
+    constraint that fails, -1; `failures`: how many do. Obstacles are numbered as `Judged` says.
+    """
     limit = groups.limit[g]
-    left = levels.left[groups.level[g]]
     axis = limit.shape[0]
-    hard = verdicts.constraint.shape[0]
-    for m in machines.order:
+    job = groups.job[g]
+    state = judged.constraints
+    for i in range(machines.order.shape[0]):
+        m = machines.order[i]
         lacks = -1
         lacked = 0
-        hold = failures[m] == 0
+        short = 0.0
+        able = failures[m] == 0
+        evictable = False
+        by_reservation = True
         for r in range(axis):
-            if limit[r] == 0:
+            want = limit[r]
+            if want == 0:
                 continue
-            if left[m, r] < limit[r]:
+            has = left[m, r]
+            if has < want:
                 lacked += 1
                 if lacks < 0:
                     lacks = r
-            if machines.capacity[m, r] < limit[r]:
-                hold = False
-        excess = spread_excess(machines, groups, g, m, counts)
+                short += (want - max(has, 0)) / want
+                if has > direct[m, r]:
+                    evictable = True
+            if machines.capacity[m, r] < want:
+                able = False
+            if machines.capacity[m, r] - machines.reserved[m, r] < want or (
+                r == PORTS and machines.ports_free[m] < want
+            ):
+                by_reservation = False
+        bounds = 0
+        bound = 0
+        for kind in range(3):
+            judged.there[i, kind] = 0
+            most = groups.max_machine[g]
+            domain = m
+            if kind == 1:
+                most, domain = groups.max_rack[g], machines.rack[m]
+            elif kind == 2:
+                most, domain = groups.max_power[g], machines.power[m]
+            if job >= 0 and most > 0:
+                there = count_of(counts, job, kind, domain)
+                judged.there[i, kind] = there
+                if there >= most:
+                    bounds += 1
+                    if bound == 0:
+                        bound = kind + 1
         crashed = has_crashed(groups, g, m)
-        if hold:
-            verdicts.fits[1] += 1
+        first = -1
         if failures[m] > 0:
-            verdicts.constraint[failed[m]] += 1
+            first = failed[m]
         elif not machines.up[m]:
-            verdicts.state[0] += 1
+            first = state
         elif lacked > 0:
-            verdicts.resource[lacks] += 1
-            verdicts.largest[lacks] = max(verdicts.largest[lacks], left[m, lacks])
-        elif excess != FREE:
-            verdicts.spread[excess] += 1
+            first = state + 1 + lacks
+        elif bounds > 0:
+            first = state + axis + bound
         elif crashed:
-            verdicts.crashed[0] += 1
-        else:
-            verdicts.fits[0] += 1
-        if not machines.up[m] or crashed or failures[m] + lacked + (1 if excess != FREE else 0) != 1:
-            continue
-        if failures[m] == 1:
-            verdicts.only[failed[m], 1] += 1
-        elif lacked == 1:
-            _keep_best(verdicts.only, hard + lacks, left[m, lacks])
-        else:
-            job = groups.job[g]
-            if excess == MACHINE_FULL:
-                there = count_of(counts, job, 0, m)
-            elif excess == RACK_FULL:
-                there = count_of(counts, job, 1, machines.rack[m])
-            else:
-                there = count_of(counts, job, 2, machines.power[m])
-            # The bound that stops it first may hide another one: only promise what is sure.
-            if _only_bound(machines, groups, g, m, counts, excess):
-                _keep_best(verdicts.only, hard + axis + excess, -(there + 1))
-
-
-@compiled
-def _only_bound(machines: Machines, groups: Groups, g: int, m: int, counts: Counts, excess: int) -> bool:
-    job = groups.job[g]
-    rack = groups.max_rack[g] > 0 and count_of(counts, job, 1, machines.rack[m]) >= groups.max_rack[g]
-    power = groups.max_power[g] > 0 and count_of(counts, job, 2, machines.power[m]) >= groups.max_power[g]
-    if excess == MACHINE_FULL:
-        return not rack and not power
-    return excess == POWER_FULL or not power
-
-
-@compiled
-def _keep_best(only: Ints, row: int, value: int) -> None:
-    """The greatest value, and how many machines offer it."""
-    if only[row, 1] == 0 or value > only[row, 0]:
-        only[row, 0], only[row, 1] = value, 1
-    elif value == only[row, 0]:
-        only[row, 1] += 1
+            first = state + axis + 4
+        judged.first[i] = first
+        obstacles = failures[m] + lacked + bounds
+        only = -1
+        if obstacles == 1 and machines.up[m] and not crashed:
+            only = first
+        judged.only[i] = only
+        judged.lacking[i] = lacks
+        # Constraints and bounds weigh more than any shortage: each is another decision of the user's.
+        judged.distance[i] = axis * (failures[m] + bounds) + short
+        flags = 0
+        if able:
+            flags |= ABLE
+        if machines.up[m] and not crashed:
+            flags |= OPEN
+        if evictable:
+            flags |= EVICTABLE
+        if by_reservation:
+            flags |= BY_RESERVATION
+        judged.flags[i] = flags

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quota.bands import Band
-from scheduling.core.explain import ANY, sentence
+from scheduling.core.changes import ANY
 from scheduling.core.policy import Policy, Search, Weights
-from scheduling.core.reasons import Change, ReasonCode, RuledOut, Why
+from scheduling.core.reasons import Change, ChangeKind, ReasonCode, RuledOut, Why
+from scheduling.core.wording import sentence
 from tests.builders import GIB, World, must, needs, wish
 
 ALL = Search(randomise=False)
@@ -81,7 +82,7 @@ def test_bounds_per_domain(bound: str, code: ReasonCode) -> None:
     assert len(plan.assignments) == 1
     (why,) = plan.unplaced
     assert [one.code for one in why.ruled_out] == [code]
-    assert why.changes == (Change(code.value, 2, 2),)
+    assert why.changes == (Change(code.value, 2, 2, kind=ChangeKind.RAISE),)
 
 
 def test_one_task_per_machine_counts_those_that_run() -> None:
@@ -317,16 +318,20 @@ def test_sentences_say_what_was_wanted_found_and_what_to_do() -> None:
     (why,) = world.plan().unplaced
     assert sentence(why, name="web") == (
         "1 task of job web can't be placed on any of 2 machines: 1 machine not up; 1 machine with less than "
-        "4 cores of cpu free (largest 2.5 cores). It would fit with at most 2.5 cores of cpu (on 1 machine)."
+        "4 cores of cpu free (largest 2.5 cores). It would fit with at most 2.5 cores of cpu (on 1 machine). "
+        "Its commonest kind of machine (1 machine) holds 1; of 2 cores cpu it would hold 2. "
+        "Closest is machine 1: 2.5 cores of cpu left, 1.5 cores short. "
+        "When it starts can't be said: no task has ended lately on machines that could hold it."
     )
 
 
 def test_a_wish_for_an_attribute_nobody_has() -> None:
     world = World().machine("m1").job("web", needs(constraints=(must("gpu", "=", "a100"),)))
     (why,) = world.plan().unplaced
-    assert why.changes == (Change("gpu", ANY, 1),)
+    (demand,) = world.jobs["web"].tasks[0].requirement.constraints
+    assert why.changes == (Change("gpu", ANY, 1, kind=ChangeKind.DROP, constraint=demand),)
     assert "1 machine without gpu = a100" in sentence(why)
-    assert "with any value of gpu (on 1 machine)" in sentence(why)
+    assert "with the constraint gpu = a100 given up (on 1 machine)" in sentence(why)
 
 
 @pytest.mark.parametrize("code", ReasonCode)

@@ -1,0 +1,192 @@
+"""One class against every machine: what stands in the way where, as arrays that verdicts are drawn from (§2.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.resources import NAMES, PORTS
+from scheduling.core.kernels.verdicts import ABLE, BY_RESERVATION, EVICTABLE, OPEN, judge
+from scheduling.core.layout import Bools, Counts, Groups, Ints, Ints32, Judged, Machines
+from scheduling.core.reasons import Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
+from scheduling.core.requirement import Constraint, Relation, Requirement
+from scheduling.core.state import CellState
+
+BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PER_POWER_DOMAIN)
+# How far a reason is from the request: what stands in the way on machines that it asks for comes first.
+_LEADING = (
+    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR),
+    (ReasonCode.MACHINE_STATE,),
+    (ReasonCode.CONSTRAINT,),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """N machines in `order`; `left` [M, R] by slot: room when lower priorities make way. `failures` by slot."""
+
+    state: CellState
+    requirement: Requirement
+    demands: tuple[Constraint, ...]
+    order: Ints32
+    left: Ints
+    failures: Ints32
+    judged: Judged
+
+    @property
+    def axis(self) -> int:
+        return self.state.axis
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*NAMES, *self.state.extra_resources)
+
+    @property
+    def able(self) -> Bools:
+        """[N]: could hold one if it were empty, whatever its state."""
+        able: Bools = (self.judged.flags & ABLE) != 0
+        return able
+
+    @property
+    def open(self) -> Bools:
+        """[N]: up, and the task has not crashed there lately."""
+        is_open: Bools = (self.judged.flags & OPEN) != 0
+        return is_open
+
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        wanted = self.requirement
+        return (wanted.max_per_machine, wanted.max_per_rack, wanted.max_per_power_domain)
+
+    def resource(self, r: int) -> int:
+        """The number of the obstacle "too little of `r`"."""
+        return len(self.demands) + 1 + r
+
+    def bound(self, kind: int) -> int:
+        """The number of the obstacle "as many tasks of the job as may be": kind 0 machine, 1 rack, 2 power domain."""
+        return len(self.demands) + self.axis + 1 + kind
+
+    def ruled_out(self) -> tuple[RuledOut, ...]:
+        """How many machines fell to what, in the order of the pass."""
+        if len(self.order) == 0:
+            return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
+        first, names = self.judged.first, self.names
+        fell = np.bincount(first + 1, minlength=self.bound(0) + 5)[1:].tolist()
+        found = [
+            RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), fell[number])
+            for number, constraint in enumerate(self.demands)
+        ]
+        found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[len(self.demands)]))
+        for r in range(self.axis):
+            if fell[self.resource(r)]:
+                there = self.left[self.order[first == self.resource(r)], r]
+                found.append(
+                    RuledOut(
+                        ReasonCode.PORTS if r == PORTS else ReasonCode.RESOURCE,
+                        names[r],
+                        fell[self.resource(r)],
+                        wanted=self.requirement.limit[r],
+                        largest=max(0, int(there.max())),
+                    )
+                )
+        found += [
+            RuledOut(code, "", fell[self.bound(kind)], wanted=self.bounds[kind])
+            for kind, code in enumerate(BOUNDS)
+        ]
+        found.append(RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
+        return tuple(one for one in found if one.machines)
+
+    def nearest(self) -> Nearest | None:
+        """The machine that comes closest, of those that are up; the lowest id of equals."""
+        i = self.closest(self.open)
+        if i is None:
+            return None
+        m = int(self.order[i])
+        lacks = tuple(
+            Lack(self.names[r], max(0, int(self.left[m, r])), want - max(0, int(self.left[m, r])))
+            for r, want in enumerate(self.requirement.limit)
+            if self.left[m, r] < want and want
+        )
+        return Nearest(
+            machine_id=int(self.state.machines.id[m]),
+            lacks=lacks,
+            fails=self.failing(m),
+            bounds=tuple(code for kind, code in enumerate(BOUNDS) if self.bound_reached(i, kind)),
+        )
+
+    def closest(self, among: Bools) -> int | None:
+        """The position of the machine that is least far from fitting."""
+        where = np.flatnonzero(among)
+        if len(where) == 0:
+            return None
+        return int(where[np.argmin(self.judged.distance[where])])
+
+    def failing(self, m: int) -> tuple[Constraint, ...]:
+        """The hard constraints that fail on the machine of slot `m`."""
+        if not self.failures[m]:
+            return ()
+        attributes = self.state.machines.attributes
+        return tuple(constraint for constraint in self.demands if not attributes.mask(constraint)[m])
+
+    def bound_reached(self, i: int, kind: int) -> bool:
+        return 0 < self.bounds[kind] <= int(self.judged.there[i, kind])
+
+    def preemption(self) -> Preemption:
+        lacking = (self.judged.lacking >= 0) & self.open & (self.failures[self.order] == 0)
+        flags = self.judged.flags
+        return Preemption(
+            not_enough=int(np.count_nonzero(lacking & ((flags & EVICTABLE) != 0))),
+            held=int(np.count_nonzero(lacking & self.able)),
+        )
+
+    def reclamation(self, by_limit: bool) -> Reclamation:
+        """For work placed by limits: where it would have room now if it were placed by reservations (§5.5)."""
+        if not by_limit:
+            return Reclamation()
+        fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)
+        fits &= (self.judged.lacking >= 0) & (self.left[self.order, PORTS] >= self.requirement.limit[PORTS])
+        return Reclamation(int(np.count_nonzero(fits)))
+
+
+def judgement(
+    state: CellState, requirement: Requirement, machines: Machines, groups: Groups, g: int, counts: Counts,
+    left: Ints, direct: Ints
+) -> Judgement:  # fmt: skip
+    """`left`, `direct` [M, R]: room on machines when the class preempts whom it may, and nobody."""
+    demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
+    slots, number = len(state.machines.id), len(machines.order)
+    failed: NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
+    failures: NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
+    for index, constraint in reversed(list(enumerate(demands))):
+        fails = ~state.machines.attributes.mask(constraint)
+        failed[fails] = index
+        failures += fails
+    judged = Judged(
+        constraints=len(demands),
+        first=np.empty(number, dtype=np.int32),
+        only=np.empty(number, dtype=np.int32),
+        lacking=np.empty(number, dtype=np.int32),
+        distance=np.empty(number, dtype=np.float64),
+        there=np.empty((number, 3), dtype=np.int32),
+        flags=np.empty(number, dtype=np.int8),
+    )
+    judge(machines, left, direct, groups, g, counts, failed, failures, judged)
+    return Judgement(state, requirement, demands, machines.order, left, failures, judged)
+
+
+def leading(ruled_out: tuple[RuledOut, ...]) -> str:
+    """The code of what most machines fall to, of those that the request asks for."""
+    for codes in _LEADING:
+        found = [one for one in ruled_out if one.code in codes]
+        if found:
+            return max(found, key=lambda one: one.machines).code.value
+    return ruled_out[0].code.value if ruled_out else ""
+
+
+def spelled(constraint: Constraint) -> str:
+    """As a job file's author would say it."""
+    if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
+        return f"{constraint.attribute} {constraint.relation.value}"
+    return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"

@@ -1,0 +1,292 @@
+"""Verdicts in words: the one place where `Why` becomes sentences, for REST, CLI and portal alike (§2.6).
+
+What was wanted, what was found, what to do. The portal hands in its translations; nothing here imports Django.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quota.resources import NAMES, describe
+from scheduling.core.judgement import spelled
+from scheduling.core.reasons import (
+    Ahead,
+    Basis,
+    Change,
+    ChangeKind,
+    Conforming,
+    Expected,
+    Nearest,
+    ReasonCode,
+    RuledOut,
+    Shape,
+    Why,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How texts become those of the reader's language."""
+
+    gettext: Callable[[str], str]
+    ngettext: Callable[[str, str, int], str]
+
+
+ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 else many)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A verdict: what is the matter; per reason, how many machines fell to it; what would help; what else is known."""
+
+    summary: str
+    reasons: tuple[str, ...] = ()
+    cures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All of it as one paragraph."""
+        head = f"{self.summary}: {'; '.join(self.reasons)}." if self.reasons else self.summary
+        return " ".join((head, *self.cures, *self.notes))
+
+
+def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:
+    """A verdict as one paragraph, in English. `job_id`: count this job's tasks alone."""
+    return tell(why, name=name, job_id=job_id, extra=extra).text
+
+
+def tell(
+    why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = (),
+    hostnames: Mapping[int, str] | None = None, words: Words = ENGLISH
+) -> Told:  # fmt: skip
+    """A verdict for people.
+
+    `name`: of the job; `job_id`: count this job's tasks alone; `extra`: the cell's own resources; `hostnames`: by
+    machine id, of those that the reader may know.
+    """
+    return _Teller(words, tuple(extra), hostnames or {}).tell(why, name, job_id)
+
+
+class _Teller:
+    def __init__(self, words: Words, extra: tuple[str, ...], hostnames: Mapping[int, str]) -> None:
+        self.words, self.extra, self.hostnames = words, extra, hostnames
+        self.names = (*NAMES, *extra)
+
+    def tell(self, why: Why, name: str, job_id: int | None) -> Told:
+        _ = self.words.gettext
+        who = self.who(sum(number for job, number in why.tasks if job_id is None or job == job_id), name)
+        if why.machines == 0:
+            text = _(
+                "%s can't be placed: the cell has no machine. Let one join, with a token from"
+                " `borgctl machine join-token`."
+            )
+            return Told(text % who)
+        if not why.ruled_out:
+            return Told(_("%s can't be placed in this pass; the next one tries again.") % who)
+        given = {"who": who, "machines": self.machines(why.machines)}
+        cures = [self.cure(change) for change in why.changes]
+        if why.shapes is not None and why.code in (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE):
+            cures += self.shapes(why.shapes, why.never)
+        if why.never and not cures:
+            cures.append(_("Ask for less, or for larger machines."))
+        return Told(
+            _("%(who)s can't be placed on any of %(machines)s") % given,
+            tuple(self.reason(one) for one in why.ruled_out),
+            tuple(cures),
+            tuple(self.notes(why)),
+        )
+
+    def who(self, tasks: int, name: str) -> str:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        told = ngettext("%d task", "%d tasks", tasks) % tasks
+        return _("%(tasks)s of job %(name)s") % {"tasks": told, "name": name} if name else told
+
+    def notes(self, why: Why) -> list[str]:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        told = []
+        if why.never:
+            told.append(_("No machine of the cell could hold one even if it were empty."))
+        elif why.code == ReasonCode.MACHINE_STATE:
+            told.append(_("It waits for machines to come back up."))
+        elif why.code in (ReasonCode.RESOURCE, "") and not why.changes:
+            told.append(_("It waits for room that tasks of its own or a higher priority hold."))
+        if why.nearest is not None and (why.nearest.lacks or why.nearest.fails or why.nearest.bounds):
+            told.append(self.nearest(why.nearest))
+        if why.preemption.held and not why.never:
+            told.append(
+                ngettext(
+                    "On %d machine tasks that it may not preempt hold the room.",
+                    "On %d machines tasks that it may not preempt hold the room.",
+                    why.preemption.held,
+                )
+                % why.preemption.held
+            )
+        if why.preemption.not_enough:
+            told.append(
+                ngettext(
+                    "On %d machine it would not be enough to preempt all tasks of lower priority.",
+                    "On %d machines it would not be enough to preempt all tasks of lower priority.",
+                    why.preemption.not_enough,
+                )
+                % why.preemption.not_enough
+            )
+        if why.reclamation.machines:
+            told.append(
+                ngettext(
+                    "On %d machine only limits are in the way: non-prod work would have room there.",
+                    "On %d machines only limits are in the way: non-prod work would have room there.",
+                    why.reclamation.machines,
+                )
+                % why.reclamation.machines
+            )
+        if why.ahead:
+            told.append(self.ahead(why.ahead, why.ahead_of, why.ahead_tenants))
+        if why.expected is not None and (expected := self.expected(why.expected)):
+            told.append(expected)
+        return told
+
+    def reason(self, one: RuledOut) -> str:
+        _ = self.words.gettext
+        given = {
+            "n": self.machines(one.machines),
+            "subject": one.subject,
+            "bound": one.wanted,
+            "wanted": self.quantity(one.subject, one.wanted),
+            "largest": self.quantity(one.subject, one.largest),
+        }
+        texts = {
+            ReasonCode.NO_MACHINES: _("the cell has no machine"),
+            ReasonCode.CONSTRAINT: _("%(n)s without %(subject)s"),
+            ReasonCode.MACHINE_STATE: _("%(n)s not up"),
+            ReasonCode.RESOURCE: _(
+                "%(n)s with less than %(wanted)s of %(subject)s free (largest %(largest)s)"
+            ),
+            ReasonCode.PORTS: _("%(n)s with less than %(wanted)s free (largest %(largest)s)"),
+            ReasonCode.MAX_PER_MACHINE: _(
+                "%(n)s with %(bound)d of its tasks already, as many as a machine may hold"
+            ),
+            ReasonCode.MAX_PER_RACK: _(
+                "%(n)s in racks with %(bound)d of its tasks already, as many as a rack may hold"
+            ),
+            ReasonCode.MAX_PER_POWER_DOMAIN: _(
+                "%(n)s in power domains with %(bound)d of its tasks already, as many as one may hold"
+            ),
+            ReasonCode.CRASHED_PAIR: _("%(n)s where it crashed a short while ago"),
+        }
+        return texts[one.code] % given
+
+    def cure(self, change: Change) -> str:
+        _ = self.words.gettext
+        given = {"how": self.how(change), "machines": self.machines(change.machines)}
+        return _("It would fit with %(how)s (on %(machines)s).") % given
+
+    def how(self, change: Change) -> str:
+        _ = self.words.gettext
+        if change.kind is ChangeKind.COMBINED:
+            return _(" and ").join(self.how(part) for part in change.parts)
+        if change.kind is ChangeKind.RELAX and change.instead is not None and change.constraint is not None:
+            given = {"instead": spelled(change.instead), "constraint": spelled(change.constraint)}
+            return _("%(instead)s instead of %(constraint)s") % given
+        if isinstance(change.to, str):
+            asked = spelled(change.constraint) if change.constraint is not None else change.subject
+            return _("the constraint %s given up") % asked
+        given = {"subject": change.subject, "to": self.quantity(change.subject, change.to)}
+        if change.subject in self.names:
+            return _("at most %(to)s of %(subject)s") % given
+        return _("%(subject)s raised to %(to)s") % given
+
+    def nearest(self, nearest: Nearest) -> str:
+        _ = self.words.gettext
+        parts = []
+        for lack in nearest.lacks:
+            given = {
+                "left": self.quantity(lack.resource, lack.left),
+                "short": self.quantity(lack.resource, lack.short),
+                "resource": lack.resource,
+            }
+            parts.append(_("%(left)s of %(resource)s left, %(short)s short") % given)
+        parts += [_("not %s") % spelled(constraint) for constraint in nearest.fails]
+        parts += [_("%s reached") % bound.value for bound in nearest.bounds]
+        host = self.hostnames.get(nearest.machine_id) or _("machine %d") % nearest.machine_id
+        return _("Closest is %(host)s: %(parts)s.") % {"host": host, "parts": ", ".join(parts)}
+
+    def ahead(self, tasks: int, of: tuple[Ahead, ...], tenants: int) -> str:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        told = ngettext("%d task is tried before it", "%d tasks are tried before it", tasks) % tasks
+        if tenants:
+            told += ngettext(", of %d tenant", ", of %d tenants", tenants) % tenants
+        known = [f"{one.tenant} {one.tasks}" for one in of if one.tenant]
+        return _("%(told)s (%(known)s).") % {"told": told, "known": ", ".join(known)} if known else f"{told}."
+
+    def expected(self, expected: Expected) -> str:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        if expected.low_s is None or expected.high_s is None:
+            if expected.basis is not Basis.NO_HISTORY:
+                return ""
+            return _("When it starts can't be said: no task has ended lately on machines that could hold it.")
+        if expected.basis is Basis.CRASH_BACK_OFF:
+            return _("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
+        span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
+        told = (
+            _("The next one is likely to start in %(high)s") % span
+            if span["low"] == span["high"]
+            else _("The next one is likely to start in %(low)s to %(high)s") % span
+        )
+        ended = ngettext(
+            "%(ends)d task ended in the last %(window)s on machines that could hold it",
+            "%(ends)d tasks ended in the last %(window)s on machines that could hold it",
+            expected.ends,
+        ) % {"ends": expected.ends, "window": self.duration(expected.window_s)}
+        return f"{told}: {ended}."
+
+    def shapes(self, shapes: Conforming, never: bool) -> list[str]:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        told = []
+        if shapes.one_more is not None and shapes.one_more.machines:
+            kind = ngettext("%d machine", "%d machines", shapes.one_more.machines) % shapes.one_more.machines
+            given = {
+                "kind": kind,
+                "limit": self.limits(shapes.one_more, shapes.asked),
+                "number": shapes.one_more.per_machine,
+                "held": shapes.asked.per_machine if shapes.asked is not None else 0,
+            }
+            told.append(
+                _(
+                    "Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d."
+                )
+                % given
+                if shapes.asked is not None
+                else _(
+                    "The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s."
+                )
+                % given
+            )
+        return told
+
+    def limits(self, shape: Shape, asked: Shape | None) -> str:
+        """The resources of a shape that differ from what is asked."""
+        return ", ".join(
+            f"{self.quantity(self.names[r], value)} {self.names[r]}"
+            for r, value in enumerate(shape.limit)
+            if value and (asked is None or value != asked.limit[r])
+        )
+
+    def quantity(self, subject: str, value: int) -> str:
+        if subject not in self.names:
+            return str(value)
+        return describe(self.names.index(subject), value, extra=self.extra)
+
+    def machines(self, number: int) -> str:
+        return self.words.ngettext("%d machine", "%d machines", number) % number
+
+    def duration(self, seconds: float) -> str:
+        _ = self.words.gettext
+        if seconds < 90:
+            return _("%d s") % round(seconds)
+        if seconds < 5400:
+            return _("%d min") % round(seconds / 60)
+        if seconds < 172_800:
+            return _("%d h") % round(seconds / 3600)
+        return _("%d days") % round(seconds / 86_400)

@@ -1,0 +1,131 @@
+"""What a verdict promises is so: each is put to the test on the cell itself, or counted the slow way."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quota.resources import NAMES
+from scheduling.core.explain import Budget, Explainer
+from scheduling.core.policy import Policy
+from scheduling.core.reasons import Change, ChangeKind, Why
+from scheduling.core.requirement import Requirement
+from tests.builders import World
+from tests.properties.test_scheduling import policies, thorough
+from tests.properties.worlds import add_job, worlds
+from tests.unit.core.twins import Twin
+
+
+def one_job_waits(world: World, data: st.DataObject) -> str:
+    """Everything else that is pending ends; a job of one task is submitted."""
+    for job, index in world.in_state("pending"):
+        world.end(job, index)
+    add_job(data.draw, world, most_tasks=1)
+    return list(world.jobs)[-1]
+
+
+def fitting(world: World, policy: Policy, job: str) -> int:
+    """On how many machines the job's task could be placed, preempting whom it may: the slow way."""
+    twin = Twin(world.state, policy, world.time)
+    task = int(world.state.tasks.jobs[world.jobs[job].job_id].tasks[0])
+    return sum(
+        twin._may_hold(task, m) and (twin._fits(task, m, []) or twin._victims(task, m) is not None)
+        for m in twin.there
+    )
+
+
+def changed(requirement: Requirement, change: Change) -> Requirement:
+    """The request with the change made."""
+    for part in change.parts:
+        requirement = changed(requirement, part)
+    if change.kind is ChangeKind.COMBINED:
+        return requirement
+    if change.constraint is not None:
+        kept = [one for one in requirement.constraints if one != change.constraint]
+        if change.instead is not None:
+            kept.append(change.instead)
+        return msgspec.structs.replace(requirement, constraints=tuple(kept))
+    if change.kind is ChangeKind.RAISE:
+        return msgspec.structs.replace(requirement, **{change.subject.replace("-", "_"): int(change.to)})
+    limit = list(requirement.limit)
+    limit[NAMES.index(change.subject)] = int(change.to)
+    return msgspec.structs.replace(requirement, limit=tuple(limit))
+
+
+@thorough
+@given(worlds(waiting=0), policies, st.data())
+def test_the_smallest_change_makes_it_fit_on_as_many_machines_as_promised(
+    world: World, policy: Policy, data: st.DataObject
+) -> None:
+    name = one_job_waits(world, data)
+    before = world.task(name, 0).requirement
+    for why in world.plan(policy).unplaced:
+        assert sum(one.machines for one in why.ruled_out) == why.machines
+        assert fitting(world, policy, name) == 0
+        for change in why.changes:
+            after = changed(before, change)
+            world.update(name, 0, after)
+            assert len(world.plan(policy).assignments) == 1, change
+            assert fitting(world, policy, name) == change.machines, change
+            if change.kind is ChangeKind.LOWER:
+                more = changed(before, msgspec.structs.replace(change, to=int(change.to) + 1))
+                world.update(name, 0, more)
+                assert world.plan(policy).assignments == (), f"{change} is not the smallest"
+
+
+@thorough
+@given(worlds(waiting=0), policies, st.data())
+def test_never_is_said_exactly_of_what_an_empty_cell_could_not_hold(
+    world: World, policy: Policy, data: st.DataObject
+) -> None:
+    name = one_job_waits(world, data)
+    (requirement,) = {task.requirement for task in world.jobs[name].tasks.values()}
+    empty = World()
+    for machine in world.machines.values():
+        empty.tell(msgspec.structs.replace(machine, state="up"))
+    empty.job(name, requirement)
+    for why in world.plan(policy).unplaced:
+        assert why.never == (not empty.plan(policy).assignments)
+
+
+@thorough
+@given(worlds(waiting=0), policies, st.data())
+def test_the_nearest_machine_lacks_what_is_said(world: World, policy: Policy, data: st.DataObject) -> None:
+    name = one_job_waits(world, data)
+    before = world.task(name, 0).requirement
+    for why in world.plan(policy).unplaced:
+        if why.nearest is None:
+            continue
+        assert all(
+            lack.left + lack.short == before.limit[NAMES.index(lack.resource)] for lack in why.nearest.lacks
+        )
+        if any(lack.left == 0 for lack in why.nearest.lacks):
+            continue  # nothing of it is left: no smaller request would do
+        limit = list(before.limit)
+        for lack in why.nearest.lacks:
+            limit[NAMES.index(lack.resource)] = lack.left
+        kept = tuple(one for one in before.constraints if one not in why.nearest.fails)
+        bounds = {bound.value.replace("-", "_"): 0 for bound in why.nearest.bounds}
+        world.update(name, 0, msgspec.structs.replace(before, limit=tuple(limit), constraints=kept, **bounds))
+        assert world.plan(policy).assignments, why.nearest
+
+
+@thorough
+@given(worlds(), policies, st.integers(1, 3))
+def test_a_budget_delays_verdicts_and_changes_none(world: World, policy: Policy, classes: int) -> None:
+    """Pass after pass on an unchanged cell, with a few examinations each, comes to what is said at once."""
+    explainer = Explainer(Budget(classes=classes, every_s=10.0))
+    world.schedule(policy)
+    full = world.plan(policy).unplaced
+    for _ in range(len(full) + 1):
+        plan = world.plan(policy, explainer=explainer)
+        assert [why.tasks for why in plan.unplaced] == [why.tasks for why in full]
+        if not explainer.behind:
+            break
+    assert explainer.behind == 0
+    assert [_without_start(why) for why in plan.unplaced] == [_without_start(why) for why in full]
+
+
+def _without_start(why: Why) -> Why:
+    return msgspec.structs.replace(why, expected=None)

@@ -1,0 +1,273 @@
+"""Verdicts: what leads, what is nearest, who is ahead, what would help, and when it may start."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+
+from quota.resources import RAM
+from scheduling.core import events
+from scheduling.core.conforming import conforming, platforms_of
+from scheduling.core.explain import Budget, Explainer
+from scheduling.core.forecast import Ends, expected_start
+from scheduling.core.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
+from scheduling.core.requirement import Constraint, Relation
+from scheduling.core.wording import sentence, tell
+from tests.builders import GIB, World, must, needs, vector
+
+
+def verdict(world: World, **how: object) -> Why:
+    (why,) = world.plan(**how).unplaced  # type: ignore[arg-type]
+    return why
+
+
+# --- what leads, what is nearest
+
+
+def test_what_the_request_asks_for_leads() -> None:
+    world = (
+        World().machine("old", kernel="4").machine("older", kernel="4").machine("new", kernel="5", cpu=500)
+    )
+    world.job("a", needs(constraints=(must("kernel", ">=", "5"),)))
+    assert verdict(world).code == ReasonCode.RESOURCE
+    world.machine_state("new", "down")
+    assert verdict(world).code == ReasonCode.MACHINE_STATE
+    world.remove("new")
+    assert verdict(world).code == ReasonCode.CONSTRAINT
+
+
+def test_the_nearest_machine_says_what_it_lacks() -> None:
+    world = World().machine("m1", cpu=1000).machine("m2", cpu=3000).machine("m3", cpu=3900, state="down")
+    nearest = verdict(world.job("a", cpu=4000)).nearest
+    assert nearest is not None
+    assert (nearest.machine_id, nearest.lacks) == (world.id_of("m2"), (Lack("cpu", 3000, 1000),))
+
+
+def test_another_value_is_offered_where_machines_have_it() -> None:
+    world = World().machine("m1", zone="a").machine("m2", zone="b").machine("m3", zone="b")
+    why = verdict(world.job("a", needs(constraints=(must("zone", "=", "c"),))))
+    assert [(change.kind, change.to, change.machines) for change in why.changes] == [
+        (ChangeKind.DROP, "any value", 3), (ChangeKind.RELAX, "b", 2),
+    ]  # fmt: skip
+    world.end("a", 0)
+    for name, kernel in (("m1", "5.2"), ("m2", "5.10"), ("m3", "4")):
+        world.machine(name, kernel=kernel)
+    (_, nearer) = verdict(world.job("b", needs(constraints=(must("kernel", ">", "6"),)))).changes
+    assert nearer.instead == Constraint("kernel", Relation.AT_LEAST, "5.2")
+    assert nearer.machines == 1, "as numbers 5.10 is less than 5.2"
+
+
+def test_changes_are_combined_where_no_single_one_is_enough() -> None:
+    world = World().machine("m1", cpu=2000, ram=4 * GIB).job("a", cpu=4000, ram=8 * GIB)
+    (change,) = verdict(world).changes
+    assert (change.kind, change.machines) == (ChangeKind.COMBINED, 1)
+    assert [(part.subject, part.to) for part in change.parts] == [("cpu", 2000), ("ram", 4 * GIB)]
+    assert "at most 2 cores of cpu and at most 4 GiB of ram (on 1 machine)" in sentence(verdict(world))
+
+
+# --- who is ahead, what preemption and reclamation could do
+
+
+def test_those_ahead_are_counted_by_tenant() -> None:
+    world = World().machine("m1", cpu=500)
+    for tenant, tasks in ((1, 3), (2, 5)):
+        world.job(f"t{tenant}", tasks=tasks, priority=300, tenant=tenant)
+    world.job("mine", cpu=2000, priority=200, tenant=3)
+    why = world.plan().unplaced[-1]
+    assert (why.ahead, why.ahead_tenants) == (8, 2)
+    assert why.ahead_of == (Ahead("t02", 1, 5), Ahead("t01", 1, 3))
+
+
+def test_preemption_is_said_to_be_of_no_help_where_it_is_not() -> None:
+    world = World().machine("m1", cpu=4000).machine("m2", cpu=4000)
+    world.job("prod", cpu=3000, priority=200).place("prod", 0, on="m1")
+    world.job("batch", cpu=500, priority=110).place("batch", 0, on="m1")
+    world.job("all", cpu=4000, priority=210).place("all", 0, on="m2")
+    why = verdict(world.job("mine", cpu=2000, priority=205))
+    assert (why.preemption.not_enough, why.preemption.held) == (1, 2)
+    told = sentence(why)
+    assert "On 2 machines tasks that it may not preempt hold the room." in told
+
+
+def test_reclaimed_room_is_pointed_out_to_prod() -> None:
+    world = World().machine("m1", cpu=4000).job("big", cpu=4000).place("big", 0, on="m1")
+    world.reserve("big", 0, cpu=1000, ram=GIB)
+    assert verdict(world.job("mine", cpu=2000)).reclamation.machines == 1
+    world.end("mine", 0)
+    assert world.job("batch", cpu=2000, priority=110).plan().assignments
+
+
+def test_machines_that_are_down_are_waited_for_and_nothing_else() -> None:
+    world = World().machine("m1", state="down").machine("m2", state="down").job("a")
+    told = sentence(verdict(world))
+    assert "It waits for machines to come back up." in told
+    assert "room" not in told
+    assert "priority" not in told
+
+
+# --- the budget of a pass
+
+
+def test_a_budget_examines_new_classes_first_and_then_the_stalest() -> None:
+    world = World().machine("m1", cpu=500)
+    for number in range(3):
+        world.job(f"j{number}", cpu=1000 + number)
+    explainer = Explainer(Budget(classes=2, every_s=1.0))
+    first = world.plan(explainer=explainer, now=0.0).unplaced
+    assert [bool(why.code) for why in first] == [True, True, False]
+    assert explainer.behind == 1
+    assert "the next one tries again" in sentence(first[2])
+    second = world.plan(explainer=explainer, now=0.5).unplaced
+    assert [bool(why.code) for why in second] == [True, True, True]
+    old = second[0].revision
+    world.machine("m2", cpu=600)
+    third = world.plan(explainer=explainer, now=0.9).unplaced
+    assert [why.revision for why in third] == [old] * 3, "none is a second old"
+    fourth = world.plan(explainer=explainer, now=1.2).unplaced
+    assert [why.revision > old for why in fourth] == [True, True, False]
+
+
+def test_a_class_that_was_placed_is_forgotten() -> None:
+    world = World().machine("m1", cpu=500).job("a", cpu=1000)
+    explainer = Explainer(Budget())
+    world.plan(explainer=explainer)
+    world.machine("m1", cpu=1000).schedule()
+    world.job("b", cpu=1000)
+    (why,) = world.plan(explainer=explainer).unplaced
+    assert why.revision == world.state.revision
+
+
+# --- expected start
+
+
+def test_no_history_is_no_promise() -> None:
+    world = World().machine("m1", cpu=500).machine("m2", cpu=4000)
+    world.job("x", cpu=4000).place("x", 0, on="m2")
+    why = verdict(world.job("a", cpu=1000), explainer=Explainer(seen=Ends(world.state.axis)))
+    assert why.expected is not None
+    assert (why.expected.basis, why.expected.low_s) == (Basis.NO_HISTORY, None)
+    assert "can't be said" in sentence(why)
+
+
+def test_a_crashed_pair_is_tried_again_when_its_time_is_over() -> None:
+    world = World().machine("m1").job("a").place("a", 0, on="m1").evict("a", 0, gone=True, crashed=True)
+    why = verdict(world, now=world.time + 100.0)
+    assert why.expected is not None
+    assert (why.expected.basis, why.expected.high_s) == (Basis.CRASH_BACK_OFF, 500.0)
+
+
+def test_ends_count_where_the_class_could_run_and_where_room_was_not_its_own_already() -> None:
+    world = World().machine("m1", cpu=4000).machine("small", cpu=1000)
+    seen = Ends(world.state.axis)
+    for job, cpu, priority, machine in (
+        ("p", 1000, 200, "m1"),
+        ("b", 1000, 100, "m1"),
+        ("s", 1000, 200, "small"),
+    ):
+        world.job(job, cpu=cpu, priority=priority).place(job, 0, on=machine)
+    world.job("stays", cpu=2500).place("stays", 0, on="m1")
+    start = world.time
+    for job in ("p", "b", "s"):
+        row = world.jobs[job]
+        ended = events.TaskEnded(
+            job_id=row.job_id,
+            index=0,
+            machine_id=row.tasks[0].machine_id or 0,
+            incarnation=1,
+            how="finished",
+        )
+        seen.observe(world.state, ended, start)
+        world.end(job, 0)
+    world.job("a", cpu=2000)
+    why = verdict(world, explainer=Explainer(seen=seen), now=start + 60.0)
+    assert why.expected is not None
+    assert why.expected.ends == 1, "one was batch, which it would have preempted; one on a machine too small"
+    assert why.expected.low_s is not None
+    assert why.expected.high_s is not None
+    assert why.expected.low_s < why.expected.high_s
+
+
+@pytest.mark.parametrize("ahead", [0, 3, 12])
+def test_the_actual_start_lies_in_the_range_in_most_queues(ahead: int) -> None:
+    """Twenty servers, exponential run times: the range holds the start of the next in at least 3 of 4 queues."""
+    inside = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        servers = [float(t) for t in rng.exponential(100.0, size=20)]
+        heapq.heapify(servers)
+        window, ends = 300.0, 0
+        while servers[0] < window:
+            heapq.heapreplace(servers, servers[0] + float(rng.exponential(100.0)))
+            ends += 1
+        for _ in range(ahead):
+            heapq.heapreplace(servers, servers[0] + float(rng.exponential(100.0)))
+        start = servers[0] - window
+        told = expected_start(ends=ends, room=float(ends), seconds=window, ahead=(ahead, ahead))
+        assert told.low_s is not None
+        assert told.high_s is not None
+        inside += told.low_s <= start <= told.high_s
+    assert inside >= 150
+
+
+def test_a_range_widens_with_less_data_and_more_ahead() -> None:
+    def span(ends: int, ahead: tuple[float, float]) -> tuple[float, float]:
+        told = expected_start(ends=ends, room=float(ends), seconds=60.0 * ends, ahead=ahead)
+        assert told.low_s is not None
+        assert told.high_s is not None
+        return told.low_s, told.high_s
+
+    few, many = span(2, (0, 0)), span(100, (0, 0))
+    assert few[0] < many[0] < many[1] < few[1]
+    assert span(100, (0, 10))[1] > many[1]
+    assert span(100, (0, 10))[0] == many[0]
+    assert expected_start(ends=0, room=0.0, seconds=60.0, ahead=(0, 0)).basis is Basis.NO_HISTORY
+
+
+# --- conforming shapes (§2.6)
+
+
+def test_conforming_shapes_fit_once_more_and_leave_nothing_stranded() -> None:
+    capacity = np.array([vector(cpu=16_000, ram=64 * GIB)] * 3 + [vector(cpu=8000, ram=32 * GIB)])
+    kinds = platforms_of(capacity)
+    number = np.bincount(kinds.of)
+    told = conforming(vector(cpu=9000, ram=20 * GIB), kinds.capacity, number)
+    assert (told.machines, told.asked and told.asked.per_machine) == (3, 1)
+    assert told.one_more is not None
+    assert (told.one_more.limit[0], told.one_more.limit[RAM], told.one_more.per_machine) == (
+        8000,
+        20 * GIB,
+        2,
+    )
+    assert told.one_more.in_all == 7
+    assert told.fuller is not None
+    assert told.fuller.limit[:2] == (16_000, 64 * GIB)
+
+
+def test_a_shape_too_large_is_led_to_the_largest_that_fits() -> None:
+    capacity = np.array([vector(cpu=8000, ram=32 * GIB), vector(cpu=4000, ram=64 * GIB)])
+    kinds = platforms_of(capacity)
+    told = conforming(vector(cpu=10_000, ram=16 * GIB), kinds.capacity, np.array([1, 1]))
+    assert (told.machines, told.asked) == (0, None)
+    assert told.one_more is not None
+    assert (told.one_more.limit[:2], told.one_more.per_machine) == ((8000, 16 * GIB), 1)
+
+
+def test_platforms_are_told_apart_exactly() -> None:
+    rng = np.random.default_rng(3)
+    capacity = rng.integers(0, 3, size=(200, 6)) * 2**40
+    kinds = platforms_of(capacity)
+    assert (kinds.capacity[kinds.of] == capacity).all()
+    assert len({tuple(row) for row in kinds.capacity.tolist()}) == len(kinds.capacity)
+
+
+# --- words
+
+
+def test_told_in_the_readers_words_with_names_he_may_know() -> None:
+    world = World().machine("m1", cpu=500).job("a", cpu=1000)
+    told = tell(verdict(world), hostnames={world.id_of("m1"): "m1"})
+    assert any("Closest is m1" in note for note in told.notes)
+    assert told.summary == "1 task can't be placed on any of 1 machine"
+    assert len(told.cures) == 2
