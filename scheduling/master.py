@@ -24,6 +24,8 @@ from quota.services import admission
 from scheduling import config, journal, lease, metrics, notices, verdicts
 from scheduling.commit import commit
 from scheduling.core import events
+from scheduling.core.explain import Budget, Explainer
+from scheduling.core.forecast import Ends
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy
@@ -39,6 +41,9 @@ log = structlog.get_logger(__name__)
 # What stays pending is looked at again after this long even without news: back-offs and crashed pairs run out.
 RETRY_EVERY_S = 5.0
 HOUSEKEEPING_EVERY_S = 1.0
+# While classes that were left over have not been examined, passes come at least this often, and examine so many.
+EXPLAIN_EVERY_S = 0.2
+IDLE_CLASSES = 32
 _AWAY_S = 1.0
 # News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
 _CHANGES_NO_PLACEMENT = (
@@ -67,6 +72,8 @@ class Master:
     _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
     _kept: float = 0.0
     _silence: contact.Silence = field(default_factory=contact.Silence)
+    _explainer: Explainer = field(default_factory=Explainer)
+    _book: verdicts.Book = field(default_factory=verdicts.Book)
 
     def run(self, seconds: float) -> bool:
         """Work for `seconds`. False at once when another holds the lease, or as soon as it is lost."""
@@ -101,7 +108,11 @@ class Master:
         if news and updates.updates_advance(self.cell_id):
             self._advance()
         state = self._warm()
-        if state.pending and (self._placeable or now - self._passed >= RETRY_EVERY_S):
+        waited = now - self._passed
+        due = self._placeable or waited >= RETRY_EVERY_S
+        if state.pending and (due or (self._explainer.behind and waited >= EXPLAIN_EVERY_S)):
+            # A pass that can place nothing has time to explain.
+            self._explainer.budget = Budget() if self._placeable else Budget(classes=IDLE_CLASSES)
             self._passed, self._placeable = now, False
             self._pass(state)
 
@@ -123,6 +134,10 @@ class Master:
             compile_kernels()  # from the cache: the first pass must not wait for it
             started = time.perf_counter()
             self.state = load_state(self.cell_id)
+            seen = self._explainer.seen
+            if seen is None or seen.limit.shape[1] != self.state.axis:
+                seen = Ends(self.state.axis)
+            self._explainer = Explainer(Budget(), seen=seen)
             log.info(
                 "warm state loaded",
                 cell_id=self.cell_id,
@@ -150,6 +165,8 @@ class Master:
                         log.info("the cell has a further resource, reading rows", cell_id=self.cell_id)
                         self.state = None
                         return self._advance()
+                    if self._explainer.seen is not None:
+                        self._explainer.seen.observe(self.state, record.event, record.time.timestamp())
                     self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
                     self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
                 news = True
@@ -176,10 +193,12 @@ class Master:
     def _pass(self, state: CellState) -> Plan:
         assert self._policy is not None
         started = time.perf_counter()
-        plan = schedule_pass(state, self._policy, now=timezone.now().timestamp(), rng=self._rng)
+        plan = schedule_pass(
+            state, self._policy, now=timezone.now().timestamp(), rng=self._rng, explainer=self._explainer
+        )
         decided = time.perf_counter()
         outcome = commit(self.cell_id, plan, principal=system("scheduler"))
-        verdicts.store(self.cell_id, plan)
+        verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())
         committed = time.perf_counter()
         name = self._name
         metrics.passes.labels(name).observe(decided - started)

@@ -19,6 +19,7 @@ from quota.bands import DEFAULT_BANDS
 from quota.permissions import system
 from scheduling import journal
 from scheduling.commit import Outcome, commit
+from scheduling.core.explain import Explainer
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy
@@ -119,9 +120,9 @@ class SimulatedCell:
             for record in records:
                 self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
 
-    def decide(self) -> Plan:
+    def decide(self, *, explainer: Explainer | None = None) -> Plan:
         self.advance()
-        return schedule_pass(self.state, self.policy, now=self.tick(), rng=self._rng)
+        return schedule_pass(self.state, self.policy, now=self.tick(), rng=self._rng, explainer=explainer)
 
     def commit(self, plan: Plan) -> Outcome:
         return commit(self.cell.id, plan, principal=MASTER)

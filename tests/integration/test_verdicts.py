@@ -1,10 +1,14 @@
-"""Why tasks are pending is told to each job of its own tasks alone: a class is shared among jobs, and tenants."""
+"""Why tasks are pending is told to each job of its own tasks alone, and written when it changes, not with each pass."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from scheduling import verdicts
+from scheduling.core.explain import Budget, Explainer
+from scheduling.core.plan import Plan
+from scheduling.core.reasons import Expected, Why
 from scheduling.models import PendingVerdict
 from tests.integration import rows
 from tests.integration.simulated_cell import SimulatedCell
@@ -12,9 +16,18 @@ from tests.integration.simulated_cell import SimulatedCell
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_verdict_names_no_job_of_another_tenant() -> None:
+@pytest.fixture
+def cell() -> SimulatedCell:
     cell = SimulatedCell(rows.a_cell())
     rows.a_machine(cell.cell, capacity=(10, 2**20, 2**20, 0, 0, 1))
+    return cell
+
+
+def written(job_id: int) -> list[Why]:
+    return verdicts.read(PendingVerdict.objects.get(job_id=job_id).whys)
+
+
+def test_a_verdict_names_no_job_of_another_tenant(cell) -> None:
     jobs = {
         rows.a_job(cell.cell, rows.a_tenant(tenant), tasks=number).id: number
         for tenant, number in (("ubar", 2), ("other", 3))
@@ -24,3 +37,78 @@ def test_a_verdict_names_no_job_of_another_tenant() -> None:
     assert {job: [why.tasks for why in whys] for job, whys in told.items()} == {
         job: [((job, number),)] for job, number in jobs.items()
     }
+
+
+def test_a_pass_that_says_the_same_writes_nothing(cell, django_assert_max_num_queries) -> None:
+    job = rows.a_job(cell.cell, rows.a_tenant())
+    book = verdicts.Book()
+    plan = cell.decide()
+    assert verdicts.store(cell.cell.id, plan, book=book, now=0.0) == 1
+    (why,) = plan.unplaced
+    later = Plan(revision=plan.revision + 7, unplaced=(msgspec.structs.replace(why, revision=99),))
+    with django_assert_max_num_queries(2):  # a transaction's begin and end
+        assert verdicts.store(cell.cell.id, later, book=book, now=1.0) == 0
+    assert PendingVerdict.objects.get().revision == plan.revision
+    assert written(job.id)[0].revision == why.revision
+
+
+def test_what_moves_all_the_time_is_written_now_and_then(cell) -> None:
+    job = rows.a_job(cell.cell, rows.a_tenant())
+    book = verdicts.Book()
+    plan = cell.decide()
+    verdicts.store(cell.cell.id, plan, book=book, now=0.0)
+    (why,) = plan.unplaced
+    start = msgspec.structs.replace(why.expected or Expected(basis="ends"), ends=5)
+    moved = Plan(
+        revision=plan.revision + 1, unplaced=(msgspec.structs.replace(why, ahead=9, expected=start),)
+    )
+    assert verdicts.store(cell.cell.id, moved, book=book, now=1.0) == 0
+    assert verdicts.store(cell.cell.id, moved, book=book, now=verdicts.FRESH_S) == 1
+    assert (written(job.id)[0].ahead, PendingVerdict.objects.get().revision) == (9, plan.revision + 1)
+    worse = Plan(revision=plan.revision + 2, unplaced=(msgspec.structs.replace(why, code="ports"),))
+    assert verdicts.store(cell.cell.id, worse, book=book, now=verdicts.FRESH_S + 0.1) == 1
+
+
+def test_thousands_of_rows_are_written_in_turns(cell) -> None:
+    for number in range(5):
+        rows.a_job(cell.cell, rows.a_tenant(), f"j{number}")
+    book, plan = verdicts.Book(), cell.decide()
+    turns = [verdicts.store(cell.cell.id, plan, book=book, now=float(n), most=2) for n in range(4)]
+    assert turns == [2, 2, 1, 0]
+    assert PendingVerdict.objects.count() == 5
+
+
+def test_who_is_placed_is_forgotten_and_who_is_not_examined_keeps_what_was_said(cell) -> None:
+    tenant = rows.a_tenant()
+    first, second = (rows.a_job(cell.cell, tenant, name) for name in ("first", "second"))
+    book, plan = verdicts.Book(), cell.decide()
+    verdicts.store(cell.cell.id, plan, book=book, now=0.0)
+    blank = [Why(tasks=((first.id, 3),), machines=1)]
+    verdicts.store(cell.cell.id, Plan(revision=50, unplaced=tuple(blank)), book=verdicts.Book(), now=0.0)
+    assert written(first.id)[0].code == "resource"
+    verdicts.store(cell.cell.id, Plan(revision=51, unplaced=tuple(blank)), book=book, now=1.0)
+    assert [row.job_id for row in PendingVerdict.objects.all()] == [first.id]
+    assert second.id not in book.rows
+
+
+def test_another_schedulers_verdicts_are_left_alone(cell) -> None:
+    tenant = rows.a_tenant()
+    service = rows.a_job(cell.cell, tenant, "service")
+    batch = rows.a_job(cell.cell, tenant, "batch", latency_sensitive=False)
+    plan = cell.decide()
+    for own in (service.id, batch.id):
+        unplaced = tuple(
+            msgspec.structs.replace(why, tasks=((own, 3),)) for why in plan.unplaced if own in dict(why.tasks)
+        )
+        verdicts.store(cell.cell.id, Plan(revision=9, unplaced=unplaced), book=verdicts.Book(), now=0.0)
+    assert PendingVerdict.objects.count() == 2
+
+
+def test_a_masters_passes_explain_all_in_turns(cell) -> None:
+    for number in range(4):
+        rows.a_job(cell.cell, rows.a_tenant(), f"j{number}", limit=(100 + number, 2**26, 2**26, 0, 0, 1))
+    explainer, book = Explainer(Budget(classes=1)), verdicts.Book()
+    for turn in range(4):
+        verdicts.store(cell.cell.id, cell.decide(explainer=explainer), book=book, now=float(turn))
+        assert PendingVerdict.objects.count() == turn + 1
+    assert explainer.behind == 0
