@@ -34,11 +34,18 @@ _BREAKS_MANY = ("reservations.set",)
 
 @dataclass(slots=True)
 class Outcome:
-    """`applied` and `refused` together are the plan's assignments. `revisions`: those written here."""
+    """`applied` and `refused` together are the plan's assignments.
+
+    `records`: what was written here, by revision, so that whoever follows the journal need not read it again.
+    """
 
     applied: list[Assignment] = field(default_factory=list)
     refused: list[Assignment] = field(default_factory=list)
-    revisions: list[int] = field(default_factory=list)
+    records: dict[int, list[journal.Record]] = field(default_factory=dict)
+
+    @property
+    def revisions(self) -> list[int]:
+        return list(self.records)
 
 
 def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> Outcome:
@@ -52,12 +59,11 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
         with journal.write(cell_id, principal) as entry:
             holds, broken = _recheck(cell_id, part, since=plan.revision, own=outcome.revisions)
             applied = _apply(entry, holds)
-            revision = entry.revision
         outcome.applied += applied
         done = {(a.job_id, a.index) for a in applied}
         outcome.refused += broken + [a for a in holds if (a.job_id, a.index) not in done]
-        if applied:
-            outcome.revisions.append(revision)
+        if entry:
+            outcome.records[entry.revision] = entry.records()
     return outcome
 
 
@@ -169,7 +175,7 @@ def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assi
                 machine_id=a.machine_id,
                 ports=a.ports,
                 score=a.score,
-                victims=tuple(task_id(*victim) for victim in a.victims),
+                victims=tuple([task_id(*victim) for victim in a.victims]),
                 alloc=a.alloc,
                 devices=a.devices,
                 runners_up=a.runners_up,

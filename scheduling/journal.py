@@ -15,7 +15,7 @@ under one revision.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -67,6 +67,7 @@ class Entry:
         self.time = time
         self.principal = principal
         self.events: list[Event] = []  # in order: the place of each is its sequence number
+        self._causes: list[Cause | None] = []
         self._lines: list[str] = []
         # What all rows of the revision share, before and after the columns that differ.
         self._head = f"{cell_id}\t{revision}\t"
@@ -79,6 +80,7 @@ class Entry:
         job_id, index = getattr(event, "job_id", None), getattr(event, "index", None)
         cause = f"{caused_by.revision}\t{caused_by.seq}" if caused_by else f"{NULL}\t{NULL}"
         self.events.append(event)
+        self._causes.append(caused_by)
         self._lines.append(
             f"{self._head}{seq}{self._time}{events.kind_of(event)}\t{events.VERSION}"
             f"\t{NULL if job_id is None else job_id}\t{NULL if index is None else index}"
@@ -93,6 +95,14 @@ class Entry:
 
     def __len__(self) -> int:
         return len(self.events)
+
+    def records(self) -> list[Record]:
+        """What `tail` will answer about this revision once it is committed."""
+        who, request = self.principal.name, self.principal.request_id
+        return [
+            Record(self.revision, seq, self.time, who, request, event, cause)
+            for seq, (event, cause) in enumerate(zip(self.events, self._causes, strict=True))
+        ]
 
     def _flush(self) -> None:
         copying.lines("scheduling_event", _COLUMNS, self._lines)
@@ -136,24 +146,44 @@ def _begin(cell_id: int, principal: Principal) -> Entry:
     return Entry(cell_id, row[0], row[1], principal)
 
 
-def tail(cell_id: int, *, after: int, limit: int = 50_000) -> list[Record]:
-    """Whole revisions after `after`, oldest first; about `limit` events, never a part of a revision."""
+def tail(
+    cell_id: int, *, after: int, limit: int = 50_000, known: Mapping[int, Sequence[Record]] | None = None
+) -> list[Record]:
+    """Whole revisions after `after`, oldest first; about `limit` events, never a part of a revision.
+
+    `known`: the records of revisions that the caller has committed itself, which are not read again.
+    """
+    own = sorted(revision for revision in known or () if revision > after)
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT max(revision) FROM (SELECT revision FROM scheduling_event"
-            " WHERE cell_id = %s AND revision > %s ORDER BY revision, seq LIMIT %s) AS part",
-            [cell_id, after, limit],
+            "SELECT max(revision), count(*) FROM (SELECT revision FROM scheduling_event"
+            " WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
+            " ORDER BY revision, seq LIMIT %s) AS part",
+            [cell_id, after, own, limit],
         )
-        (last,) = cursor.fetchone()
-        if last is None:
-            return []
-        cursor.execute(
-            "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
-            " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND revision <= %s"
-            " ORDER BY revision, seq",
-            [cell_id, after, last],
-        )
-        return [_record(row) for row in cursor.fetchall()]
+        last, number = cursor.fetchone()
+        rows = []
+        if last is not None:
+            cursor.execute(
+                "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
+                " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND revision <= %s"
+                " AND NOT revision = ANY(%s) ORDER BY revision, seq",
+                [cell_id, after, last, own],
+            )
+            rows = cursor.fetchall()
+    records = [_record(row) for row in rows]
+    # What was committed before the caller's own has been read, unless the limit cut it off: order of revision is order
+    # of commit.
+    own = [revision for revision in own if number < limit or revision < last]
+    if own:
+        assert known is not None
+        records += [record for revision in own for record in known[revision]]
+        records.sort(key=_place)
+    return records
+
+
+def _place(record: Record) -> tuple[int, int]:
+    return record.revision, record.seq
 
 
 def _record(row: tuple) -> Record:

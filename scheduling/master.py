@@ -44,6 +44,8 @@ HOUSEKEEPING_EVERY_S = 1.0
 # While classes that were left over have not been examined, passes come at least this often, and examine so many.
 EXPLAIN_EVERY_S = 0.2
 IDLE_CLASSES = 32
+# Tasks placed by one pass: whoever comes meanwhile, however urgent, waits for that pass and its commit.
+PLACED_AT_ONCE = 2_500
 _AWAY_S = 1.0
 # News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
 _CHANGES_NO_PLACEMENT = (
@@ -74,6 +76,7 @@ class Master:
     _silence: contact.Silence = field(default_factory=contact.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
     _book: verdicts.Book = field(default_factory=verdicts.Book)
+    _own: dict[int, list[journal.Record]] = field(default_factory=dict)  # committed here, not yet applied
 
     def run(self, seconds: float) -> bool:
         """Work for `seconds`. False at once when another holds the lease, or as soon as it is lost."""
@@ -138,6 +141,7 @@ class Master:
             if seen is None or seen.limit.shape[1] != self.state.axis:
                 seen = Ends(self.state.axis)
             self._explainer = Explainer(Budget(), seen=seen)
+            self._own = {}
             log.info(
                 "warm state loaded",
                 cell_id=self.cell_id,
@@ -154,7 +158,7 @@ class Master:
             return True
         news = False
         try:
-            while records := journal.tail(self.cell_id, after=self.state.revision):
+            while records := journal.tail(self.cell_id, after=self.state.revision, known=self._own):
                 for record in records:
                     if record.revision > self.state.revision + 1:
                         # A new history, or a part is archived: what is warm may never have been.
@@ -170,6 +174,7 @@ class Master:
                     self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
                     self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
                 news = True
+            self._own = {}
         except (OperationalError, InterfaceError):
             raise
         except Exception:
@@ -186,6 +191,7 @@ class Master:
             scorer=self._settings.scorer,
             batch_in_prod_by_reservation=self._settings.batch_in_prod_by_reservation,
             crashed_pair_s=self._settings.crashed_pair_s,
+            max_assignments=PLACED_AT_ONCE,
         )
         self._silence.sweep(self.cell_id, self._settings)
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S)
@@ -198,6 +204,7 @@ class Master:
         )
         decided = time.perf_counter()
         outcome = commit(self.cell_id, plan, principal=system("scheduler"))
+        self._own = outcome.records
         verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())
         committed = time.perf_counter()
         name = self._name

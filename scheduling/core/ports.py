@@ -14,27 +14,33 @@ class PortMap:
     packets and cached names of the task before would reach a stranger.
     """
 
-    __slots__ = ("_held", "_next", "high", "low")
+    __slots__ = ("_held", "_inside", "_next", "high", "low")
 
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high
         self._held: dict[int, set[Holder]] = {}
+        self._inside = 0  # how many of those held lie in the range
         self._next = low
 
     @property
     def free(self) -> int:
         """How many of the range nobody holds."""
-        inside = sum(self.low <= port <= self.high for port in self._held)
-        return max(0, self.high - self.low + 1 - inside)
+        return max(0, self.high - self.low + 1 - self._inside)
 
     def set_range(self, low: int, high: int) -> None:
         self.low, self.high = low, high
+        self._inside = sum(low <= port <= high for port in self._held)
         self._next = min(max(self._next, low), high)
 
     def hold(self, holder: Holder, ports: Iterable[int]) -> None:
         last = 0
         for port in ports:
-            self._held.setdefault(port, set()).add(holder)
+            holders = self._held.get(port)
+            if holders is None:
+                self._held[port] = {holder}
+                self._inside += self.low <= port <= self.high
+            else:
+                holders.add(holder)
             last = port
         if last:
             self._next = last + 1 if last < self.high else self.low
@@ -46,6 +52,7 @@ class PortMap:
                 holders.discard(holder)
                 if not holders:
                     del self._held[port]
+                    self._inside -= self.low <= port <= self.high
 
     def offer(self, number: int, taken: set[int]) -> tuple[int, ...]:
         """The next `number` free ports that are not in `taken`; adds them to it. Raises `LookupError`."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from scheduling import journal
 from scheduling.commit import commit
 from scheduling.core import events
 from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
-from scheduling.models import Departure, Job, Task
+from scheduling.models import Departure, Event, Job, Task
 from scheduling.services import transitions
 from tests.integration import rows
 
@@ -53,6 +55,54 @@ def test_a_plan_that_still_holds_is_applied_in_chunks(cell, machines, job) -> No
     assert outcome.refused == []
     assert len(outcome.revisions) == 2
     assert running(job) == {0: "m1", 1: "m2", 2: "m1", 3: "m2"}
+
+
+def test_the_outcome_holds_what_the_journal_says(cell, machines, job) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", priority=100)
+    commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
+    before = journal.newest(cell.id)
+    decided = plan(cell, put(job, 0, machines[0], victims=((low.id, 0),)), put(job, 1, machines[1]))
+    outcome = commit(cell.id, decided, principal=rows.ME, chunk=1)
+    assert outcome.revisions == [before + 1, before + 2]
+    written = [record for records in outcome.records.values() for record in records]
+    assert written == journal.tail(cell.id, after=before)
+
+
+def test_a_commit_in_which_nothing_holds_writes_nothing(cell, machines, job) -> None:
+    decided = plan(cell, put(job, 0, machines[0]))
+    commit(cell.id, decided, principal=rows.ME)
+    again = commit(cell.id, decided, principal=rows.ME)
+    assert (again.applied, again.records) == ([], {})
+
+
+def test_a_placement_keeps_its_receipt(cell, machines, job) -> None:
+    chosen = replace(
+        put(job, 0, machines[0]), score={"packing": 0.5}, devices=(0, 2), runners_up=((9, 0.25),)
+    )
+    commit(cell.id, plan(cell, chosen, put(job, 1, machines[0])), principal=rows.ME)
+    full, bare = [record.event for record in journal.tail(cell.id, after=journal.newest(cell.id) - 1)]
+    assert isinstance(full, events.TaskPlaced)
+    assert (full.score, full.devices, full.runners_up) == ({"packing": 0.5}, (0, 2), ((9, 0.25),))
+    # What says nothing takes no room: there is one such row for each placement.
+    assert set(Event.objects.latest("revision", "seq").data) == {
+        "kind", "job_id", "index", "machine_id", "incarnation", "ports",
+    }  # fmt: skip
+    assert bare == events.TaskPlaced(
+        job_id=job.id, index=1, machine_id=machines[0].id, incarnation=1, ports=(20001,)
+    )
+
+
+def test_the_number_of_statements_does_not_depend_on_the_number_of_placements(cell, machines) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", tasks=40, priority=100)
+    commit(cell.id, plan(cell, *[put(low, i, machines[0]) for i in range(40)]), principal=rows.ME)
+    job = rows.a_job(cell, rows.a_tenant(), "high", tasks=40)
+    numbers = []
+    for first, last in ((0, 2), (2, 40)):
+        decided = plan(cell, *[put(job, i, machines[0], victims=((low.id, i),)) for i in range(first, last)])
+        with CaptureQueriesContext(connection) as captured:
+            assert commit(cell.id, decided, principal=rows.ME).refused == []
+        numbers.append(len(captured))
+    assert numbers[0] == numbers[1]
 
 
 def test_a_machine_touched_meanwhile_gives_its_assignments_back(cell, machines, job) -> None:

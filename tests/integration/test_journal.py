@@ -6,8 +6,9 @@ import threading
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from quota.permissions import system
+from quota.permissions import Principal, system
 from scheduling import journal
 from scheduling.core import events
 from scheduling.models import Cell, Event
@@ -106,3 +107,51 @@ def test_partitions_are_made_ahead_of_the_revisions(cell: Cell) -> None:
     assert journal.newest(cell.id) == 900 * journal.PARTITION
     assert journal.ensure_partitions() > 0
     assert journal.ensure_partitions() == 0
+
+
+def test_whatever_a_text_holds_it_is_read_as_it_was_written(cell: Cell) -> None:
+    odd = 'tab\t, line\n, return\r, "quotes", back\\slash \\N, null, {braces}, ü, \u2028'
+    who = Principal(name=odd, request_id="a\tb\\")
+    with journal.write(cell.id, who) as entry:
+        entry.append(events.MachineState(machine_id=7, state="down", reason=odd))
+        entry.append(events.JobRejected(tenant="t", name="n", code="c", detail=odd, figures={odd: [odd]}))
+    machine, job = journal.tail(cell.id, after=0)
+    assert (machine.actor, machine.request_id) == (odd, "a\tb\\")
+    assert isinstance(machine.event, events.MachineState)
+    assert machine.event.reason == odd
+    assert isinstance(job.event, events.JobRejected)
+    assert job.event.figures == {odd: [odd]}
+    assert Event.objects.get(seq=1).data["detail"] == odd
+
+
+def test_what_a_reader_wrote_itself_it_need_not_read_again(cell: Cell) -> None:
+    known = {}
+    for number in range(1, 7):
+        with journal.write(cell.id, ME) as entry:
+            first = entry.append(events.MachineState(machine_id=number, state="down"))
+            entry.append(events.MachineState(machine_id=number, state="up"), caused_by=first)
+        if number % 2:
+            known[number] = entry.records()
+    everything = journal.tail(cell.id, after=0)
+    assert [record for records in known.values() for record in records] == [
+        record for record in everything if record.revision % 2
+    ]
+    assert journal.tail(cell.id, after=0, known=known) == everything
+    assert journal.tail(cell.id, after=4, known=known) == everything[8:]
+    assert journal.tail(cell.id, after=6, known=known) == []
+    with CaptureQueriesContext(connection) as captured:
+        assert journal.tail(cell.id, after=5, known={6: everything[10:]}) == everything[10:]
+    assert len(captured) == 1
+
+
+def test_a_reader_that_reads_in_parts_is_never_ahead_of_what_it_has_not_read(cell: Cell) -> None:
+    known = {}
+    for number in range(1, 6):
+        with journal.write(cell.id, ME) as entry:
+            entry.append(events.MachineState(machine_id=number, state="down"))
+        if number in (2, 5):
+            known[number] = entry.records()
+    part = journal.tail(cell.id, after=0, limit=2, known=known)
+    assert [record.revision for record in part] == [1, 2, 3]
+    rest = journal.tail(cell.id, after=3, limit=2, known=known)
+    assert [record.revision for record in rest] == [4, 5]

@@ -134,3 +134,19 @@ def test_a_port_just_freed_is_not_the_next_one() -> None:
     assert ports.offer(1, set()) == (10,)
     with pytest.raises(LookupError, match="3 ports wanted, 2 of 10-13 are free"):
         ports.offer(3, set())
+
+
+def test_free_ports_are_the_range_without_those_held_in_it() -> None:
+    ports = PortMap(100, 109)
+    assert ports.free == 10
+    ports.hold((1, 1), (100, 101, 300))
+    ports.hold((2, 1), (101,))  # two holders of one number: a machine that was told wrong
+    assert ports.free == 8
+    ports.set_range(101, 104)
+    assert ports.free == 3
+    ports.release((1, 1), (100, 101, 300))
+    assert ports.free == 3
+    ports.release((2, 1), (101,))
+    assert ports.free == 4
+    ports.release((2, 1), (101,))
+    assert ports.free == 4
