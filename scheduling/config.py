@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quota.errors import Refused
+from scheduling.core.presets import PRESETS
 
 
 class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,6 +41,12 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     drain_patience_s: float = 600.0
     """A task that has been down for this long holds up the drain of its siblings no more."""
 
+    reclamation: str = "medium"
+    """How closely reservations follow usage (§5.5): off, baseline, medium or aggressive (Figure 12)."""
+
+    shortage_at: float = 0.97
+    """When tasks use more than this share of a machine's RAM or disk, some are evicted (§6.2); 0: never."""
+
 
 def load(settings: dict[str, object]) -> CellSettings:
     """Raises `Refused` naming the setting and what it takes."""
@@ -59,6 +66,10 @@ def load(settings: dict[str, object]) -> CellSettings:
     }
     if loaded.scorer not in ("hybrid", "best-fit", "e-pvm"):
         problems["scorer"] = "is one of hybrid, best-fit, e-pvm"
+    if loaded.reclamation not in PRESETS:
+        problems["reclamation"] = f"is one of {', '.join(PRESETS)}"
+    if loaded.shortage_at > 1:
+        problems["shortage_at"] = "lies between 0 and 1"
     if not 0 < loaded.suspect_share <= 1:
         problems["suspect_share"] = "lies above 0, up to 1"
     if problems:

@@ -32,6 +32,7 @@ from scheduling.core.policy import Policy
 from scheduling.core.state import CellState
 from scheduling.core.warm import compile_kernels
 from scheduling.models import Cell
+from scheduling.reclamation import Reclaimer
 from scheduling.services import contact, updates
 from scheduling.services.leaving import tasks_leave
 from scheduling.snapshot import load_state
@@ -77,6 +78,7 @@ class Master:
     _explainer: Explainer = field(default_factory=Explainer)
     _book: verdicts.Book = field(default_factory=verdicts.Book)
     _own: dict[int, list[journal.Record]] = field(default_factory=dict)  # committed here, not yet applied
+    _reclaimer: Reclaimer | None = None
 
     def run(self, seconds: float) -> bool:
         """Work for `seconds`. False at once when another holds the lease, or as soon as it is lost."""
@@ -195,6 +197,8 @@ class Master:
         )
         self._silence.sweep(self.cell_id, self._settings)
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S)
+        self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
+        self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)
 
     def _pass(self, state: CellState) -> Plan:
         assert self._policy is not None

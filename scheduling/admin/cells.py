@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import redis
 from django import forms
 from django.contrib import messages
 from django.db.models import Model
@@ -21,10 +22,15 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from quota.admin import FactsAdmin, ServiceAdmin, principal_of
 from quota.errors import Refused
+from quota.resources import CPU, DISK, NAMES, RAM, describe
 from scheduling import config
 from scheduling.models import Cell
 from scheduling.services.cells import cell_create, cell_set
 from scheduling.services.joining import join_token_issue
+from scheduling.utilisation import figures_of
+
+# What reclamation estimates.
+KINDS = (CPU, RAM, DISK)
 
 
 class JoinTokenForm(forms.Form):
@@ -47,6 +53,7 @@ class CellAdmin(ServiceAdmin):
     search_fields = ["name", "cluster", "site"]
     readonly_fields = (
         "revision", "history_id", "history_ordinal", "extra_resources", "created_at", "in_force", "leases_shown",
+        "utilisation_shown",
     )  # fmt: skip
     fields_fixed = ("name", "cluster", "site")
     actions_detail = ["join_token"]
@@ -55,8 +62,9 @@ class CellAdmin(ServiceAdmin):
         first = [(None, {"fields": ["name", "cluster", "site", "settings"]})]
         if obj is None:
             return first
+        used = (_("Utilisation"), {"fields": ["utilisation_shown"]})
         state = ["revision", "history_id", "history_ordinal", "extra_resources", "created_at", "leases_shown"]
-        return [*first, (_("In force"), {"fields": ["in_force"]}), (_("State"), {"fields": state})]
+        return [*first, (_("In force"), {"fields": ["in_force"]}), used, (_("State"), {"fields": state})]
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         principal, settings = principal_of(request), given["settings"] or {}
@@ -76,6 +84,35 @@ class CellAdmin(ServiceAdmin):
             config.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
         )
         return _lines((name, value) for name, value in settings.items())
+
+    @display(description=gettext_lazy("usage, reservations, limits"))
+    def utilisation_shown(self, cell: Cell) -> SafeString | str:
+        try:
+            figures = figures_of([cell.pk]).get(cell.pk)
+        except redis.RedisError:
+            return _("unknown: Redis is away")
+        if figures is None:
+            return _("nobody has looked in the last minute")
+        rows = [(_("running tasks, measured"), f"{figures.running}, {figures.measured}")]
+        for kind in KINDS:
+            name = NAMES[kind]
+            used, reserved, limit, has = (
+                describe(kind, getattr(figures, what)[name])
+                for what in ("usage", "reservation", "limit", "capacity")
+            )
+            share = f"{figures.reclaimed(name):.0%}"
+            rows.append(
+                (
+                    name,
+                    _(
+                        "%(used)s used, %(reserved)s reserved, %(limit)s of limits, %(has)s in all; %(share)s reclaimed"
+                    )
+                    % {"used": used, "reserved": reserved, "limit": limit, "has": has, "share": share},
+                )
+            )
+        if figures.short:
+            rows.append((_("machines short of RAM or disk"), str(figures.short)))
+        return _lines(rows)
 
     @display(description=gettext_lazy("leases"))
     def leases_shown(self, cell: Cell) -> SafeString | str:

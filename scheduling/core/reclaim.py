@@ -30,6 +30,7 @@ from quota.resources import CPU, DISK, RAM
 from scheduling.core.kernels import reservations
 from scheduling.core.layout import Bools, Estimates, Estimating, Floats, History, Ints, Ints32, Reserved
 from scheduling.core.machines import grown
+from scheduling.core.presets import OFF, Preset
 from scheduling.core.tasks import RUNNING, TaskTable
 
 # The reclaimable resources are the first of the axis.
@@ -49,29 +50,6 @@ LONGEST_S = 30.0
 _WINDOW_S = (300.0, 1800.0, 1800.0)  # a peak is remembered for one to two of these
 _FLOOR = (10.0, 16.0 * MIB, 16.0 * MIB)  # or the limit, if that is smaller
 _UNIT = (1, MIB, MIB)
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """One choice of an SRE (Figure 12). `margin`: share of the peak kept above it, by resource of `KINDS`.
-
-    `half_life_s`: in which the distance between reservation and target halves.
-    """
-
-    name: str
-    margin: tuple[float, float, float]
-    half_life_s: float
-
-
-BASELINE = Preset("baseline", (0.40, 0.40, 0.40), 600.0)
-MEDIUM = Preset(
-    "medium", (0.25, 0.25, 0.25), 450.0
-)  # mid-way between the others, as in the paper's third week
-AGGRESSIVE = Preset("aggressive", (0.10, 0.10, 0.10), 300.0)
-OFF = Preset("off", (0.0, 0.0, 0.0), 1.0)
-"""Every reservation is its limit, at once."""
-
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (OFF, BASELINE, MEDIUM, AGGRESSIVE)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

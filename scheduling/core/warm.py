@@ -8,7 +8,8 @@ from quota.resources import SIZE
 from scheduling.core import events
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.policy import Policy
-from scheduling.core.reclaim import MEDIUM, Samples, UsageHistory
+from scheduling.core.presets import MEDIUM
+from scheduling.core.reclaim import Samples, UsageHistory
 from scheduling.core.requirement import Group, Requirement
 from scheduling.core.state import CellState
 

@@ -93,6 +93,9 @@ class JobSpec(models.Model):
     class Meta:
         ordering = ["job", "version"]
         constraints = [models.UniqueConstraint(fields=["job", "version"], name="one_spec_per_version")]
+        indexes = [
+            models.Index(fields=["job"], name="spec_not_reclaimed", condition=Q(spec__reclamation=False))
+        ]
         verbose_name = _("spec")
         verbose_name_plural = _("specs")
 

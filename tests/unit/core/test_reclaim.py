@@ -9,19 +9,8 @@ import pytest
 
 from quota.resources import ACCELERATORS, CPU, PORTS, RAM
 from scheduling.core import events
-from scheduling.core.reclaim import (
-    AGGRESSIVE,
-    BASELINE,
-    KINDS,
-    MEDIUM,
-    MIB,
-    OFF,
-    PRESETS,
-    Preset,
-    Samples,
-    UsageHistory,
-    most_urgent,
-)  # fmt: skip
+from scheduling.core.presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
+from scheduling.core.reclaim import KINDS, MIB, Samples, UsageHistory, most_urgent
 from scheduling.core.requirement import Requirement, task_id
 from tests.builders import GIB, World, needs, vector
 from tests.unit.core.twins_of_reclaim import SlowHistory

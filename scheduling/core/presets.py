@@ -1,0 +1,28 @@
+"""How closely reservations follow usage: the choices of an SRE (§5.5, Figure 12). Settings need no more than this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One choice of an SRE (Figure 12). `margin`: share of the peak kept above it, for CPU, RAM and disk.
+
+    `half_life_s`: in which the distance between reservation and target halves.
+    """
+
+    name: str
+    margin: tuple[float, float, float]
+    half_life_s: float
+
+
+BASELINE = Preset("baseline", (0.40, 0.40, 0.40), 600.0)
+MEDIUM = Preset(
+    "medium", (0.25, 0.25, 0.25), 450.0
+)  # mid-way between the others, as in the paper's third week
+AGGRESSIVE = Preset("aggressive", (0.10, 0.10, 0.10), 300.0)
+OFF = Preset("off", (0.0, 0.0, 0.0), 1.0)
+"""Every reservation is its limit, at once."""
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (OFF, BASELINE, MEDIUM, AGGRESSIVE)}
