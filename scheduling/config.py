@@ -14,6 +14,9 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     scorer: str = "hybrid"
     """How machines are scored (§3.2): hybrid, best-fit or e-pvm."""
 
+    schedulers: str = "one"
+    """Who places (§3.4): one scheduler, or by-workload: one for services, one for batch, at the same time."""
+
     batch_in_prod_by_reservation: bool = False
     """Footnote 4 of §5.5: batch tasks in prod bands may be placed in reclaimed resources."""
 
@@ -70,6 +73,8 @@ def load(settings: dict[str, object]) -> CellSettings:
         problems["reclamation"] = f"is one of {', '.join(PRESETS)}"
     if loaded.shortage_at > 1:
         problems["shortage_at"] = "lies between 0 and 1"
+    if loaded.schedulers not in ("one", "by-workload"):
+        problems["schedulers"] = "is one of one, by-workload"
     if not 0 < loaded.suspect_share <= 1:
         problems["suspect_share"] = "lies above 0, up to 1"
     if problems:

@@ -69,13 +69,8 @@ def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
         )
 
 
-def unheld(scheduler: str) -> list[tuple[int, str]]:
-    """(id, name) of the cells that nobody runs `scheduler` for."""
+def held() -> set[tuple[int, str]]:
+    """(id of the cell, scheduler) of the leases in force."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT c.id, c.name FROM scheduling_cell AS c LEFT JOIN scheduling_lease AS l"
-            " ON l.cell_id = c.id AND l.scheduler = %s"
-            " WHERE l.id IS NULL OR l.expires_at <= clock_timestamp() ORDER BY c.id",
-            [scheduler],
-        )
-        return cursor.fetchall()
+        cursor.execute("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
+        return set(cursor.fetchall())

@@ -6,23 +6,25 @@
 
 `Master.run` is a slice of work: it takes or renews the lease, works until its time is up, and leaves the warm
 state in this process for the next slice. Whoever runs it, however many at once, the commit's re-check keeps
-the cell sound.
+the cell sound. A cell may have several (`scheduling.schedulers`), each for its own jobs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import structlog
-from django.db import InterfaceError, OperationalError, close_old_connections, connection
+from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
 from django.utils import timezone
 
 from quota.permissions import system
 from quota.services import admission
-from scheduling import config, journal, lease, metrics, notices, verdicts
-from scheduling.commit import commit
+from scheduling import config, journal, lease, notices, passes, schedulers, verdicts
+from scheduling.commit import Outcome, commit
 from scheduling.core import events
 from scheduling.core.explain import Budget, Explainer
 from scheduling.core.forecast import Ends
@@ -33,6 +35,7 @@ from scheduling.core.state import CellState
 from scheduling.core.warm import compile_kernels
 from scheduling.models import Cell
 from scheduling.reclamation import Reclaimer
+from scheduling.schedulers import DEFAULT, Scheduler
 from scheduling.services import contact, updates
 from scheduling.services.leaving import tasks_leave
 from scheduling.snapshot import load_state
@@ -48,6 +51,10 @@ IDLE_CLASSES = 32
 # Tasks placed by one pass: whoever comes meanwhile, however urgent, waits for that pass and its commit.
 PLACED_AT_ONCE = 2_500
 _AWAY_S = 1.0
+# After so many passes in a row that the commit took nothing of, the next waits for news.
+_FRUITLESS = 3
+# After the first of them, the next is made under the cell's lock, and places so many at most.
+_UNDER_LOCK = 1_000
 # News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
 _CHANGES_NO_PLACEMENT = (
     events.TaskReported,
@@ -61,10 +68,10 @@ _CHANGES_NO_PLACEMENT = (
 
 @dataclass(slots=True)
 class Master:
-    """One per cell and process. `state` is None until the first slice, and after anything unexpected."""
+    """One per cell, scheduler and process. `state` is None until the first slice, and after anything unexpected."""
 
     cell_id: int
-    scheduler: str = "default"
+    scheduler: Scheduler = DEFAULT
     state: CellState | None = None
     _name: str = ""
     _policy: Policy | None = None
@@ -72,8 +79,10 @@ class Master:
     _rng: np.random.Generator = field(default_factory=np.random.default_rng)
     _renewed: float = 0.0
     _passed: float = 0.0
+    _fruitless: int = 0  # passes in a row of which the commit took nothing
     _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
     _kept: float = 0.0
+    _wanted: bool = True  # by the cell's settings, as last read
     _silence: contact.Silence = field(default_factory=contact.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
     _book: verdicts.Book = field(default_factory=verdicts.Book)
@@ -81,7 +90,9 @@ class Master:
     _reclaimer: Reclaimer | None = None
 
     def run(self, seconds: float) -> bool:
-        """Work for `seconds`. False at once when another holds the lease, or as soon as it is lost."""
+        """Work for `seconds`. False at once when another holds the lease, and as soon as it is lost or the cell's
+        settings want no such scheduler any more."""
+        self._kept, self._wanted = 0.0, True
         waiter = notices.Waiter([self.cell_id])
         until = time.monotonic() + seconds
         try:
@@ -89,28 +100,37 @@ class Master:
                 try:
                     if not self._hold_lease():
                         return False
-                    self.tick()
+                    again = self.tick()
+                    if not self._wanted:
+                        self._retire()
+                        return False
                 except (OperationalError, InterfaceError) as error:
                     log.warning("database away", cell_id=self.cell_id, error=str(error).strip())
+                    again = False
                     self._renewed = 0.0
                     connection.close()
                     time.sleep(_AWAY_S)
                 if time.monotonic() >= until:
                     return True
-                waiter.wait(min(notices.POLL_S, max(0.0, until - time.monotonic())))
+                if not again:
+                    waiter.wait(min(notices.POLL_S, max(0.0, until - time.monotonic())))
                 close_old_connections()
         finally:
             waiter.close()
 
-    def tick(self) -> None:
-        """Take in the news; do what is due; if anything can be placed, place it."""
+    def tick(self) -> bool:
+        """Take in the news; do what is due; if anything can be placed, place it. True: there is more to place."""
         news = self._advance()
         now = time.monotonic()
         if now - self._kept >= HOUSEKEEPING_EVERY_S:
             self._kept = now
-            self._keep_house()
-            news |= self._advance()
-        if news and updates.updates_advance(self.cell_id):
+            self._read_settings()
+            if not self._wanted:
+                return False
+            if self.scheduler.keeps_house:
+                self._keep_house()
+                news |= self._advance()
+        if news and self.scheduler.keeps_house and updates.updates_advance(self.cell_id):
             self._advance()
         state = self._warm()
         waited = now - self._passed
@@ -120,17 +140,25 @@ class Master:
             self._explainer.budget = Budget() if self._placeable else Budget(classes=IDLE_CLASSES)
             self._passed, self._placeable = now, False
             self._pass(state)
+        return self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS
+
+    def _retire(self) -> None:
+        """Another kind of scheduler is wanted now: let go of the cell, and of what is warm."""
+        lease.release(self.cell_id, scheduler=self.scheduler.name)
+        self._renewed = 0.0
+        self.state = None
+        log.info("no longer wanted", cell_id=self.cell_id, scheduler=self.scheduler.name)
 
     def _hold_lease(self) -> bool:
         now = time.monotonic()
         if now - self._renewed < lease.RENEW_EVERY_S:
             return True
-        if lease.renew(self.cell_id, scheduler=self.scheduler) is None:
-            epoch = lease.take(self.cell_id, scheduler=self.scheduler)
+        if lease.renew(self.cell_id, scheduler=self.scheduler.name) is None:
+            epoch = lease.take(self.cell_id, scheduler=self.scheduler.name)
             if epoch is None:
                 self.state = None
                 return False
-            log.info("took the lease", cell_id=self.cell_id, scheduler=self.scheduler, epoch=epoch)
+            log.info("took the lease", cell_id=self.cell_id, scheduler=self.scheduler.name, epoch=epoch)
         self._renewed = now
         return True
 
@@ -154,28 +182,31 @@ class Master:
 
     def _advance(self) -> bool:
         """Apply what the journal has beyond the warm state. True when there was any news."""
-        if self.state is None:
-            self._warm()
-            self._placeable = True
-            return True
-        news = False
+        if self.state is not None:
+            before = self.state.revision
+            if self._follow(self.state):
+                return self.state.revision != before
+        self.state = None
+        self._warm()
+        self._placeable = True
+        return True
+
+    def _follow(self, state: CellState) -> bool:
+        """False when the journal can't be followed, but rows have to be read. After any error the state is lost."""
         try:
-            while records := journal.tail(self.cell_id, after=self.state.revision, known=self._own):
+            while records := journal.tail(self.cell_id, after=state.revision, known=self._own):
                 for record in records:
-                    if record.revision > self.state.revision + 1:
+                    if record.revision > state.revision + 1:
                         # A new history, or a part is archived: what is warm may never have been.
                         log.warning("journal can't be followed, reading rows", cell_id=self.cell_id)
-                        self.state = None
-                        return self._advance()
-                    if _widens(record.event, self.state):
+                        return False
+                    if _widens(record.event, state):
                         log.info("the cell has a further resource, reading rows", cell_id=self.cell_id)
-                        self.state = None
-                        return self._advance()
+                        return False
                     if self._explainer.seen is not None:
-                        self._explainer.seen.observe(self.state, record.event, record.time.timestamp())
-                    self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
+                        self._explainer.seen.observe(state, record.event, record.time.timestamp())
+                    state.apply(record.event, revision=record.revision, time=record.time.timestamp())
                     self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
-                news = True
             self._own = {}
         except (OperationalError, InterfaceError):
             raise
@@ -183,54 +214,64 @@ class Master:
             # A state that could not follow must not be used again; the next tick loads it from the rows.
             self.state = None
             raise
-        return news
+        return True
 
-    def _keep_house(self) -> None:
+    def _read_settings(self) -> None:
         cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
         self._name, self._settings = cell.name, config.load(cell.settings)
+        self._wanted = self.scheduler in schedulers.wanted(self._settings)
         self._policy = Policy(
             bands=tuple(admission.bands()),
             scorer=self._settings.scorer,
             batch_in_prod_by_reservation=self._settings.batch_in_prod_by_reservation,
             crashed_pair_s=self._settings.crashed_pair_s,
             max_assignments=PLACED_AT_ONCE,
+            workload=self.scheduler.workload,
         )
+
+    def _keep_house(self) -> None:
+        """What isn't placing: done by one scheduler of the cell."""
+        assert self._policy is not None
         self._silence.sweep(self.cell_id, self._settings)
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S)
         self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
         self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)
 
-    def _pass(self, state: CellState) -> Plan:
+    def _pass(self, state: CellState) -> None:
         assert self._policy is not None
-        started = time.perf_counter()
-        plan = schedule_pass(
-            state, self._policy, now=timezone.now().timestamp(), rng=self._rng, explainer=self._explainer
-        )
-        decided = time.perf_counter()
-        outcome = commit(self.cell_id, plan, principal=system("scheduler"))
+        policy, done = self._policy, None
+        if self._fruitless:
+            # Others commit without a pause, and touch every machine meanwhile. Now they wait for us, not long.
+            policy = dataclasses.replace(policy, max_assignments=_UNDER_LOCK)
+            with transaction.atomic():
+                Cell.objects.select_for_update().only("id").get(pk=self.cell_id)
+                if self._follow(state):
+                    done = self._decide(state, policy)
+        else:
+            done = self._decide(state, policy)
+        if done is None:
+            return  # nothing pending is this scheduler's, or the state has to be read anew
+        plan, outcome, one = done
         self._own = outcome.records
         verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())
-        committed = time.perf_counter()
-        name = self._name
-        metrics.passes.labels(name).observe(decided - started)
-        metrics.commits.labels(name).observe(committed - decided)
-        metrics.placements.labels(name).inc(len(outcome.applied))
-        metrics.conflicts.labels(name).inc(len(outcome.refused))
-        log.info(
-            "pass",
-            cell_id=self.cell_id,
-            revision=plan.revision,
-            pending=plan.stats.pending,
-            classes=plan.stats.classes,
-            placed=len(outcome.applied),
-            conflicts=len(outcome.refused),
-            unplaced=sum(count for why in plan.unplaced for _, count in why.tasks),
-            pass_ms=round(1000 * (decided - started), 2),
-            commit_ms=round(1000 * (committed - decided), 2),
-        )
-        if outcome.refused or len(outcome.applied) >= self._policy.max_assignments:
+        passes.record(self.cell_id, self._name, self.scheduler.name, one)
+        log.info("pass", cell_id=self.cell_id, scheduler=self.scheduler.name, **msgspec.structs.asdict(one))
+        self._fruitless = self._fruitless + 1 if outcome.refused and not outcome.applied else 0
+        if outcome.refused or len(outcome.applied) >= policy.max_assignments:
             self._placeable = True  # look again as soon as the news is in
-        return plan
+
+    def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, Outcome, passes.Pass] | None:
+        """A plan, and what of it was committed. None when nothing pending is of this scheduler."""
+        at, started = time.time(), time.perf_counter()
+        plan = schedule_pass(
+            state, policy, now=timezone.now().timestamp(), rng=self._rng, explainer=self._explainer
+        )
+        if plan.stats.pending == 0:
+            return None
+        decided = time.perf_counter()
+        outcome = commit(self.cell_id, plan, principal=system("scheduler"))
+        took = time.perf_counter() - decided
+        return plan, outcome, passes.of(plan, outcome, at=at, pass_s=decided - started, commit_s=took)
 
 
 def _widens(event: events.Event, state: CellState) -> bool:
@@ -242,9 +283,9 @@ def _widens(event: events.Event, state: CellState) -> bool:
     )
 
 
-_masters: dict[tuple[int, str], Master] = {}
+_masters: dict[tuple[int, Scheduler], Master] = {}
 
 
-def master_of(cell_id: int, scheduler: str = "default") -> Master:
+def master_of(cell_id: int, scheduler: Scheduler) -> Master:
     """The warm master of this process."""
     return _masters.setdefault((cell_id, scheduler), Master(cell_id, scheduler))

@@ -7,30 +7,43 @@ host share these figures, so that `/metrics` shows the master's too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter as Counts
+from collections.abc import Iterator, Mapping
 
 import redis
 import structlog
 from django.db.models import Count
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from scheduling import queue_health, schedulers
 from scheduling.models import Cell, Machine, Task
 from scheduling.utilisation import figures_of
 
 log = structlog.get_logger(__name__)
 
-passes = Histogram(
-    "borg_pass_seconds", "Duration of scheduling passes", ["cell"],
-    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
-)  # fmt: skip
+_OF_SCHEDULER = ["cell", "scheduler"]
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+
+passes = Histogram("borg_pass_seconds", "Duration of scheduling passes", _OF_SCHEDULER, buckets=_SECONDS)
 commits = Histogram(
-    "borg_commit_seconds", "Duration of committing a pass' plan", ["cell"],
-    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
-)  # fmt: skip
-placements = Counter("borg_placements_total", "Tasks placed", ["cell"])
-conflicts = Counter("borg_conflicts_total", "Assignments refused at commit", ["cell"])
+    "borg_commit_seconds", "Duration of committing a pass' plan", _OF_SCHEDULER, buckets=_SECONDS
+)
+placements = Counter("borg_placements_total", "Tasks placed", _OF_SCHEDULER)
+conflicts = Counter("borg_conflicts_total", "Assignments refused at commit", _OF_SCHEDULER)
+preemptions = Counter("borg_preemptions_total", "Tasks preempted for those placed", _OF_SCHEDULER)
+cache_hits = Counter("borg_score_cache_hits_total", "Scores that a pass had kept", _OF_SCHEDULER)
+cache_misses = Counter("borg_score_cache_misses_total", "Scores that a pass had to compute", _OF_SCHEDULER)
+pass_pending = Gauge(
+    "borg_pass_pending_tasks",
+    "Pending tasks that the last pass saw",
+    _OF_SCHEDULER,
+    multiprocess_mode="mostrecent",
+)
+pass_classes = Gauge(
+    "borg_pass_classes", "Equivalence classes of the last pass", _OF_SCHEDULER, multiprocess_mode="mostrecent"
+)
 reservations = Counter(
     "borg_reservations_changed_total", "Reservations raised and lowered (§5.5)", ["cell", "direction"]
 )
@@ -40,7 +53,7 @@ shortage_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Gauges of all cells: four queries and one reply of Redis, whatever the number of rows."""
+    """Gauges of all cells: seven queries and one reply of Redis, whatever the number of rows."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
@@ -66,6 +79,16 @@ class CellCollector(Collector):
             machines.add_metric([cells[row["cell_id"]].name, row["state"]], row["n"])
         yield machines
         yield from self._utilisation(cells)
+        yield from _queues(cells)
+        missing = GaugeMetricFamily(
+            "borg_schedulers_missing",
+            "Schedulers that a cell's settings want and nobody runs",
+            labels=["cell"],
+        )
+        nobody = Counts(cell for cell, _ in schedulers.unheld())
+        for cell in cells.values():
+            missing.add_metric([cell.name], nobody[cell.name])
+        yield missing
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
         """Of the newest looks of reclamation; without Redis there are none."""
@@ -89,3 +112,17 @@ class CellCollector(Collector):
             measured.add_metric([cell], figures.measured)
             short.add_metric([cell], figures.short)
         yield from (sums, measured, short)
+
+
+def _queues(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
+    labels = ["cell", "band", "priority"]
+    tasks = GaugeMetricFamily("borg_pending_tasks", "Pending tasks, by priority", labels=labels)
+    oldest = GaugeMetricFamily(
+        "borg_oldest_pending_seconds", "How long the oldest pending task has waited", labels=labels
+    )
+    for queue in queue_health.queues():
+        of = [cells[queue.cell_id].name, queue.band, str(queue.priority)]
+        tasks.add_metric(of, queue.tasks)
+        oldest.add_metric(of, queue.oldest_s)
+    yield tasks
+    yield oldest

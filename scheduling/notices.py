@@ -7,7 +7,7 @@ Redis may be away; writers note that once in the log and go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import redis
 import structlog
@@ -18,13 +18,16 @@ log = structlog.get_logger(__name__)
 POLL_S = 1.0
 _CHANNEL = "borg:cell:%d"
 _RETRY_S = 2.0
+# What a writer waits for a Redis that stands still: a lost notice costs its readers `POLL_S` at most.
+_HURRY_S = 0.2
 
 _client: redis.Redis | None = None
+_hurried: redis.Redis | None = None
 _silent_until = 0.0
 
 
 def client() -> redis.Redis:
-    """This process' connection pool to Redis."""
+    """This process' connection pool to Redis, for whoever needs the answer."""
     global _client
     if _client is None:
         _client = redis.Redis.from_url(
@@ -35,14 +38,28 @@ def client() -> redis.Redis:
 
 def publish(cell_id: int, revision: int) -> None:
     """Tell the readers of a cell that there is news. Call after commit."""
-    global _silent_until
+    send("notice", lambda redis: redis.publish(_CHANNEL % cell_id, revision))
+
+
+def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
+    """Give Redis what may be lost, without waiting for it. False when it is away or stands still.
+
+    Costs at most `_HURRY_S` each `_RETRY_S`: in between nobody tries.
+    """
+    global _hurried, _silent_until
     if time.monotonic() < _silent_until:
-        return
+        return False
+    if _hurried is None:
+        _hurried = redis.Redis.from_url(
+            settings.BORG_REDIS_URL, socket_timeout=_HURRY_S, socket_connect_timeout=_HURRY_S, retry=None
+        )
     try:
-        client().publish(_CHANNEL % cell_id, revision)
+        command(_hurried)
     except redis.RedisError as error:
         _silent_until = time.monotonic() + _RETRY_S
-        log.warning("notice not sent", cell_id=cell_id, revision=revision, error=str(error))
+        log.warning("not sent to Redis", what=what, error=str(error))
+        return False
+    return True
 
 
 def channel(cell_id: int) -> str:

@@ -8,9 +8,9 @@ from django.core.management import call_command
 from kombu.exceptions import OperationalError as BrokerAway
 from redis import RedisError
 
-from scheduling import journal, lease, notices
-from scheduling.master import master_of
+from scheduling import journal, notices, schedulers
 from scheduling.models import Cell
+from scheduling.schedulers import DEFAULT, Scheduler
 
 log = structlog.get_logger(__name__)
 
@@ -20,27 +20,26 @@ ENSURE_EVERY_S = 2.0
 _STALE_S = 60.0
 
 
-def queue_of(cell: str) -> str:
-    """A cell's master runs on a queue of its own, with concurrency one."""
-    return f"cell.{cell}"
-
-
 @shared_task(name="scheduling.master_run", acks_late=False)
-def master_run(cell: str) -> None:
-    """One slice of a cell's master, then the next. While Redis is away the slice just goes on."""
+def master_run(cell: str, scheduler: str = DEFAULT.name) -> None:
+    """One slice of a scheduler of a cell, then the next. While Redis is away the slice just goes on."""
+    from scheduling.master import master_of  # compiled kernels: 70 MB that other workers need not hold
+
     cell_id = Cell.objects.values_list("id", flat=True).get(name=cell)
-    master = master_of(cell_id)
+    wanted = schedulers.BY_NAME[scheduler]
+    master = master_of(cell_id, wanted)
     while master.run(SLICE_S):
-        if _enqueue(cell):
+        if _ask_for(cell, wanted, expires=_STALE_S):
             return
-        log.warning("the broker is away; the master goes on", cell=cell)
+        log.warning("the broker is away; the master goes on", cell=cell, scheduler=scheduler)
+    masters_ensure()  # where another kind of scheduler is wanted now, it starts at once
 
 
 @shared_task(name="scheduling.masters_ensure", ignore_result=True)
 def masters_ensure() -> None:
-    """Start a master wherever none holds the lease."""
-    for _, cell in lease.unheld("default"):
-        master_run.apply_async(args=[cell], queue=queue_of(cell), expires=2 * ENSURE_EVERY_S)
+    """Start a master wherever none holds the lease of a scheduler that is wanted."""
+    for cell, scheduler in schedulers.unheld():
+        _ask_for(cell, scheduler, expires=2 * ENSURE_EVERY_S)
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)
@@ -55,11 +54,15 @@ def sessions_clear() -> None:
     call_command("clearsessions")
 
 
-def _enqueue(cell: str) -> bool:
-    """Ask for the next slice, unless it is asked for already. False when the broker can't be reached."""
+def _ask_for(cell: str, scheduler: Scheduler, *, expires: float) -> bool:
+    """Ask for a slice, unless one is asked for already. False when the broker can't be reached."""
+    queue = schedulers.queue_of(cell, scheduler)
+    waiting: list[int] = []
+    if not notices.send("slice", lambda redis: waiting.append(redis.llen(queue))):
+        return False
     try:
-        if notices.client().llen(queue_of(cell)) == 0:
-            master_run.apply_async(args=[cell], queue=queue_of(cell), retry=False, expires=_STALE_S)
+        if waiting == [0]:
+            master_run.apply_async(args=[cell, scheduler.name], queue=queue, retry=False, expires=expires)
     except (RedisError, BrokerAway, OSError):
         return False
     return True

@@ -77,6 +77,7 @@ class Up:
             ]
         )
         await self.supervisor.wait_up(_PROCESSES_S)
+        self.supervisor.start(processes.spares(self.home, env))
 
     async def stop(self) -> None:
         """Machines first, then their tasks, then what is above, the engines last."""

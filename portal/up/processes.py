@@ -47,9 +47,9 @@ def schema(env: Mapping[str, str], result: Path) -> Spec:
 
 
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Everything above the machines. No more than one is needed of each on one host."""
+    """Everything above the machines that a start waits for. One of each is enough on one host."""
     host = options.host
-    worker_pulse, master_pulse, beat_pulse = (home.run / f"{n}.pulse" for n in ("worker", "master", "beat"))
+    worker_pulse, beat_pulse = (home.run / f"{name}.pulse" for name in ("worker", "beat"))
     return [
         Spec(
             name="web",
@@ -83,21 +83,7 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             ready=probes.heartbeat(worker_pulse, 60.0),
             alive=probes.heartbeat(worker_pulse, 60.0),
         ),
-        Spec(
-            name="master",
-            argv=(
-                *(*_CELERY, *_WORKER, "--pool", "solo"),
-                *("--queues", f"cell.{CELL}", "--hostname", f"master-{CELL}@%h", "--loglevel", "INFO"),
-            ),
-            env={**env, "BORG_PULSE": str(master_pulse)},
-            needs=ENGINES,
-            pulse=master_pulse,
-            ready=probes.heartbeat(master_pulse, 150.0),
-            # One run of the master fills its only thread for up to 60 s.
-            alive=probes.heartbeat(master_pulse, 150.0),
-            # Nothing is lost if that run is cut short: what counts is committed, the lease ends by itself.
-            stop_signal=signal.SIGKILL,
-        ),
+        _master("master", f"cell.{CELL}", home, env),
         Spec(
             name="beat",
             argv=(
@@ -123,6 +109,31 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             alive=probes.dns_answers(host, options.dns_port, options.zone),
         ),
     ]
+
+
+def spares(home: Home, env: Mapping[str, str]) -> list[Spec]:
+    """What nobody waits for at a start: the second scheduler, idle until an SRE wants one for batch."""
+    return [_master("master-batch", f"cell.{CELL}.batch", home, env)]
+
+
+def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
+    """A process for one scheduler of the cell (`scheduling.schedulers.queue_of`)."""
+    pulse = home.run / f"{name}.pulse"
+    return Spec(
+        name=name,
+        argv=(
+            *(*_CELERY, *_WORKER, "--pool", "solo"),
+            *("--queues", queue, "--hostname", f"{name}-{CELL}@%h", "--loglevel", "INFO"),
+        ),
+        env={**env, "BORG_PULSE": str(pulse)},
+        needs=ENGINES,
+        pulse=pulse,
+        ready=probes.heartbeat(pulse, 150.0),
+        # One run of the master fills its only thread for up to 60 s.
+        alive=probes.heartbeat(pulse, 150.0),
+        # Nothing is lost if that run is cut short: what counts is committed, the lease ends by itself.
+        stop_signal=signal.SIGKILL,
+    )
 
 
 def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mapping[str, str]) -> list[Spec]:

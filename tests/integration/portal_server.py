@@ -27,7 +27,7 @@ def running(log: Path, *, port: int = 0, **environment: str) -> Iterator[str]:
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "portal.settings.production",
-        "BORG_DATABASE_URL": _database_url(),
+        "BORG_DATABASE_URL": database_url(),
         "BORG_SECRET_KEY": "of-the-tests-" + "x" * 50,
         "BORG_PORTAL_URL": url,
         "BORG_ALLOWED_HOSTS": "127.0.0.1",
@@ -56,7 +56,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _database_url() -> str:
+def database_url() -> str:
     row = settings.DATABASES["default"]
     given = {"host": row["HOST"], "user": row["USER"], "port": row["PORT"], "password": row["PASSWORD"]}
     query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in given.items() if value)

@@ -1,0 +1,33 @@
+"""Who waits, and for how long: starvation made visible, by priority (§2.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import connection
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The pending tasks of one priority in a cell. `oldest_s`: for how long the first of them has been pending."""
+
+    cell_id: int
+    band: str
+    priority: int
+    jobs: int
+    tasks: int
+    oldest_s: float
+
+
+def queues(cell_id: int | None = None) -> list[Queue]:
+    """Of one cell, or of all; by cell, then from the highest priority down. One query."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*),"
+            " greatest(0, extract(epoch FROM clock_timestamp() - min(t.since)))::float8"
+            " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+            " WHERE t.state = 'pending' AND (%s::bigint IS NULL OR t.cell_id = %s)"
+            " GROUP BY t.cell_id, j.priority ORDER BY t.cell_id, j.priority DESC",
+            [cell_id, cell_id],
+        )
+        return [Queue(*row) for row in cursor.fetchall()]
