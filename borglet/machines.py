@@ -22,7 +22,7 @@ _MILLI = {"": 1000, "m": 1}
 _SUFFIXES = {"cpu": _MILLI, "accelerators": _MILLI, "ram": _BYTES, "disk": _BYTES, "disk_bandwidth": _BYTES}
 MAX_QUANTITY = 2**53
 CSV_COLUMNS = (
-    "hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes",
+    "hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes", "capacity",
 )  # fmt: skip
 # RFC 2544 sets these addresses aside for load tests; nobody answers there.
 _FLEET_NETWORK = (198, 18)
@@ -56,10 +56,10 @@ def check_hostname(name: str) -> str:
     return name
 
 
-def parse_capacity(text: str) -> dict[str, int]:
+def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
     """`cpu=4,ram=16Gi,disk=100G`: cores and bytes, as in job files; other names are counts. Raises `BadMachine`."""
     capacity: dict[str, int] = {}
-    for name, value in parse_pairs("capacity", text, ","):
+    for name, value in parse_pairs("capacity", text, separator):
         match = _QUANTITY.fullmatch(value)
         suffixes = _SUFFIXES.get(name, {"": 1})
         if match is None or match.group(2) not in suffixes:
@@ -107,7 +107,7 @@ def fleet_address(number: int) -> str:
 
 
 def read_fleet(path: Path) -> list[MachineSpec]:
-    """The machines of a CSV file with the columns `CSV_COLUMNS`.
+    """The machines of a CSV file with the columns `CSV_COLUMNS`; `capacity` is what else they have: `tpu=4;fpga=1`.
 
     Raises `BadMachine` with the line's number, or OSError."""
     with path.open(newline="", encoding="utf-8") as file:
@@ -136,6 +136,7 @@ def _fleet_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[MachineSpec
             capacity = {"cpu": _count(row, "cpu_milli"), "ram": _count(row, "ram_bytes")}
             if row.get("disk_bytes"):
                 capacity["disk"] = _count(row, "disk_bytes")
+            capacity |= parse_capacity(row.get("capacity") or "", ";")
             yield MachineSpec(
                 hostname=check_hostname(row["hostname"]),
                 address=fleet_address(number),

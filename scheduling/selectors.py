@@ -123,7 +123,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     current = JobSpec.objects.filter(job=OuterRef("pk"), version=OuterRef("spec_version"))
     tasks = Cast(KeyTextTransform("tasks", "spec"), IntegerField())
     return (
-        rows.select_related("cell", "tenant", "verdict")
+        rows.select_related("cell", "tenant", "verdict", "alloc_set")
         .annotate(tasks_wanted=Subquery(current.annotate(wanted=tasks).values("wanted")[:1]))
         .prefetch_related(
             Prefetch("updates", Update.objects.filter(state=Update.OPEN), to_attr="open_updates")
@@ -175,6 +175,15 @@ def task_at(job: Job, index: int) -> Task:
     if task is None:
         raise NotFound("task", f"{job.name}/{index}")
     return task
+
+
+def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
+    """The allocs that tasks live in (§2.4), by id, as `set/index`. One query, none where there is no alloc."""
+    ids = {task.alloc_id for task in tasks if task.alloc_id is not None}
+    if not ids:
+        return {}
+    rows = Task.objects.filter(pk__in=ids).order_by().values_list("id", "job__name", "index")
+    return {identity: f"{name}/{index}" for identity, name, index in rows}
 
 
 def port_names(job: Job, tasks: Iterable[Task]) -> dict[int, list[str]]:

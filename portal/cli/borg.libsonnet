@@ -19,6 +19,13 @@
   // An alloc set: reserved resources on machines, in which jobs can run (§2.4).
   allocSet(name):: self.job(name) { kind: 'AllocSet' },
 
+  // A job inside an alloc set of the same tenant: `borg.job('logs') + borg.inside('shelf') { … }`. It costs no quota
+  // of its own, and is at most as urgent as the set.
+  inside(allocSet):: { alloc_set: allocSet },
+
+  // All pending tasks are placed together, or none of them.
+  gang:: { gang: true },
+
   // A service: latency-sensitive, in production, started again whenever it ends.
   service(name):: self.job(name) {
     priority: $.production,

@@ -163,6 +163,18 @@ def _show_change(ours: Context, answer: dict[str, Any]) -> None:
     return None
 
 
+def _kind(answer: dict[str, Any]) -> str:
+    """What sets a job apart; nothing for a plain one."""
+    parts = ["alloc set"] if answer["kind"] == "alloc-set" else []
+    if answer["alloc_set"]:
+        parts.append(f"inside alloc set {answer['alloc_set']}")
+    if answer["gang"]:
+        parts.append("gang: its tasks are placed together or not at all")
+    if answer["disruption_budget"]:
+        parts.append(f"at most {answer['disruption_budget']} disrupted at once")
+    return "; ".join(parts)
+
+
 def _show(answer: dict[str, Any]) -> None:
     name = f"{answer['cell']}/{answer['tenant']}/{answer['name']}"
     output.say(f"{name}  {answer['state']}  ({in_short(answer)})")
@@ -171,6 +183,7 @@ def _show(answer: dict[str, Any]) -> None:
     rows = [
         ("uid", answer["uid"]),
         ("priority", f"{answer['priority']} ({answer['band']}), {answer['appclass']}"),
+        ("kind", _kind(answer)),
         ("asks for", output.figures(answer["requested"])),
         ("spec", f"version {answer['spec_version']}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in answer["labels"].items())),

@@ -33,12 +33,18 @@ def tasks(
     rows = list(ours.client.pages(f"{ours.job(job).path}tasks/", state=state))
     if ours.json:
         return output.as_json(rows)
+    # Few tasks live in allocs or have accelerators: a column for them only where one does.
+    placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
     return output.table(
-        ("TASK", "STATE", "PHASE", "HEALTH", "MACHINE", "ADDRESS", "RESTARTS", "VERSION", "DETAIL"),
+        (
+            "TASK", "STATE", "PHASE", "HEALTH", "MACHINE", *[name.upper() for name in placed], "ADDRESS",
+            "RESTARTS", "VERSION", "DETAIL",
+        ),
         [
             (
-                row["index"], row["state"], row["phase"], row["health"], row["machine"], _addresses(row),
-                row["restarts"], row["spec_version"], row["detail"] or _exit(row["exit"]),
+                row["index"], row["state"], row["phase"], row["health"], row["machine"],
+                *[_listed(row.get(name)) for name in placed], _addresses(row), row["restarts"], row["spec_version"],
+                row["detail"] or _exit(row["exit"]),
             )
             for row in rows
         ],
@@ -143,6 +149,10 @@ def _chunk(ours: Context, job: Job, index: int, stream: str, offset: int) -> dic
         f"{job.path}tasks/{index}/logs/", stream=stream, offset=offset, limit=_TAIL_BYTES
     )
     return answer
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value or ""
 
 
 def _addresses(row: dict[str, Any]) -> str:

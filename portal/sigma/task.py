@@ -11,7 +11,7 @@ from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of, incarnations_of
 from quota.permissions import Action, Principal, may
 from scheduling.models import Departure
-from scheduling.selectors import port_names, task_at
+from scheduling.selectors import alloc_names, port_names, task_at
 
 
 @page
@@ -25,6 +25,7 @@ def task(
         "job": job,
         "task": row,
         "ports": list(zip(names, row.ports, strict=False)),
+        "alloc": alloc_names([row]).get(row.alloc_id, ""),
         "exit": sentences.exit_of(row.exit),
         "history": incarnations_of(row),
         "events": events_of(job, index=index, limit=50),

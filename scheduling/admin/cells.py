@@ -18,14 +18,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.decorators import action, display
-from unfold.widgets import UnfoldAdminIntegerFieldWidget
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
 from quota.admin import FactsAdmin, ServiceAdmin, principal_of
 from quota.errors import Refused
 from quota.resources import CPU, DISK, NAMES, RAM, describe
 from scheduling import config
 from scheduling.models import Cell
-from scheduling.services.cells import cell_create, cell_set
+from scheduling.services.cells import cell_create, cell_resource_add, cell_set
 from scheduling.services.joining import join_token_issue
 from scheduling.utilisation import figures_of
 
@@ -48,6 +48,14 @@ class JoinTokenForm(forms.Form):
     )
 
 
+class ResourceForm(forms.Form):
+    name = forms.CharField(
+        label=gettext_lazy("Name of the resource, as job files and machines will say it"),
+        max_length=63,
+        widget=UnfoldAdminTextInputWidget(),
+    )
+
+
 class CellAdmin(ServiceAdmin):
     list_display = ["name", "cluster", "site", "revision", "created_at"]
     search_fields = ["name", "cluster", "site"]
@@ -56,7 +64,7 @@ class CellAdmin(ServiceAdmin):
         "utilisation_shown",
     )  # fmt: skip
     fields_fixed = ("name", "cluster", "site")
-    actions_detail = ["join_token"]
+    actions_detail = ["join_token", "add_resource"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         first = [(None, {"fields": ["name", "cluster", "site", "settings"]})]
@@ -155,6 +163,36 @@ class CellAdmin(ServiceAdmin):
         answer = TemplateResponse(request, "console/join_token.html", context)
         answer["Cache-Control"] = "no-store"
         return answer
+
+    @action(description=gettext_lazy("Add a resource"), url_path="add-resource", icon="add")
+    def add_resource(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Further named resources come one by one, and stay: vectors are read by position."""
+        cell = self.get_object(request, object_id)
+        if cell is None or not self.has_change_permission(request):
+            messages.error(request, _("There is no such cell."))
+            return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_changelist"))
+        form = ResourceForm(request.POST or None)
+        problem = ""
+        if request.method == "POST" and form.is_valid():
+            name = form.cleaned_data["name"]
+            try:
+                cell_resource_add(principal=principal_of(request), cell=cell, name=name)
+            except Refused as refusal:
+                problem = refusal.detail
+            else:
+                told = _(
+                    "Cell %(cell)s has a resource %(name)s now; machines have none of it until they say so."
+                )
+                messages.success(request, told % {"cell": cell, "name": name})
+                return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_change", args=[object_id]))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Add a resource to cell %s") % cell,
+            "form": form,
+            "problem": problem,
+            "opts": self.opts,
+        }
+        return TemplateResponse(request, "console/add_resource.html", context)
 
 
 class LeaseAdmin(FactsAdmin):

@@ -29,9 +29,10 @@ class JobAdmin(FactsAdmin):
     search_fields = ["name", "tenant__name", "=uid"]
     ordering = ["-id"]
     fields = [
-        "uid", "cell", "tenant", "name", "kind", "state_shown", "outcome", "priority", "band",
-        "latency_sensitive", "labels", "port_names", "spec_version", "requested_shown", "tasks_total",
-        "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "submitted_by", "created_at", "ended_at",
+        "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "state_shown", "outcome",
+        "priority", "band", "latency_sensitive", "labels", "port_names", "spec_version", "requested_shown",
+        "tasks_total", "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "submitted_by", "created_at",
+        "ended_at",
     ]  # fmt: skip
     actions = ["kill"]
 

@@ -9,6 +9,7 @@ from unfold.paginator import InfinitePaginator
 
 from quota.admin import FactsAdmin, vector_text
 from scheduling.models import CrashedPair, Departure, Task
+from scheduling.selectors import alloc_names
 
 
 class TaskAdmin(FactsAdmin):
@@ -22,13 +23,18 @@ class TaskAdmin(FactsAdmin):
     ordering = ["-id"]
     paginator = InfinitePaginator
     fields = [
-        "cell", "job", "index", "state", "phase", "health", "up", "machine", "incarnation", "spec_version",
+        "cell", "job", "index", "state", "phase", "health", "up", "machine", "alloc_shown", "devices", "incarnation",
+        "spec_version",
         "limit_shown", "reservation_shown", "ports", "restarts", "evictions", "outcome", "exit", "detail", "since",
     ]  # fmt: skip
 
     @display(description=_("task"), ordering="id")
     def name_shown(self, task: Task) -> str:
         return f"{task.job.name}/{task.index}"
+
+    @display(description=_("in alloc"))
+    def alloc_shown(self, task: Task) -> str:
+        return alloc_names([task]).get(task.alloc_id, "–")
 
     @display(description=_("limit"))
     def limit_shown(self, task: Task) -> SafeString:

@@ -115,11 +115,20 @@ class UpdateDetailSerializer(UpdateSerializer):
 
 
 class JobSerializer(serializers.ModelSerializer):
-    """`tasks_up`: up, and healthy where a check is declared. `tasks_wanted`: what the spec in force asks for."""
+    """`tasks_up`: up, and healthy where a check is declared. `tasks_wanted`: what the spec in force asks for.
+
+    `requested` is what quota is charged with: nothing for a job inside an alloc set.
+    """
 
     cell = serializers.CharField(source="cell.name")
     tenant = serializers.CharField(source="tenant.name")
     kind = JobKindField()
+    alloc_set = serializers.CharField(
+        source="alloc_set.name",
+        default=None,
+        allow_null=True,
+        help_text="The alloc set that its tasks live in.",
+    )
     state = LifeField()
     labels = Texts()
     appclass = serializers.SerializerMethodField()
@@ -131,9 +140,10 @@ class JobSerializer(serializers.ModelSerializer):
     class Meta:
         model = Job
         fields = [
-            "uid", "cell", "tenant", "name", "kind", "labels", "priority", "band", "appclass", "state", "outcome",
-            "spec_version", "requested", "tasks_wanted", "tasks_total", "tasks_pending", "tasks_running", "tasks_up",
-            "tasks_dead", "update", "submitted_by", "created_at", "ended_at", "revision",
+            "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "labels", "priority",
+            "band", "appclass", "state", "outcome", "spec_version", "requested", "tasks_wanted", "tasks_total",
+            "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "update", "submitted_by", "created_at",
+            "ended_at", "revision",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -167,12 +177,17 @@ class ExitSerializer(serializers.Serializer):
 
 
 class TaskSerializer(serializers.ModelSerializer):
-    """`up`: what people call running. `since`: in this state, or up or not up."""
+    """`up`: what people call running. `since`: in this state, or up or not up.
+
+    `alloc`: the alloc it lives in, as `set/index`. `devices`: which of its machine's accelerators it has.
+    """
 
     state = LifeField()
     machine = serializers.CharField(source="machine.hostname", default=None, allow_null=True)
     address = serializers.IPAddressField(source="machine.address", default=None, allow_null=True)
     ports = serializers.SerializerMethodField()
+    alloc = serializers.SerializerMethodField()
+    devices = serializers.ListField(child=serializers.IntegerField())
     limit = Quantities()
     reservation = Quantities()
     exit = serializers.SerializerMethodField()
@@ -180,8 +195,9 @@ class TaskSerializer(serializers.ModelSerializer):
     class Meta:
         model = Task
         fields = [
-            "index", "state", "phase", "health", "up", "machine", "address", "ports", "incarnation", "spec_version",
-            "restarts", "evictions", "limit", "reservation", "outcome", "exit", "detail", "since",
+            "index", "state", "phase", "health", "up", "machine", "address", "ports", "alloc", "devices",
+            "incarnation", "spec_version", "restarts", "evictions", "limit", "reservation", "outcome", "exit",
+            "detail", "since",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -189,6 +205,10 @@ class TaskSerializer(serializers.ModelSerializer):
     def get_ports(self, task: Task) -> dict[str, int]:
         names = self.context["port_names"].get(task.spec_version, [])
         return dict(zip(names, task.ports, strict=False))
+
+    @extend_schema_field({"type": ["string", "null"]})
+    def get_alloc(self, task: Task) -> str | None:
+        return self.context["allocs"].get(task.alloc_id)
 
     @extend_schema_field(ExitSerializer(allow_null=True))
     def get_exit(self, task: Task) -> dict[str, Any] | None:

@@ -41,4 +41,8 @@ class TaskView(CellView):
 
 
 def _context(job: Job, tasks: list[Task]) -> dict[str, object]:
-    return {"port_names": selectors.port_names(job, tasks), "extra": job.cell.extra_resources}
+    return {
+        "port_names": selectors.port_names(job, tasks),
+        "allocs": selectors.alloc_names(tasks),
+        "extra": job.cell.extra_resources,
+    }

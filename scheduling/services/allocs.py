@@ -9,7 +9,7 @@ quota: the alloc set has paid for the envelope.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from django.db import connection
@@ -184,12 +184,3 @@ def _in_use(job: Job, inside: Sequence[str], told: str) -> Conflict:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _TOLD} more jobs" if len(names) > _TOLD else ""
     return ", ".join(names[:_TOLD]) + more
-
-
-def alloc_names(tasks: Iterable[Task]) -> Mapping[int, str]:
-    """The allocs that tasks lie in, by id, as `set/index`. One query."""
-    ids = {task.alloc_id for task in tasks if task.alloc_id is not None}
-    if not ids:
-        return {}
-    rows = Task.objects.filter(pk__in=ids).order_by().values_list("id", "job__name", "index")
-    return {identity: f"{name}/{index}" for identity, name, index in rows}

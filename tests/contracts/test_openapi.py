@@ -21,6 +21,7 @@ FULL: dict[str, Any] = {
         "health": {"http": "/"}, "constraints": [{"attribute": "ssd", "relation": "present"}],
     },
     "overrides": {"1": {"limit": {"cpu": 2}}}, "spread": {"max_per_rack": 1}, "update": {"max_down": 1},
+    "gang": True, "disruption_budget": 1,
 }  # fmt: skip
 
 

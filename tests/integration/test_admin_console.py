@@ -171,6 +171,18 @@ def test_a_join_token_is_shown_once(sre, world) -> None:
     assert signed_in("owner").get(path).status_code in (302, 403)
 
 
+def test_a_resource_is_added_to_a_live_cell(sre, world) -> None:
+    path = f"/admin/scheduling/cell/{world.cell.pk}/add-resource/"
+    assert 'name="name"' in sre.get(path).text
+    assert "no name of a resource" in sre.post(path, {"name": "TPU"}).text
+    assert sre.post(path, {"name": "tpu"}).status_code == 302
+    world.cell.refresh_from_db()
+    assert world.cell.extra_resources == ["tpu"]
+    assert signed_in("owner").post(path, {"name": "fpga"}).status_code in (302, 403)
+    world.cell.refresh_from_db()
+    assert world.cell.extra_resources == ["tpu"]
+
+
 def test_tokens_are_revoked(sre, world) -> None:
     signed_in("owner").post("/tokens/", {"name": "ci", "scopes": ["read"]})
     act(sre, "quota_token", "revoke", Token.objects.get())

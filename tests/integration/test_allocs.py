@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.test import Client
 
 from quota.errors import Conflict, Refused
 from quota.models import QuotaUse
@@ -15,7 +16,7 @@ from scheduling import journal
 from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, Machine, Task
-from scheduling.services import jobs, transitions, updates
+from scheduling.services import jobs, machines, transitions, updates
 from scheduling.services.transitions import Ending, Eviction, Placement
 from scheduling.validate import validate
 from tests.integration import rows, world
@@ -274,6 +275,53 @@ def test_a_task_grows_within_its_alloc_or_leaves_it(cell, ann, shelf, web) -> No
     assert states(web).count("running") == 2
     limits = Task.objects.filter(job=web, state="running").values_list("limit", flat=True)
     assert [limit[CPU] for limit in limits] == [600, 600]
+
+
+# -- shown
+
+
+def test_every_door_says_where_a_task_lives(cell, tenant, shelf, web) -> None:
+    user = world.a_user("ann", tenant=tenant)
+    api = world.bearer(user)
+    path = "/api/v1/cells/cc/jobs/ubar/web/"
+    shown = api.get(path).json()
+    assert (shown["kind"], shown["alloc_set"], shown["gang"], shown["disruption_budget"]) == (
+        "job",
+        "shelf",
+        False,
+        0,
+    )
+    assert not any(shown["requested"].values())
+    tasks = api.get(f"{path}tasks/").json()["results"]
+    assert [(task["alloc"], task["devices"]) for task in tasks] == [
+        ("shelf/0", []), ("shelf/0", []), ("shelf/1", []),
+    ]  # fmt: skip
+    pages = Client()
+    pages.force_login(user)
+    assert "inside alloc set" in pages.get("/jobs/cc/ubar/web/").text
+    assert ">shelf/1</a>" in pages.get("/jobs/cc/ubar/web/2/").text
+
+
+def test_devices_and_promises_are_shown(cell, tenant, ann, machine) -> None:
+    machines.machine_set(
+        principal=ME,
+        machine=machine,
+        capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "accelerators": 4000},
+    )
+    job = world.submit(
+        ann, cell, world.with_task(tasks=1, limit={"accelerators": 2}) | {"gang": True, "disruption_budget": 1}
+        | {"priority": 0},
+    )  # fmt: skip
+    with journal.write(cell.id, ME) as entry:
+        transitions.tasks_place(entry, [Placement(task_id(job.id, 0), machine.id, (21_000,), devices=(1, 3))])
+    user = world.a_user("ann", tenant=tenant)
+    api = world.bearer(user)
+    assert api.get("/api/v1/cells/cc/jobs/ubar/web/tasks/0/").json()["devices"] == [1, 3]
+    assert api.get("/api/v1/cells/cc/jobs/ubar/web/").json()["disruption_budget"] == 1
+    pages = Client()
+    pages.force_login(user)
+    assert "at most 1 disrupted at once" in pages.get("/jobs/cc/ubar/web/").text
+    assert "<dd>1, 3</dd>" in pages.get("/jobs/cc/ubar/web/0/").text
 
 
 # -- the schema

@@ -68,6 +68,28 @@ def told(cell, after: int = 0) -> list[str]:
     return [events.kind_of(record.event) for record in journal.tail(cell.id, after=after)]
 
 
+def test_a_job_raised_into_production_moves_where_its_limits_do_not_fit(cell, ann) -> None:
+    """Below production, reservations count; in it, limits do (§5.5)."""
+    small = rows.a_machine(cell, "small", capacity=(250, 2**30, 2**30, 0, 0, 10_000))
+    job = world.submit(ann, cell, world.a_file(priority="batch", appclass="latency-sensitive"))
+    world.bring_up(job, small)  # three of 100m: in reclaimed resources
+    update(ann, job, world.a_file(priority="production", appclass="latency-sensitive"))
+    assert Task.objects.filter(job=job, state="running", spec_version=2).count() == 2
+    (moved,) = Task.objects.filter(job=job, state="pending")
+    assert moved.detail == "update to version 2"
+    large = rows.a_machine(cell, "large")
+    world.bring_up(job, large)
+    updates.updates_advance(cell.id)
+    assert Update.objects.get(job=job).state == Update.DONE
+
+
+def test_a_job_raised_into_production_stays_where_its_limits_fit(machine, ann, cell) -> None:
+    job = world.submit(ann, cell, world.a_file(priority="batch", appclass="latency-sensitive"))
+    world.bring_up(job, machine)
+    update(ann, job, world.a_file(priority="production", appclass="latency-sensitive"))
+    assert Task.objects.filter(job=job, state="running", spec_version=2, incarnation=1).count() == 3
+
+
 def test_a_new_command_rolls_through_one_task_at_a_time(cell, machine, ann, job) -> None:
     done = update(ann, job, world.with_task(command=["serve", "--fast"]))
     assert (done.outcome, done.version, done.update.state) == ("updated", 2, Update.OPEN)

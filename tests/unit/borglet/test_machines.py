@@ -59,6 +59,14 @@ def test_a_file_of_machines_is_read(tmp_path: Path) -> None:
     assert first.address != second.address
 
 
+def test_a_file_may_say_what_else_machines_have(tmp_path: Path) -> None:
+    header = HEADER.replace("attributes\n", "attributes,capacity\n")
+    (only,) = read_fleet(fleet(tmp_path, header + "m-1,,500,1024,,,,,accelerators=2;tpu=4\n"))
+    assert only.capacity == {"cpu": 500, "ram": 1024, "accelerators": 2000, "tpu": 4}
+    with pytest.raises(BadMachine, match=r"line 2: capacity\.tpu: 'x' is no quantity"):
+        read_fleet(fleet(tmp_path, header + "m-1,,500,1024,,,,,tpu=x\n"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,0 +1,162 @@
+"""How many tasks of a job a drain may have down: budgets, allocs with all inside, patience with the failing."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.utils import timezone
+
+from quota.permissions import Role
+from scheduling import journal
+from scheduling.config import CellSettings
+from scheduling.core.requirement import task_id
+from scheduling.models import Job, Task
+from scheduling.services import leaving, machines, transitions
+from scheduling.services.transitions import Placement
+from scheduling.validate import validate
+from tests.integration import rows, world
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SETTINGS = CellSettings()
+
+
+@pytest.fixture
+def cell():
+    """After each scenario the rows equal the journal replayed."""
+    cell = rows.a_cell()
+    yield cell
+    assert validate(cell.id) == []
+
+
+@pytest.fixture
+def machine(cell):
+    return rows.a_machine(cell)
+
+
+@pytest.fixture
+def ann(cell):
+    tenant = rows.a_tenant("ubar")
+    rows.grant(tenant, cell, "production")
+    return world.principal("ann", tenant=tenant, role=Role.OPERATOR)
+
+
+def drain(cell) -> int:
+    """A second of the master's work."""
+    return leaving.tasks_leave(cell.id, SETTINGS, seconds=1.0)
+
+
+def draining(machine) -> None:
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+
+
+def running(job: Job) -> int:
+    return Task.objects.filter(job=job, state="running").count()
+
+
+def aged(job: Job, seconds: float, *indexes: int) -> None:
+    """As if these tasks had been in their state for so long."""
+    Task.objects.filter(job=job, index__in=indexes).update(
+        since=timezone.now() - dt.timedelta(seconds=seconds)
+    )
+
+
+def test_a_budget_bounds_a_drain_until_siblings_are_up_again(cell, machine, ann) -> None:
+    job = world.submit(ann, cell, world.a_file(tasks=20, disruption_budget=3))
+    world.bring_up(job, machine)
+    draining(machine)
+    assert drain(cell) == 3  # without a budget it would be a tenth: 2
+    assert drain(cell) == 0
+    elsewhere = rows.a_machine(cell, "m2")
+    world.place(job, elsewhere, 0, 1)
+    assert drain(cell) == 0  # placed is not up
+    world.report(job, 0, 1)
+    assert drain(cell) == 2
+
+
+def test_a_sibling_that_never_comes_up_holds_a_drain_up_for_a_while_only(cell, machine, ann) -> None:
+    job = world.submit(ann, cell, world.a_file(tasks=4, disruption_budget=1))
+    world.bring_up(job, machine)
+    elsewhere = rows.a_machine(cell, "m2")
+    draining(machine)
+    assert drain(cell) == 1
+    world.place(job, elsewhere, 0)
+    world.report(job, 0, up=False, restarts=9)
+    assert drain(cell) == 0
+    aged(job, SETTINGS.drain_patience_s + 1, 0)
+    assert drain(cell) == 1
+    assert drain(cell) == 0
+
+
+def test_a_job_without_budget_left_keeps_no_other_from_leaving(cell, machine, ann, monkeypatch) -> None:
+    """Even when its tasks fill the part of the queue that is looked at."""
+    monkeypatch.setattr(journal, "CHUNK", 4)
+    urgent = world.submit(ann, cell, world.a_file("urgent", tasks=8, priority=300, disruption_budget=1))
+    other = world.submit(ann, cell, world.a_file("other", tasks=1))
+    with journal.write(cell.id, rows.ME) as entry:
+        for job, number, port in ((urgent, 8, 20_000), (other, 1, 21_000)):
+            places = [Placement(task_id(job.id, i), machine.id, ports=(port + i,)) for i in range(number)]
+            transitions.tasks_place(entry, places)
+    world.report(urgent, *range(8))
+    world.report(other, 0)
+    draining(machine)
+    assert drain(cell) == 1
+    assert drain(cell) == 1
+    assert (running(urgent), running(other)) == (7, 0)
+
+
+@pytest.fixture
+def shelf(cell, ann, machine):
+    """Two allocs, both up."""
+    shelf = world.submit(
+        ann,
+        cell,
+        {"name": "shelf", "kind": "AllocSet", "priority": 200, "tasks": 2, "task": {"limit": {"cpu": 1}}},
+    )
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_place(entry, [Placement(task_id(shelf.id, i), machine.id) for i in range(2)])
+    world.report(shelf, 0, 1)
+    return shelf
+
+
+def put(job: Job, shelf: Job, machine, where: dict[int, int]) -> None:
+    with journal.write(job.cell_id, rows.ME) as entry:
+        transitions.tasks_place(
+            entry,
+            [
+                Placement(
+                    task_id(job.id, index),
+                    machine.id,
+                    ports=(20_000 + index,),
+                    alloc=task_id(shelf.id, alloc),
+                )
+                for index, alloc in where.items()
+            ],
+        )
+    world.report(job, *where)
+
+
+def test_an_alloc_leaves_with_all_inside_when_their_budgets_allow_it(cell, machine, ann, shelf) -> None:
+    web = world.submit(ann, cell, world.a_file("web", alloc_set="shelf", disruption_budget=1))
+    put(web, shelf, machine, {0: 0, 1: 0, 2: 1})
+    draining(machine)
+    # Two of web are in the first alloc: more than its budget, but nobody is down yet, and it can't leave in part.
+    assert drain(cell) == 3
+    assert (running(shelf), running(web)) == (1, 1)
+    assert drain(cell) == 0
+    aged(web, SETTINGS.drain_patience_s + 1, 0, 1)
+    assert drain(cell) == 0  # the set's own budget: one alloc is down
+    aged(shelf, SETTINGS.drain_patience_s + 1, 0)
+    assert drain(cell) == 2
+    assert (running(shelf), running(web)) == (0, 0)
+
+
+def test_what_lives_in_an_alloc_of_a_dead_machine_leaves_with_it(cell, machine, ann, shelf) -> None:
+    web = world.submit(ann, cell, world.a_file("web", alloc_set="shelf", priority=120))
+    put(web, shelf, machine, {0: 0, 1: 0, 2: 1})
+    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    assert leaving.tasks_evict_from(cell.id, 1) == 3
+    assert leaving.tasks_evict_from(cell.id, 1) == 2
+    machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
+    assert Task.objects.filter(state="pending").count() == 5

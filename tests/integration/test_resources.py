@@ -1,0 +1,130 @@
+"""A cell's own named resources: added to a live cell, had by machines, asked for by jobs, placed by the master."""
+
+from __future__ import annotations
+
+import pytest
+
+from borglet.messages import Hello
+from quota.errors import Conflict, Forbidden, Refused
+from quota.models import CellCapacity, QuotaUse
+from quota.permissions import Role, system
+from scheduling import journal
+from scheduling.core import events
+from scheduling.link import writer
+from scheduling.master import Master
+from scheduling.models import Cell, Machine, PendingVerdict, Task
+from scheduling.services import cells, machines, updates
+from scheduling.validate import validate
+from tests.integration import rows, world
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SRE = system("sre")
+
+
+@pytest.fixture
+def cell():
+    """After each scenario the rows equal the journal replayed, vectors of both lengths included."""
+    cell = rows.a_cell()
+    yield cell
+    assert validate(cell.id) == []
+
+
+@pytest.fixture
+def machine(cell):
+    return rows.a_machine(cell)
+
+
+@pytest.fixture
+def tenant(cell):
+    tenant = rows.a_tenant("ubar")
+    rows.grant(tenant, cell, "production")
+    return tenant
+
+
+@pytest.fixture
+def ann(tenant):
+    return world.principal("ann", tenant=tenant, role=Role.OPERATOR)
+
+
+def added(cell: Cell, name: str = "tpu") -> Cell:
+    return cells.cell_resource_add(principal=SRE, cell=cell, name=name)
+
+
+def fresh(machine: Machine) -> Machine:
+    return Machine.objects.select_related("cell").get(pk=machine.pk)
+
+
+def test_a_resource_is_added_behind_the_others_told_and_published(cell, machine) -> None:
+    added(cell)
+    added(cell, "fpga")
+    assert cell.extra_resources == ["tpu", "fpga"]
+    newest = journal.tail(cell.id, after=cell.revision - 1)[0].event
+    assert isinstance(newest, events.CellSet)
+    assert newest.extra_resources == ("tpu", "fpga")
+    assert CellCapacity.objects.get(cell=cell.name).capacity[6:] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["", "TPU", "t-pu", "9", "t" * 64, "tpu\n"])
+def test_a_bad_name_is_refused(cell, name) -> None:
+    with pytest.raises(Refused) as caught:
+        added(cell, name)
+    assert "name" in caught.value.fields
+    assert not Cell.objects.get().extra_resources
+
+
+def test_names_are_taken_once_and_few(cell, ann) -> None:
+    added(cell)
+    for taken in ("tpu", "cpu", "ports"):
+        with pytest.raises(Conflict, match=f"has a resource {taken} already"):
+            added(cell, taken)
+    with pytest.raises(Forbidden):
+        cells.cell_resource_add(principal=ann, cell=cell, name="fpga")
+    for number in range(cells.MAX_EXTRA_RESOURCES - 1):
+        added(cell, f"r{number}")
+    with pytest.raises(Refused, match="can't have more"):
+        added(cell, "last")
+
+
+def test_the_master_goes_on_through_a_new_resource_and_places_by_it(cell, machine, tenant, ann) -> None:
+    before = world.submit(ann, cell, world.a_file("before"))
+    master = Master(cell.id)
+    master.tick()
+    added(cell)
+    cell.refresh_from_db()
+    after = world.submit(ann, cell, world.with_task("after", tasks=2, limit={"cpu": "100m", "tpu": 3}))
+    master.tick()
+    assert master.state is not None
+    assert master.state.axis == 7
+    assert Task.objects.filter(job=before, state="running").count() == 3
+    (why,) = PendingVerdict.objects.get(job=after).whys
+    assert why["ruled_out"][0]["subject"] == "tpu"
+    machines.machine_set(
+        principal=SRE, machine=fresh(machine), capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "tpu": 5}
+    )
+    master.tick()
+    assert Task.objects.filter(job=after, state="running").count() == 1
+    # What is not sold is not charged.
+    assert len(QuotaUse.objects.get(tenant=tenant).used) == 6
+
+
+def test_a_task_grows_into_a_new_resource_only_where_there_is_some(cell, machine, ann) -> None:
+    job = world.submit(ann, cell, world.a_file(tasks=1))
+    world.bring_up(job, machine)
+    added(cell)
+    cell.refresh_from_db()
+    file = world.with_task(tasks=1, limit={"cpu": "100m", "ram": "64Mi", "disk": "64Mi", "tpu": 1})
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    task = Task.objects.get(job=job)
+    assert (task.state, task.limit[6:]) == ("pending", [1])
+
+
+def test_what_people_gave_a_machine_stays_when_its_borglet_says_hello(cell, machine) -> None:
+    added(cell)
+    capacity = {"cpu": 64_000, "ram": 2**38, "disk": 2**42, "tpu": 5}
+    machines.machine_set(principal=SRE, machine=fresh(machine), capacity=capacity)
+    del capacity["tpu"]
+    for said, had in ((capacity, 5), (capacity | {"tpu": 2}, 2)):
+        hello = Hello(1, machine.hostname, "boot", "1", capacity=said)
+        writer.greet(cell.id, {machine.id: hello})
+        assert fresh(machine).capacity[6:] == [had]
