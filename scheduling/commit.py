@@ -9,7 +9,7 @@ because the pass had seen all there is to know about it. So any number of schedu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,9 +19,9 @@ from quota.permissions import Principal
 from scheduling import journal
 from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
-from scheduling.core.states import EvictionCause
-from scheduling.models import Task
-from scheduling.services import transitions
+from scheduling.core.states import EvictionCause, JobState
+from scheduling.models import Job, Task
+from scheduling.services import allocs, transitions
 from scheduling.services.transitions import Eviction, Placement
 
 # News that can break a placement on the machine it is about. What only frees resources is not among them.
@@ -49,15 +49,15 @@ class Outcome:
 
 
 def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> Outcome:
-    """Write the plan's assignments, at most `chunk` under one revision.
+    """Write the plan's assignments, about `chunk` under one revision; those of a gang under one, or none of them.
 
     Locks: the cell's row, for one chunk at a time; then the tasks concerned, victims first, in order of id.
     """
     outcome = Outcome()
-    for first in range(0, len(plan.assignments), chunk):
-        part = plan.assignments[first : first + chunk]
+    gangs = _gangs(cell_id) if plan.assignments else frozenset()
+    for part in _parts(plan.assignments, chunk, gangs):
         with journal.write(cell_id, principal) as entry:
-            holds, broken = _recheck(cell_id, part, since=plan.revision, own=outcome.revisions)
+            holds, broken = _recheck(cell_id, part, since=plan.revision, own=outcome.revisions, gangs=gangs)
             applied = _apply(entry, holds)
         outcome.applied += applied
         done = {(a.job_id, a.index) for a in applied}
@@ -67,17 +67,49 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
     return outcome
 
 
+def _gangs(cell_id: int) -> frozenset[int]:
+    """Live jobs whose tasks are placed together or not at all."""
+    rows = Job.objects.filter(cell_id=cell_id, gang=True).exclude(state=JobState.DEAD.value)
+    return frozenset(rows.order_by().values_list("id", flat=True))
+
+
+def _parts(
+    assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]
+) -> Iterator[Sequence[Assignment]]:
+    """`chunk` at a time, in order; longer where a gang would be cut."""
+    last = {a.job_id: position for position, a in enumerate(assignments) if a.job_id in gangs}
+    first = 0
+    while first < len(assignments):
+        end = seen = first
+        reach = min(first + chunk, len(assignments))
+        while end < reach:
+            end = reach
+            reach = max([end, *[last[a.job_id] + 1 for a in assignments[seen:end] if a.job_id in last]])
+            seen = end
+        yield assignments[first:end]
+        first = end
+
+
 def _recheck(
-    cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int]
+    cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int], gangs: frozenset[int]
 ) -> tuple[list[Assignment], list[Assignment]]:
+    """What holds, and what does not; of a gang nothing holds as soon as one part does not."""
     touched = _touched(cell_id, since, own)
-    if not touched:
+    inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
+    left = inside - allocs.still_there(inside)
+    if not touched and not left:
         return list(assignments), []
+    broken = {
+        position
+        for position, a in enumerate(assignments)
+        if touched.breaks(a) or (a.alloc and (a.alloc, a.machine_id) in left)
+    }
+    torn = {assignments[position].job_id for position in broken} & gangs
     holds: list[Assignment] = []
-    broken: list[Assignment] = []
-    for assignment in assignments:
-        (broken if touched.breaks(assignment) else holds).append(assignment)
-    return holds, broken
+    back: list[Assignment] = []
+    for position, a in enumerate(assignments):
+        (back if position in broken or a.job_id in torn else holds).append(a)
+    return holds, back
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
 
 MAX_BYTES = 4 * 2**20
 MAX_LABELS = 64
+MAX_GANG = 2_500  # one pass decides about a gang, and one transaction writes it
 MAX_TOTAL = 2**60  # of one resource, all tasks together: sums over a tenant stay inside 64 bits
 
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
@@ -334,6 +335,8 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
     for name, value in msgspec.structs.asdict(file.update).items():
         problems.number(f"update.{name}", value, 0, MAX_TASKS)
     problems.number("disruption_budget", file.disruption_budget, 0, MAX_TASKS)
+    if file.gang and file.tasks > MAX_GANG:
+        problems.add("gang", f"{file.tasks} tasks; at most {MAX_GANG} are placed together, split the job")
     if file.alloc_set:
         _check_inside(file, problems)
     role = Role(allocation=allocation, inside=bool(file.alloc_set), stored=limits.bands is None)

@@ -65,7 +65,10 @@ class Job(models.Model):
 
     class Meta:
         ordering = ["cell", "tenant", "name"]
-        indexes = [models.Index(fields=["cell", "state"], name="job_by_state")]
+        indexes = [
+            models.Index(fields=["cell"], name="job_gangs", condition=Q(gang=True)),
+            models.Index(fields=["cell", "state"], name="job_by_state"),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["cell", "tenant", "name"],

@@ -13,7 +13,9 @@ from quota.models import QuotaUse
 from quota.permissions import Role, system
 from quota.resources import CPU
 from scheduling import journal
+from scheduling.commit import commit
 from scheduling.core import events
+from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.services import jobs, machines, transitions, updates
@@ -228,6 +230,24 @@ def test_nothing_is_put_into_an_alloc_that_is_gone_or_elsewhere(cell, ann, machi
     put(web, shelf, other, 0)
     put(web, shelf, machine, 1, into=5)
     assert states(web) == ["pending"] * 3
+
+
+def test_a_plan_puts_tasks_into_allocs_that_are_still_there(cell, ann, machine, shelf) -> None:
+    web = world.submit(ann, cell, inside())
+    made = [
+        Assignment(web.id, i, machine.id, (21_000 + i,), alloc=task_id(shelf.id, alloc))
+        for i, alloc in enumerate((0, 1))
+    ]
+    plan = Plan(revision=journal.newest(cell.id), assignments=tuple(made))
+    with journal.write(cell.id, ME) as entry:
+        transitions.tasks_evict(entry, [Eviction(task_id(shelf.id, 0), 1, "other")])
+    outcome = commit(cell.id, plan, principal=ME)
+    assert (outcome.applied, outcome.refused) == ([made[1]], [made[0]])
+    assert Task.objects.get(job=web, state="running").alloc_id == task_id(shelf.id, 1)
+    (placed,) = [
+        e for e in told(cell, cell.revision) if isinstance(e, events.TaskPlaced) and e.job_id == web.id
+    ]
+    assert placed.alloc == task_id(shelf.id, 1)
 
 
 # -- killing, shrinking, growing

@@ -57,6 +57,45 @@ def test_a_plan_that_still_holds_is_applied_in_chunks(cell, machines, job) -> No
     assert running(job) == {0: "m1", 1: "m2", 2: "m1", 3: "m2"}
 
 
+@pytest.fixture
+def gang(cell, job):
+    Job.objects.filter(pk=job.pk).update(gang=True)
+    return job
+
+
+def test_a_gang_is_written_under_one_revision(cell, machines, gang) -> None:
+    other = rows.a_job(cell, rows.a_tenant(), "jbar", tasks=3)
+    first = [replace(put(other, i, machines[1]), ports=(22000 + i,)) for i in range(3)]
+    decided = plan(cell, first[0], *[put(gang, i, machines[i % 2]) for i in range(4)], *first[1:])
+    outcome = commit(cell.id, decided, principal=rows.ME, chunk=2)
+    assert len(outcome.applied) == 7
+    per_revision = [
+        [record.event.job_id for record in records if isinstance(record.event, events.TaskPlaced)]
+        for records in outcome.records.values()
+    ]
+    assert per_revision == [[other.id, *[gang.id] * 4], [other.id] * 2]
+
+
+def test_a_gang_of_which_a_part_holds_no_more_is_handed_back_whole(cell, machines, gang) -> None:
+    other = rows.a_job(cell, rows.a_tenant(), "jbar", tasks=2)
+    victim = rows.a_job(cell, rows.a_tenant(), "low", tasks=1, priority=50)
+    commit(cell.id, plan(cell, replace(put(victim, 0, machines[0]), ports=(23000,))), principal=rows.ME)
+    decided = plan(
+        cell,
+        put(gang, 0, machines[0], victims=((victim.id, 0),)),
+        *[put(gang, i, machines[0]) for i in (1, 2)],
+        put(gang, 3, machines[1]),
+        replace(put(other, 0, machines[0]), ports=(22000,)),
+    )
+    meanwhile = plan(cell, replace(put(other, 1, machines[1]), ports=(22001,)))
+    commit(cell.id, meanwhile, principal=rows.ME)
+    outcome = commit(cell.id, decided, principal=rows.ME)
+    assert [(a.job_id, a.index) for a in outcome.applied] == [(other.id, 0)]
+    assert len(outcome.refused) == 4
+    assert running(gang) == {}
+    assert running(victim) == {0: "m1"}
+
+
 def test_the_outcome_holds_what_the_journal_says(cell, machines, job) -> None:
     low = rows.a_job(cell, rows.a_tenant(), "low", priority=100)
     commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)

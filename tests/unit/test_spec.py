@@ -147,6 +147,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (hello(alloc_set="shelf", spread={"max_per_rack": 1}), "spread.max_per_rack", "into alloc set shelf"),
     (hello(alloc_set="shelf", task={"command": ["x"], "constraints": [PRESENT]}), "task.constraints", "go where"),
     (hello(disruption_budget=-1), "disruption_budget", "out of range"),
+    (hello(gang=True, tasks=2501), "gang", "at most 2500 are placed together"),
     (hello(gang=1), "gang", "expected `bool`"),
     (with_task(limit={"accelerators": "1500m"}), "task.limit.accelerators", "ask for 1 or 2, or for a share"),
     (hello(overrides={"1": {"limit": {"accelerators": 2.5}}}), "overrides.1.limit.accelerators", "2500m is more"),
