@@ -41,10 +41,10 @@ def store(
 ) -> int:
     """Bring the verdicts of the jobs that the plan leaves over up to date. Returns how many rows it wrote.
 
-    At most three statements, whatever the number of jobs. `now`: seconds on any clock; `most`: rows. A class may hold tasks of
-    thousands of jobs, of many tenants: each job hears of its own. Of classes not examined yet what was said before
-    stays. Other jobs of the cell, which another scheduler may be about, are left alone, unless nothing of theirs is
-    pending.
+    At most three statements, whatever the number of jobs. `now`: seconds on any clock; `most`: rows. A class may
+    hold tasks of thousands of jobs, of many tenants: each job hears of its own. Of classes not examined yet what was
+    said before stays. Other jobs of the cell, which another scheduler may be about, are left alone, unless nothing
+    of theirs is pending.
     """
     book = book if book is not None else Book()
     by_job: dict[int, list[tuple[Why, int]]] = {}

@@ -5,61 +5,74 @@ Pending: the last pass' verdicts. Running: its placement and score. Dead: its en
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from django.db.models import Count
 
-from scheduling import verdicts
+from quota.permissions import Action, Principal, may
+from quota.resources import as_mapping
+from scheduling import receipts, verdicts
 from scheduling.core import wording
 from scheduling.core.reasons import Why
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Event, Job, Task
+from scheduling.receipts import Placement, Preempted
 
 # "died <- evicted <- drain <- by whom" is three steps; more than this is a story for `events`.
 LONGEST_CHAIN = 8
+# How far back the newest placement and the newest preemption are looked for.
+_LATELY = 20
 _TELLING = ("task.placed", "task.evicted", "task.ended", "task.revived")
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`chain`: the event that explains it, then its causes. `score`: by scorer, of the last placement."""
+    """`chain`: the event that explains it, then its causes. `verdicts`: one a class, as `document` tells it."""
 
     state: str
     sentences: list[str]
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     verdict_revision: int | None = None
-    score: dict[str, float] | None = None
+    placement: Placement | None = None
+    preempted: Preempted | None = None
     chain: list[Event] = field(default_factory=list)
+
+    @property
+    def score(self) -> dict[str, float] | None:
+        """By part, of the placement the task has now."""
+        return self.placement.score if self.placement is not None else None
 
 
 def job_sentences(job: Job) -> list[str]:
     """In short, from the row and its verdict alone: no query."""
     if job.state == JobState.DEAD:
         return [f"Job {job.name} is over: {job.outcome}."]
-    living = job.tasks_total - job.tasks_dead
-    told = [f"{job.tasks_up} of {living} tasks are up."]
-    if job.open_updates:
-        update = job.open_updates[0]
-        told.append(
-            f"An update from version {update.from_version} to {update.to_version} is under way, "
-            f"with at most {update.max_down} tasks down."
-        )
+    told = _counts_told(job)
     if job.tasks_pending:
         whys = _whys(job)
-        told += [sentence(why, job) for why in whys]
+        told += [_tell(why, job).head for why in whys]
         if not whys:
             told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
-    starting = job.tasks_running - job.tasks_up
-    if starting:
-        told.append(f"{starting} tasks have a machine and are not up yet.")
-    return told
+    return told + _starting_told(job)
 
 
-def explain_job(job: Job) -> Explanation:
-    """Three queries."""
-    told = job_sentences(job)
+def explain_job(job: Job, principal: Principal) -> Explanation:
+    """Four queries."""
+    if job.state == JobState.DEAD:
+        told = job_sentences(job)
+        whys: list[Why] = []
+    else:
+        whys = _whys(job) if job.tasks_pending else []
+        told = _counts_told(job)
+    names = _nearest_hosts(whys)
+    told += _whys_told(whys, job, principal, names)
+    if job.tasks_pending and not whys:
+        told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
+    if job.state != JobState.DEAD:
+        told += _starting_told(job)
     ends = (
         Task.objects.filter(job=job, state=TaskState.DEAD.value)
         .order_by()
@@ -73,36 +86,130 @@ def explain_job(job: Job) -> Explanation:
     kinds = ("job.ended", "update.ended", "job.submitted")
     last = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, kind__in=kinds)
     chain = list(last.order_by("-revision", "-seq")[:1])
-    whys = _whys(job) if job.tasks_pending else []
-    return Explanation(job.state, told, msgspec.to_builtins(whys), _revision(job, whys), None, chain)
+    documents = [document(why, job, principal, names) for why in whys]
+    return Explanation(job.state, told, documents, _revision(job, whys), chain=chain)
 
 
-def explain_task(job: Job, task: Task) -> Explanation:
-    """A bounded number of queries, one a step of the chain."""
+def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
+    """A bounded number of queries: four, and one a step of the chain."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
-    newest = about.order_by("-revision", "-seq").first()
-    chain = _chain(newest) if newest else []
+    lately = list(about.order_by("-revision", "-seq")[:_LATELY])
+    chain = _chain(lately[0]) if lately else []
+    found = receipts.receipts(lately, sees=_sees(principal, job))
     whys: list[Why] = []
-    score = None
+    names: dict[int, str] = {}
+    placement: Placement | None = None
     name = f"Task {task.index} of job {job.name}"
     if task.state == TaskState.PENDING:
         whys = _whys(job)
-        told = [sentence(why, job) for why in whys] or [f"{name} waits for the next pass of the scheduler."]
+        names = _nearest_hosts(whys)
+        told = _whys_told(whys, job, principal, names)
+        told = told or [f"{name} waits for the next pass of the scheduler."]
     elif task.state == TaskState.RUNNING:
-        told, score = _running(name, task, newest)
+        placement = found.placement if lately and lately[0].kind == "task.placed" else None
+        told = [_running(name, task), *(placement_told(placement) if placement is not None else ())]
     else:
         told = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
+    if found.preempted is not None:
+        told.append(preempted_told(found.preempted))
     if ended := _exit_told(task):
         told.append(ended)
     told += [_step_told(event) for event in chain[1:]]
-    return Explanation(task.state, told, msgspec.to_builtins(whys), _revision(job, whys), score, chain)
+    documents = [document(why, job, principal, names) for why in whys]
+    return Explanation(task.state, told, documents, _revision(job, whys), placement, found.preempted, chain)
 
 
-def sentence(why: Why, job: Job) -> str:
+def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
+    """A verdict as REST tells it: this job's tasks, machines and resources by name, no tenant one may not see."""
+    extra = tuple(job.cell.extra_resources)
+    seen = redacted(why, _sees(principal, job))
+    result: dict[str, Any] = msgspec.to_builtins(seen)
+    result["tasks"] = sum(number for job_id, number in why.tasks if job_id == job.id)
+    if result["nearest"] is not None:
+        result["nearest"]["machine"] = hostnames.get(result["nearest"].pop("machine_id"))
+    if result["shapes"] is not None:
+        for shape in ("asked", "one_more", "fuller"):
+            if result["shapes"][shape] is not None:
+                result["shapes"][shape]["limit"] = as_mapping(result["shapes"][shape]["limit"], extra=extra)
+    told = _tell(seen, job, hostnames)
+    result["told"] = {
+        "summary": told.summary,
+        "reasons": list(told.reasons),
+        "cures": list(told.cures),
+        "notes": list(told.notes),
+    }
+    return result
+
+
+def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
+    """Without the names of tenants that the reader may not see: how many tasks they have ahead stays."""
+    ahead_of = tuple(
+        one if sees(one.tenant) else msgspec.structs.replace(one, tenant="") for one in why.ahead_of
+    )
+    return msgspec.structs.replace(why, ahead_of=ahead_of)
+
+
+def placement_told(placement: Placement) -> list[str]:
+    """Why this machine, whom it preempted, and what else was considered."""
+    told = []
+    if placement.score:
+        parts = ", ".join(f"{part} {value:.3g}" for part, value in sorted(placement.score.items()))
+        told.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
+    if placement.runners_up:
+        others = ", ".join(f"{machine} {score:.3g}" for machine, score in placement.runners_up)
+        told.append(f"With {placement.total:.3g} in all it came before {others}.")
+    if placement.victims:
+        number = len(placement.victims)
+        whom = ", ".join(str(party) for party in placement.victims[:5])
+        more = f", and {number - 5} more" if number > 5 else ""
+        told.append(f"It preempted {number} task{'' if number == 1 else 's'} there: {whom}{more}.")
+    return told
+
+
+def preempted_told(preempted: Preempted) -> str:
+    when = f"{preempted.time:%Y-%m-%d %H:%M:%S} UTC, revision {preempted.revision}"
+    by = f" by {preempted.by}" if preempted.by is not None else ""
+    return f"It was preempted on {preempted.machine}{by} ({when})."
+
+
+def _whys_told(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:
+    told = []
+    for why in whys:
+        words = _tell(redacted(why, _sees(principal, job)), job, names)
+        told += [words.head, *words.notes]
+    return told
+
+
+def _tell(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.Told:
     """One verdict for people, about this job's tasks of the class."""
-    own = tuple((job_id, number) for job_id, number in why.tasks if job_id == job.id)
-    narrowed = msgspec.structs.replace(why, tasks=own or why.tasks)
-    return wording.sentence(narrowed, extra=tuple(job.cell.extra_resources))
+    own = any(job_id == job.id for job_id, _ in why.tasks)
+    extra = tuple(job.cell.extra_resources)
+    return wording.tell(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)
+
+
+def _sees(principal: Principal, job: Job) -> Callable[[str], bool]:
+    return lambda tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=job.cell.name)
+
+
+def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
+    return receipts.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
+
+
+def _counts_told(job: Job) -> list[str]:
+    living = job.tasks_total - job.tasks_dead
+    told = [f"{job.tasks_up} of {living} tasks are up."]
+    if job.open_updates:
+        update = job.open_updates[0]
+        told.append(
+            f"An update from version {update.from_version} to {update.to_version} is under way, "
+            f"with at most {update.max_down} tasks down."
+        )
+    return told
+
+
+def _starting_told(job: Job) -> list[str]:
+    starting = job.tasks_running - job.tasks_up
+    return [f"{starting} tasks have a machine and are not up yet."] if starting else []
 
 
 def _whys(job: Job) -> list[Why]:
@@ -114,22 +221,11 @@ def _revision(job: Job, whys: list[Why]) -> int | None:
     return job.verdict.revision if whys else None
 
 
-def _running(name: str, task: Task, placed: Event | None) -> tuple[list[str], dict[str, float] | None]:
+def _running(name: str, task: Task) -> str:
     there = f"{name} has machine {task.machine.hostname if task.machine else '?'}"
-    told = [
-        f"{there} and is up."
-        if task.up
-        else f"{there} and is {task.phase}, health {task.health or 'unknown'}."
-    ]
-    if placed is None or placed.kind != "task.placed":
-        return told, None
-    score: dict[str, float] = placed.data.get("score") or {}
-    if score:
-        parts = ", ".join(f"{scorer} {value:.3g}" for scorer, value in sorted(score.items()))
-        told.append(f"It was placed there at revision {placed.revision} by its score: {parts}.")
-    if victims := placed.data.get("victims"):
-        told.append(f"It preempted {len(victims)} tasks of lower priority.")
-    return told, score
+    if task.up:
+        return f"{there} and is up."
+    return f"{there} and is {task.phase}, health {task.health or 'unknown'}."
 
 
 def _exit_told(task: Task) -> str:

@@ -15,6 +15,7 @@ from quota.rehearsal import DRY_RUN, dry_run
 from scheduling import selectors, spec, why
 from scheduling.api.base import PAGING, BodyParser, CellView, page_schema, valid
 from scheduling.api.cells import event_names, events_page
+from scheduling.api.explanations import WhySerializer
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.api.serializers import (
     BulkSerializer,
@@ -26,7 +27,6 @@ from scheduling.api.serializers import (
     KillSerializer,
     UpdateDetailSerializer,
     VersionSerializer,
-    WhySerializer,
     change_document,
     problem_document,
 )
@@ -255,7 +255,9 @@ class WhyView(CellView):
         if index and not (index.isdecimal() and len(index) <= 9):
             raise Refused("invalid", f"index: {index[:50]!r} is no task", fields={"index": "a whole number"})
         told = (
-            why.explain_task(found, selectors.task_at(found, int(index))) if index else why.explain_job(found)
+            why.explain_task(found, selectors.task_at(found, int(index)), self.principal())
+            if index
+            else why.explain_job(found, self.principal())
         )
         return Response(WhySerializer(told, context=event_names(told.chain)).data)
 

@@ -347,21 +347,6 @@ class LogSerializer(serializers.Serializer):
     text = serializers.CharField(allow_blank=True)
 
 
-class WhySerializer(serializers.Serializer):
-    """Why a job, or one of its tasks, is where it is. `chain`: the event and its causes, newest first."""
-
-    state = serializers.CharField()
-    sentences = serializers.ListField(child=serializers.CharField())
-    verdicts = serializers.ListField(
-        child=serializers.DictField(), help_text="Of the last pass, on tasks that are pending."
-    )
-    verdict_revision = serializers.IntegerField(allow_null=True)
-    score = serializers.DictField(
-        child=serializers.FloatField(), allow_null=True, help_text="By scorer, of the task's last placement."
-    )
-    chain = EventSerializer(many=True)
-
-
 def problem_document(refused: Refused) -> dict[str, Any]:
     return {
         "type": f"urn:borg:{refused.code}",

@@ -46,10 +46,15 @@ class Told:
     notes: tuple[str, ...] = ()
 
     @property
+    def head(self) -> str:
+        """What is the matter and what would help, as one paragraph."""
+        first = f"{self.summary}: {'; '.join(self.reasons)}." if self.reasons else self.summary
+        return " ".join((first, *self.cures))
+
+    @property
     def text(self) -> str:
-        """All of it as one paragraph."""
-        head = f"{self.summary}: {'; '.join(self.reasons)}." if self.reasons else self.summary
-        return " ".join((head, *self.cures, *self.notes))
+        """All of it."""
+        return " ".join((self.head, *self.notes))
 
 
 def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:

@@ -1,0 +1,139 @@
+"""What the journal keeps of a task's placements: score, runners-up, whom it preempted, and who preempted it (§3.2).
+
+Receipts are read from events, which are never changed. Of other tenants' jobs only the priority is told.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduling.models import Event, Job, Machine
+
+PREEMPTION = "preemption"
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A task that took another's place, or lost its own. `job`: tenant/name; None of those one may not see."""
+
+    job: str | None
+    index: int | None
+    priority: int | None
+    band: str
+
+    def __str__(self) -> str:
+        if self.job is None:
+            return (
+                f"a task of priority {self.priority} ({self.band})"
+                if self.band
+                else "a task that is forgotten"
+            )
+        return f"{self.job}/{self.index} (priority {self.priority}, {self.band})"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Why this machine: the score by part, the best of those not taken, and whom it preempted there."""
+
+    machine: str
+    revision: int
+    time: dt.datetime
+    incarnation: int
+    score: dict[str, float] = field(default_factory=dict)
+    runners_up: tuple[tuple[str, float], ...] = ()
+    victims: tuple[Party, ...] = ()
+
+    @property
+    def total(self) -> float:
+        return round(sum(self.score.values()), 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """It lost its machine to a more urgent task."""
+
+    machine: str
+    revision: int
+    time: dt.datetime
+    by: Party | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """Of the newest placement and the newest preemption of a task among the events given."""
+
+    placement: Placement | None = None
+    preempted: Preempted | None = None
+
+
+def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipts:
+    """`events` of one task, newest first; `sees`: whether the reader may see jobs of that tenant. Two queries."""
+    placed = next((event for event in events if event.kind == "task.placed"), None)
+    lost = next(
+        (event for event in events if event.kind == "task.evicted" and event.data.get("cause") == PREEMPTION),
+        None,
+    )
+    told = [event for event in (placed, lost) if event is not None]
+    machines = {event.machine_id for event in told if event.machine_id}
+    pairs: list[tuple[int, int]] = []
+    if placed is not None:
+        machines |= {machine for machine, _ in placed.data.get("runners_up") or ()}
+        pairs += [tuple(pair) for pair in placed.data.get("victims") or ()]
+    if lost is not None and lost.data.get("preemptor"):
+        pairs.append(tuple(lost.data["preemptor"]))
+    names = hostnames(machines)
+    parties = _parties({job for job, _ in pairs}, sees)
+    return Receipts(
+        _placement(placed, names, parties) if placed is not None else None,
+        _preempted(lost, names, parties) if lost is not None else None,
+    )
+
+
+def hostnames(machines: Iterable[int]) -> dict[int, str]:
+    """By machine id; every reader of a cell may know them. One query, none for no machine."""
+    ids = set(machines)
+    return dict(Machine.objects.filter(pk__in=ids).values_list("id", "hostname")) if ids else {}
+
+
+def _parties(jobs: set[int], sees: Callable[[str], bool]) -> dict[int, tuple[str | None, int, str]]:
+    if not jobs:
+        return {}
+    rows = Job.objects.filter(pk__in=jobs).values_list("id", "tenant__name", "name", "priority", "band")
+    return {
+        job: (f"{tenant}/{name}" if sees(tenant) else None, priority, band)
+        for job, tenant, name, priority, band in rows
+    }
+
+
+def _party(pair: Sequence[int], parties: dict[int, tuple[str | None, int, str]]) -> Party:
+    job, priority, band = parties.get(pair[0], (None, None, ""))
+    return Party(job, pair[1] if job is not None else None, priority, band)
+
+
+def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> Placement:
+    data = event.data
+    return Placement(
+        machine=names.get(event.machine_id or 0, f"machine {event.machine_id}"),
+        revision=event.revision,
+        time=event.time,
+        incarnation=data["incarnation"],
+        score=data.get("score") or {},
+        runners_up=tuple(
+            (names.get(machine, f"machine {machine}"), score)
+            for machine, score in data.get("runners_up") or ()
+        ),
+        victims=tuple(_party(pair, parties) for pair in data.get("victims") or ()),
+    )
+
+
+def _preempted(event: Event, names: dict[int, str], parties: dict[int, Any]) -> Preempted:
+    preemptor = event.data.get("preemptor")
+    return Preempted(
+        machine=names.get(event.machine_id or 0, f"machine {event.machine_id}"),
+        revision=event.revision,
+        time=event.time,
+        by=_party(preemptor, parties) if preemptor else None,
+    )
