@@ -13,6 +13,7 @@ from django.db import connection, transaction
 
 from scheduling.core.plan import Plan
 from scheduling.core.reasons import Why
+from scheduling.core.waiting import of_job
 
 # What moves all the time – who is ahead, the expected start – is written anew after so long.
 FRESH_S = 5.0
@@ -82,12 +83,7 @@ def store(
             cursor.execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [over])
         if due:
             texts = [
-                msgspec.json.encode(
-                    [
-                        msgspec.structs.replace(why, tasks=((job_id, number),))
-                        for why, number in by_job[job_id]
-                    ]
-                ).decode()
+                msgspec.json.encode([of_job(why, job_id) for why, _ in by_job[job_id]]).decode()
                 for _, job_id, _ in due
             ]
             cursor.execute(

@@ -124,6 +124,7 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
     extra = tuple(job.cell.extra_resources)
     seen = redacted(why, _sees(principal, job))
     result: dict[str, Any] = msgspec.to_builtins(seen)
+    del result["places"]
     result["tasks"] = sum(number for job_id, number in why.tasks if job_id == job.id)
     if result["nearest"] is not None:
         result["nearest"]["machine"] = hostnames.get(result["nearest"].pop("machine_id"))

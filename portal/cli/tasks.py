@@ -54,7 +54,7 @@ def tasks(
 
 @app.command()
 def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
-    """Why a job, or one of its tasks, is where it is."""
+    """Why a job, or one of its tasks, is where it is: what it waits for and until when, or why this machine."""
     ours = context.of(ctx)
     named, index = context.split_index(name)
     answer = ours.client.get(f"{ours.job(named).path}why/", index=index)
@@ -62,6 +62,20 @@ def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]
         return output.as_json(answer)
     for sentence in answer["sentences"]:
         output.say(sentence)
+    placement = answer["placement"]
+    if placement and placement["score"]:
+        scores = sorted(placement["score"].items(), key=lambda part: -abs(part[1]))
+        output.table(
+            ("PART OF ITS SCORE", placement["machine"]),
+            [*((part, f"{value:.3f}") for part, value in scores), ("in all", f"{placement['total']:.3f}")],
+            empty="",
+        )
+    if placement and placement["runners_up"]:
+        output.table(
+            ("RUNNER-UP", "SCORE IN ALL"),
+            [(other["machine"], f"{other['score']:.3f}") for other in placement["runners_up"]],
+            empty="",
+        )
     return None
 
 

@@ -68,7 +68,7 @@ def status_context(row: Job) -> dict[str, Any]:
     return {
         "job": row,
         "progress": reads.update_progress(row),
-        "whys": explain(row.id, verdicts.read(verdict.whys)) if verdict else [],
+        "whys": explain(row, verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
         "events": events_of(row),
     }

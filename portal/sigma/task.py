@@ -9,7 +9,10 @@ from portal.sigma import sentences
 from portal.sigma.page import page
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of, incarnations_of
+from portal.sigma.why import explain, receipts_for
 from quota.permissions import Action, Principal, may
+from scheduling import verdicts
+from scheduling.core.states import TaskState
 from scheduling.models import Departure
 from scheduling.selectors import alloc_names, port_names, task_at
 
@@ -21,13 +24,20 @@ def task(
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     row = task_at(job, index)
     names = port_names(job, [row]).get(row.spec_version) or []
+    history = incarnations_of(row)
+    told = receipts_for(principal, job, [one.event for one in history])
+    verdict = reads.verdict_of(job) if row.state == TaskState.PENDING else None
     context = {
         "job": job,
         "task": row,
+        "placement": told.placement if row.state == TaskState.RUNNING else None,
+        "preempted": told.preempted,
+        "whys": explain(job, verdicts.read(verdict.whys)) if verdict else [],
+        "verdict": verdict,
         "ports": list(zip(names, row.ports, strict=False)),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),
         "exit": sentences.exit_of(row.exit),
-        "history": incarnations_of(row),
+        "history": history,
         "events": events_of(job, index=index, limit=50),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
         "logs": f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/",

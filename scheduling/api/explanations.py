@@ -101,7 +101,9 @@ class ExpectedSerializer(serializers.Serializer):
     high_s = serializers.FloatField(allow_null=True)
     ends = serializers.IntegerField(help_text="Tasks seen to end on machines that could hold it.")
     window_s = serializers.FloatField()
-    ahead = serializers.IntegerField(help_text="Tasks of its size that compete for the same machines.")
+    room = serializers.FloatField(help_text="How many tasks of the class those made room for.")
+    least = serializers.FloatField(help_text="Tasks of its size that are tried before it, at least.")
+    ahead = serializers.FloatField(help_text="And at most: of those that compete for the same machines.")
 
 
 class ShapeSerializer(serializers.Serializer):

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from scheduling.core.changes import smallest_changes
 from scheduling.core.classes import Sorting
@@ -25,16 +24,13 @@ from scheduling.core.conforming import Platforms, conforming, platforms_of
 from scheduling.core.forecast import Ends, expected_start, openings
 from scheduling.core.judgement import Judgement, judgement, leading
 from scheduling.core.layout import Bools, Counts, Ints, Ints32, Levels, Machines
-from scheduling.core.reasons import Ahead, Basis, Expected, ReasonCode, Why
-from scheduling.core.requirement import Requirement, split_task_id
+from scheduling.core.reasons import Basis, Expected, ReasonCode, Why
+from scheduling.core.requirement import split_task_id
 from scheduling.core.state import CellState
+from scheduling.core.waiting import AheadOf, Key, Waiting, left_over
 
-# How many of the tenants that are ahead are named.
-TENANTS_NAMED = 3
 # Capacities of machines hardly ever change: kinds are counted anew after this, or when a machine joins or leaves.
 PLATFORMS_KEPT_S = 30.0
-# A class, whatever the pass: requirement, by limit, ceiling, the job it belongs to alone, machines it avoids.
-Key = tuple[Requirement, bool, int, int, tuple[int, ...]]
 
 
 class Budget(NamedTuple):
@@ -51,6 +47,7 @@ class Budget(NamedTuple):
 class _Known:
     why: Why
     at: float
+    ahead: AheadOf
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +75,7 @@ class Explainer:
 
         `answer` by position of the queue: the machine's slot, -1 where none was found. `now`: seconds.
         """
-        waiting, keys = _left_over(state, sorting, answer)
+        waiting, keys = left_over(state, sorting, answer)
         self._hopeless = {
             group
             for group, key in zip(waiting.groups, keys, strict=True)
@@ -92,13 +89,14 @@ class Explainer:
                 levels.left[sorting.groups.level[group]], levels.left[sorting.groups.direct[group]],
             )  # fmt: skip
             why = self._examine(judged, sorting, waiting, position, now, crashed_pair_s)
-            self._known[keys[position]] = _Known(why, now)
+            self._known[keys[position]] = _Known(why, now, waiting.ahead(position, sorting))
         result = []
         for position, key in enumerate(keys):
             known = self._known.get(key)
             why = Why(tasks=(), machines=len(state.machines)) if known is None else known.why
+            tasks, places = waiting.places(position, {} if known is None else known.ahead)
             result.append(
-                msgspec.structs.replace(why, tasks=waiting.tasks(position), ahead=waiting.first[position])
+                msgspec.structs.replace(why, tasks=tasks, places=places, ahead=waiting.first[position])
             )
         self.behind = sum(key not in self._known for key in keys)
         self._known = {key: self._known[key] for key in keys if key in self._known}
@@ -114,14 +112,14 @@ class Explainer:
         return sorted(due, key=lambda position: (at[position], position))[: self.budget.classes]
 
     def _examine(
-        self, judged: Judgement, sorting: Sorting, waiting: _Waiting, position: int, now: float, crashed_pair_s: float
+        self, judged: Judgement, sorting: Sorting, waiting: Waiting, position: int, now: float, crashed_pair_s: float
     ) -> Why:  # fmt: skip
         state, group = judged.state, waiting.groups[position]
         by_limit = bool(sorting.groups.by_limit[group])
         ruled_out = judged.ruled_out()
         code = leading(ruled_out)
         never = not judged.able.any()
-        tenants, ahead_of = waiting.ahead(position, sorting)
+        tenants, ahead_of = waiting.ahead_at(waiting.first[position], sorting)
         return Why(
             tasks=(),
             machines=len(state.machines),
@@ -155,7 +153,7 @@ class Explainer:
         return self._platforms.capacity, number
 
     def _expected(
-        self, judged: Judgement, sorting: Sorting, waiting: _Waiting, position: int, code: str, never: bool,
+        self, judged: Judgement, sorting: Sorting, waiting: Waiting, position: int, code: str, never: bool,
         now: float, crashed_pair_s: float
     ) -> Expected:  # fmt: skip
         state, groups, group = judged.state, sorting.groups, waiting.groups[position]
@@ -182,7 +180,7 @@ class Explainer:
         )  # fmt: skip
 
     def _competing(
-        self, sorting: Sorting, waiting: _Waiting, position: int, able: Bools, r: int
+        self, sorting: Sorting, waiting: Waiting, position: int, able: Bools, r: int
     ) -> tuple[float, float]:
         """Tasks ahead that can use the same machines, counted in tasks of this class: at least, at most.
 
@@ -200,78 +198,13 @@ class Explainer:
         return float(size[smaller].sum()), float(size.sum())
 
 
-class _Waiting(NamedTuple):
-    """What the pass left over. `groups`, one for each class, in the order of the queue; `first`: how many tasks are
-    tried before each.
-    """
-
-    groups: list[int]
-    first: list[int]
-    of: Ints32  # group by position among those left over
-    job: Ints32  # the pass' number of the job, likewise
-    pairs: dict[int, list[tuple[int, int]]]  # group -> (job id, number of its tasks)
-
-    def tasks(self, position: int) -> tuple[tuple[int, int], ...]:
-        return tuple(sorted(self.pairs[self.groups[position]]))
-
-    def before(self, position: int, groups: int) -> NDArray[np.intp]:
-        """[G]: how many tasks of each group are tried before."""
-        return np.bincount(self.of[: self.first[position]], minlength=groups)
-
-    def ahead(self, position: int, sorting: Sorting) -> tuple[int, tuple[Ahead, ...]]:
-        """How many tenants have tasks ahead, and those with most."""
-        number = np.bincount(self.job[: self.first[position]], minlength=len(sorting.jobs))
-        by_tenant: dict[str, list[int]] = {}
-        for local in np.flatnonzero(number).tolist():
-            sums = by_tenant.setdefault(sorting.jobs[local].tenant, [0, 0])
-            sums[0] += 1
-            sums[1] += int(number[local])
-        most = sorted(by_tenant.items(), key=lambda item: (-item[1][1], item[0]))[:TENANTS_NAMED]
-        return len(by_tenant), tuple(Ahead(tenant, jobs, tasks) for tenant, (jobs, tasks) in most)
-
-
-def _left_over(state: CellState, sorting: Sorting, answer: Ints32) -> tuple[_Waiting, list[Key]]:
-    """Groups that differ for the pass alone are one class: where it puts each task into a group of its own."""
-    left_over = np.flatnonzero(answer == -1)
-    of, job = sorting.of_task[left_over], sorting.job[left_over]
-    classes: dict[Key, int] = {}
-    same = np.arange(len(sorting.requirements), dtype=np.int32)
-    groups, first = np.unique(of, return_index=True)
-    begins = []
-    for position in np.argsort(first).tolist():
-        group = int(groups[position])
-        same[group] = classes.setdefault(_key(state, sorting, group), group)
-        if same[group] == group:
-            begins.append(int(first[position]))
-    of = same[of]
-    pairs: dict[int, list[tuple[int, int]]] = {}
-    pair, number = np.unique(of.astype(np.int64) << 32 | job, return_counts=True)
-    columns = ((pair >> 32).tolist(), (pair & 0xFFFFFFFF).tolist(), number.tolist())
-    for group, local, count in zip(*columns, strict=True):
-        pairs.setdefault(group, []).append((sorting.jobs[local].id, count))
-    return _Waiting(list(classes.values()), begins, of, job, pairs), list(classes)
-
-
-def _key(state: CellState, sorting: Sorting, group: int) -> Key:
-    groups = sorting.groups
-    job = int(groups.job[group])
-    avoided = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
-    return (
-        sorting.requirements[group],
-        bool(groups.by_limit[group]),
-        int(groups.ceiling[group]),
-        sorting.jobs[job].id if job >= 0 else 0,
-        tuple(state.machines.id[avoided].tolist()),
-    )
-
-
 def _back_off(
-    state: CellState, sorting: Sorting, group: int, waiting: _Waiting, position: int, now: float, crashed_pair_s: float
+    state: CellState, sorting: Sorting, group: int, waiting: Waiting, position: int, now: float, crashed_pair_s: float
 ) -> float:  # fmt: skip
     """Seconds until the first of the machines that it crashed on is tried again."""
     groups = sorting.groups
     avoided = set(state.machines.id[groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]].tolist())
-    jobs = {job for job, _ in waiting.tasks(position)}
+    jobs = {pair.job_id for pair in waiting.pairs[waiting.groups[position]]}
     crashes = [
         when
         for task, pairs in state.crashed.items()

@@ -105,15 +105,16 @@ def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float
     fewest, most = (max(1.0, (1.0 + tasks) / each) for tasks in ahead)
     low = seconds * _gamma(fewest, -_Z) / _gamma(ends + 1.0, _Z)
     high = seconds * _gamma(most, _Z) / _gamma(float(ends), -_Z)
-    if not math.isfinite(high) or high > FARTHEST_S:
-        return Expected(Basis.NO_HISTORY, ends=ends, window_s=round(seconds, 1), ahead=round(ahead[1]))
+    promised = high <= FARTHEST_S
     return Expected(
-        Basis.ENDS,
-        round(low, 1),
-        round(high, 1),
+        Basis.ENDS if promised else Basis.NO_HISTORY,
+        round(low, 1) if promised else None,
+        round(high, 1) if promised else None,
         ends=ends,
         window_s=round(seconds, 1),
-        ahead=round(ahead[1]),
+        room=round(room, 3),
+        least=round(ahead[0], 1),
+        ahead=round(ahead[1], 1),
     )
 
 

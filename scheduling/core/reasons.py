@@ -97,6 +97,18 @@ class Ahead(msgspec.Struct, frozen=True):
     tasks: int
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where a job's first pending task of the class stands: `ahead` of it, `own` of them of the same class.
+
+    `ahead_of`: the tenants with most of those, of `tenants` in all; not told of jobs far down a class.
+    """
+
+    ahead: int
+    own: int
+    tenants: int = 0
+    ahead_of: tuple[Ahead, ...] = ()
+
+
 class Preemption(msgspec.Struct, frozen=True):
     """Whom evicting helps has been counted as leaving already; these are the machines where it isn't enough.
 
@@ -117,7 +129,8 @@ class Reclamation(msgspec.Struct, frozen=True):
 class Expected(msgspec.Struct, frozen=True):
     """When the next task of the class is likely to start, seconds from the verdict; None: no promise.
 
-    `ends`: tasks seen to end within `window_s` on machines that could hold it; `ahead`: tasks that compete.
+    `ends`: tasks seen to end within `window_s` on machines that could hold it, which made `room` for so many of
+    the class; `least`, `ahead`: tasks of its size that compete and are tried before it, at least and at most.
     """
 
     basis: Basis
@@ -125,7 +138,9 @@ class Expected(msgspec.Struct, frozen=True):
     high_s: float | None = None
     ends: int = 0
     window_s: float = 0.0
-    ahead: int = 0
+    room: float = 0.0
+    least: float = 0.0
+    ahead: float = 0.0
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -160,7 +175,8 @@ class Why(msgspec.Struct, frozen=True):
     """The one answer that REST, CLI and portal show. `tasks`: (job id, number of pending tasks) of the class.
 
     `code`: the leading reason, empty while the class has not been examined. `revision`: of the state it is
-    from; a class is examined anew every second or so, not in each pass.
+    from; a class is examined anew every second or so, not in each pass. `places`, as `tasks`: where each job stands;
+    what is said of the queue and the start is about the first of them (`waiting.of_job` tells it of another).
     """
 
     tasks: tuple[tuple[int, int], ...]
@@ -174,6 +190,7 @@ class Why(msgspec.Struct, frozen=True):
     nearest: Nearest | None = None
     ahead_of: tuple[Ahead, ...] = ()  # the tenants with most of them
     ahead_tenants: int = 0  # how many tenants in all
+    places: tuple[Place, ...] = ()
     preemption: Preemption = Preemption()
     reclamation: Reclamation = Reclamation()
     expected: Expected | None = None

@@ -235,9 +235,9 @@ class _Teller:
             return _("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
         span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
         told = (
-            _("The next one is likely to start in %(high)s") % span
+            _("Its next task is likely to start in %(high)s") % span
             if span["low"] == span["high"]
-            else _("The next one is likely to start in %(low)s to %(high)s") % span
+            else _("Its next task is likely to start in %(low)s to %(high)s") % span
         )
         ended = ngettext(
             "%(ends)d task ended in the last %(window)s on machines that could hold it",

@@ -112,10 +112,12 @@ def test_the_verdict_on_pending_tasks_comes_though_it_is_no_event(portal, world)
         socket.recv(timeout=WAIT_S)
         PendingVerdict.objects.create(
             job=world.job, revision=now, at=timezone.now(),
-            whys=[{"tasks": [[world.job.id, 2]], "machines": 4}],
+            whys=[{"tasks": [[world.job.id, 2]], "machines": 4, "ruled_out": [
+                {"code": "machine-state", "subject": "", "machines": 4},
+            ]}],
         )  # fmt: skip
         news = until(socket, lambda message: "job-status" in message.get("parts", {}))
-        assert "none of 4 machines" in news["parts"]["job-status"]
+        assert "4 machines not up" in news["parts"]["job-status"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from scheduling import verdicts
 from scheduling.core.explain import Budget, Explainer
 from scheduling.core.plan import Plan
-from scheduling.core.reasons import Expected, Why
+from scheduling.core.reasons import Expected, Place, Why
 from scheduling.models import PendingVerdict
 from tests.integration import rows
 from tests.integration.simulated_cell import SimulatedCell
@@ -60,7 +60,8 @@ def test_what_moves_all_the_time_is_written_now_and_then(cell) -> None:
     (why,) = plan.unplaced
     start = msgspec.structs.replace(why.expected or Expected(basis="ends"), ends=5)
     moved = Plan(
-        revision=plan.revision + 1, unplaced=(msgspec.structs.replace(why, ahead=9, expected=start),)
+        revision=plan.revision + 1,
+        unplaced=(msgspec.structs.replace(why, places=(Place(9, 0),), expected=start),),
     )
     assert verdicts.store(cell.cell.id, moved, book=book, now=1.0) == 0
     assert verdicts.store(cell.cell.id, moved, book=book, now=verdicts.FRESH_S) == 1

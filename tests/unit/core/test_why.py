@@ -14,6 +14,7 @@ from scheduling.core.explain import Budget, Explainer
 from scheduling.core.forecast import Ends, expected_start
 from scheduling.core.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
 from scheduling.core.requirement import Constraint, Relation
+from scheduling.core.waiting import of_job
 from scheduling.core.wording import sentence, tell
 from tests.builders import GIB, World, must, needs, vector
 
@@ -78,6 +79,42 @@ def test_those_ahead_are_counted_by_tenant() -> None:
     why = world.plan().unplaced[-1]
     assert (why.ahead, why.ahead_tenants) == (8, 2)
     assert why.ahead_of == (Ahead("t02", 1, 5), Ahead("t01", 1, 3))
+
+
+def test_each_job_of_a_class_hears_of_its_own_place() -> None:
+    world = World().machine("m1", cpu=500)
+    for number, tasks in enumerate((2, 3, 1)):
+        world.job(f"j{number}", tasks=tasks, priority=300 - number, tenant=number)
+    (why,) = world.plan().unplaced
+    assert (why.ahead, why.ahead_of) == (0, ())
+    told = [of_job(why, world.jobs[f"j{number}"].job_id) for number in range(3)]
+    assert [(own.tasks[0][1], own.ahead, own.ahead_tenants) for own in told] == [
+        (2, 0, 0),
+        (3, 2, 1),
+        (1, 5, 2),
+    ]
+    assert told[2].ahead_of == (Ahead("t01", 1, 3), Ahead("t00", 1, 2))
+    assert of_job(why, 99) is why
+
+
+def test_the_start_of_a_job_counts_those_of_its_class_that_come_before() -> None:
+    world = World().machine("m1", cpu=4000).job("x", cpu=4000).place("x", 0, on="m1")
+    seen = Ends(world.state.axis)
+    row = world.jobs["x"]
+    ended = events.TaskEnded(
+        job_id=row.job_id, index=0, machine_id=world.id_of("m1"), incarnation=1, how="finished"
+    )
+    for second in range(10):
+        seen.observe(world.state, ended, 1000.0 + second)
+    world.job("first", cpu=4000, tasks=5, priority=300).job("second", cpu=4000, priority=200)
+    why = verdict(world, explainer=Explainer(seen=seen), now=1010.0)
+    first, second = (of_job(why, world.jobs[name].job_id).expected for name in ("first", "second"))
+    assert first == why.expected
+    assert first is not None
+    assert second is not None
+    assert (second.least, second.ahead) == (5, 5)
+    assert (second.low_s or 0.0) > (first.low_s or 0.0)
+    assert (second.high_s or 0.0) > 3 * (first.high_s or 0.0)
 
 
 def test_preemption_is_said_to_be_of_no_help_where_it_is_not() -> None:
