@@ -109,6 +109,5 @@ def read(whys: object) -> list[Why]:
 def _hashes(why: Why) -> tuple[int, int]:
     """Of the reasons alone, and of all that is said; the revision it was said at is in neither."""
     said = msgspec.structs.replace(why, tasks=(), revision=0)
-    return hash(msgspec.structs.replace(said, ahead=0, ahead_of=(), ahead_tenants=0, expected=None)), hash(
-        said
-    )
+    lasting = msgspec.structs.replace(said, ahead=0, ahead_of=(), ahead_tenants=0, places=(), expected=None)
+    return hash(lasting), hash(said)
