@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +27,17 @@ def json_text(encoded: bytes) -> str:
     """JSON as an encoder wrote it, its control characters escaped: only backslashes need one of their own."""
     plain = encoded.decode()
     return plain.replace("\\", "\\\\") if "\\" in plain else plain
+
+
+def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[Sequence[Any]]) -> None:
+    """Insert rows given as values in the order of `attributes`; other columns get their defaults in the schema."""
+    meta = model._meta
+    columns = {field.attname: field.column for field in meta.concrete_fields}
+    lines(
+        meta.db_table,
+        ", ".join(connection.ops.quote_name(columns[name]) for name in attributes),
+        ["\t".join([_value(value) for value in row]) + "\n" for row in many],
+    )
 
 
 def lines(table: str, columns: str, many: Iterable[str]) -> None:
@@ -60,35 +72,23 @@ def rows(model: type[_Row], instances: Sequence[_Row]) -> None:
             for instance, (identity,) in zip(without, cursor.fetchall(), strict=True):
                 instance.pk = identity
     names = [field.attname for field in meta.concrete_fields]
-    lines(
-        meta.db_table,
-        ", ".join(connection.ops.quote_name(field.column) for field in meta.concrete_fields),
-        ["\t".join([_value(getattr(row, name)) for name in names]) + "\n" for row in instances],
-    )
+    values(model, names, map(attrgetter(*names), instances))
     for instance in instances:
         instance._state.adding, instance._state.db = False, connection.alias
 
 
 def _value(value: Any) -> str:
-    if value is None:
-        return NULL
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return text("{" + ",".join([_item(item) for item in value]) + "}")
-    if isinstance(value, Mapping):
-        return json_text(msgspec.json.encode(value))
-    if isinstance(value, msgspec.Raw):
-        return json_text(bytes(value))
-    if isinstance(value, dt.datetime):
-        return value.isoformat()
-    if isinstance(value, uuid.UUID):
-        return value.hex
-    raise TypeError(f"no text for COPY of a {type(value).__name__}")
+    as_text = _TEXTS.get(type(value))
+    if as_text is None:
+        for kind, as_text in _TEXTS.items():
+            if isinstance(value, kind):
+                return as_text(value)
+        raise TypeError(f"no text for COPY of a {type(value).__name__}")
+    return as_text(value)
+
+
+def _array(items: Sequence[int | str]) -> str:
+    return text("{" + ",".join([_item(item) for item in items]) + "}")
 
 
 def _item(value: int | str) -> str:
@@ -97,3 +97,18 @@ def _item(value: int | str) -> str:
     if value and value.upper() != "NULL" and not _NO_ITEM.intersection(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _: NULL,
+    str: text,
+    bool: lambda value: "t" if value else "f",  # before int, of which it is a kind
+    int: str,
+    float: str,
+    list: _array,
+    tuple: _array,
+    dict: lambda value: json_text(msgspec.json.encode(value)),
+    msgspec.Raw: lambda value: json_text(bytes(value)),
+    dt.datetime: dt.datetime.isoformat,
+    uuid.UUID: lambda value: value.hex,
+}

@@ -140,6 +140,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
         """Tasks `first` to `last` (default: all) by equal requirement, adjacent ranges joined."""
         last = self.tasks - 1 if last is None else last
+        if not self.overrides and (first, last) == (0, self.tasks - 1):
+            return (Group(self.requirement_of(self.base), ((first, last),)),)
         ranges: dict[Requirement, list[tuple[int, int]]] = {}
         for low, high, task in self.segments():
             low, high = max(low, first), min(high, last)
@@ -154,10 +156,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
 
     def total(self) -> Vector:
         """What all tasks together ask for."""
-        result: Vector = (0,) * len(self.base.limit)
-        for group in self.groups():
-            result = add(result, scale(group.requirement.limit, group.size))
-        return result
+        return self._total
 
     def charged(self) -> Vector:
         """What of it costs quota: nothing inside an alloc set, which has paid for the envelope (§2.4)."""
@@ -198,6 +197,15 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     def digest(self) -> str:
         """Equal for equal specs, whatever the order or spelling of the file. SHA-256, hexadecimal."""
         return hashlib.sha256(self.canonical).hexdigest()
+
+    @cached_property
+    def _total(self) -> Vector:
+        if not self.overrides:
+            return scale(self.base.limit, self.tasks)
+        result: Vector = (0,) * len(self.base.limit)
+        for first, last, task in self.segments():
+            result = add(result, scale(task.limit, last - first + 1))
+        return result
 
     @cached_property
     def canonical(self) -> bytes:

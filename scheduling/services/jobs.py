@@ -29,6 +29,8 @@ from scheduling.services import allocs, counters, transitions, updates
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
+# Jobs of one transaction at most, however few tasks they have.
+JOBS_AT_ONCE = 1_000
 MAX_DNS_NAME = 253  # characters without the final dot (RFC 1035 §2.3.4)
 
 
@@ -129,8 +131,8 @@ def jobs_submit_bulk(
 ) -> list[Submission]:
     """Many new jobs; a verdict for each, in order, and what is refused hinders no other.
 
-    Locks: the cell's row, then the tenants' uses of quota, for one chunk of about 5,000 tasks at a time.
-    Raises `Refused` when there are too many for one request.
+    Locks: the cell's row, then the tenants' uses of quota, for one chunk of about 5,000 tasks, 1,000 jobs at most,
+    at a time. Raises `Refused` when there are too many for one request.
     """
     if len(files) > settings.BORG_MAX_BULK_JOBS:
         raise Refused(
@@ -140,6 +142,19 @@ def jobs_submit_bulk(
             status=413,
         )
     limits = spec_limits(cell)
+    # The master places the first of them while the next are read; a dry run is one transaction that is taken back.
+    step = max(1, len(files)) if dry_run else JOBS_AT_ONCE
+    parts = [files[first : first + step] for first in range(0, len(files), step)]
+    return [
+        verdict
+        for part in parts
+        for verdict in _submit_part(principal, cell, part, limits, tenant=tenant, dry_run=dry_run)
+    ]
+
+
+def _submit_part(
+    principal: Principal, cell: Cell, files: Sequence[Any], limits: spec.Limits, *, tenant: str, dry_run: bool
+) -> list[Submission]:
     read: list[spec.JobSpec | Submission] = []
     for file in files:
         try:
@@ -246,7 +261,7 @@ def _submit(
             size = min(job_spec.tasks, journal.CHUNK)
             items.append(_Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size))
     bands = admission.bands()
-    for batch in _batches([item for item in items if isinstance(item, _Item)]):
+    for batch in _batches([item for item in items if isinstance(item, _Item)], whole=dry_run):
         try:
             _write(principal, cell, batch.items, bands, dry_run=dry_run)
         except _Rehearsal:
@@ -271,11 +286,11 @@ def _refusal(principal: Principal, cell: Cell, tenant: str) -> Refused | None:
     return None
 
 
-def _batches(items: Sequence[_Item]) -> Iterator[_Batch]:
-    """At most about a chunk of tasks, so that no transaction holds the cell's lock for long."""
+def _batches(items: Sequence[_Item], *, whole: bool) -> Iterator[_Batch]:
+    """At most about a chunk of tasks, so that no transaction holds the cell's lock for long; `whole`: all in one."""
     batch = _Batch()
     for item in items:
-        if batch.items and batch.tasks + item.size > journal.CHUNK:
+        if batch.items and batch.tasks + item.size > journal.CHUNK and not whole:
             yield batch
             batch = _Batch()
         batch.items.append(item)
@@ -395,17 +410,11 @@ def _create(
         for item, row in zip(part, rows, strict=True):
             item.job = row
     jobs = [item.job for item in items if item.job is not None]
-    copying.rows(
+    copying.values(
         JobSpec,
+        ("job_id", "version", "spec", "digest", "actor", "created_at"),
         [
-            JobSpec(
-                job=job,
-                version=1,
-                spec=msgspec.Raw(item.spec.canonical),
-                digest=item.digest,
-                actor=principal.name,
-                created_at=entry.time,
-            )
+            (job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, principal.name, entry.time)
             for job, item in zip(jobs, items, strict=True)
         ],
     )

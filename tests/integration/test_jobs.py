@@ -177,6 +177,23 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(cell, tenan
     assert queries("few", 3) == queries("many", 300)
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_bulk_in_parts_answers_as_one(cell, tenant, ann, monkeypatch, dry_run) -> None:
+    """Quota, names and order hold from part to part; a dry run tells what the bulk itself would."""
+    monkeypatch.setattr(jobs, "JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(journal, "CHUNK", 7)
+    names = ["a", "b", "c", "a", "d", "e", "f"]
+    files = [world.with_task(name, limit={"cpu": 4, "ram": 2**26 + n}) for n, name in enumerate(names)]
+    verdicts = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files, dry_run=dry_run)
+    assert [v.name for v in verdicts] == names
+    assert [v.problem.code if v.problem else v.outcome for v in verdicts] == [
+        *["submitted"] * 3, "job-exists", *["submitted"] * 2, "quota-exceeded",
+    ]  # fmt: skip
+    assert Job.objects.count() == (0 if dry_run else 5)
+    # one revision for each part
+    assert journal.newest(cell.id) == (0 if dry_run else 4)
+
+
 def test_a_job_larger_than_a_chunk_comes_in_parts(cell, ann, monkeypatch) -> None:
     monkeypatch.setattr(journal, "CHUNK", 4)
     job = world.submit(ann, cell, world.a_file(tasks=10, priority=0))
