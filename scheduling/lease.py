@@ -74,3 +74,14 @@ def held() -> set[tuple[int, str]]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
         return set(cursor.fetchall())
+
+
+def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
+    """(holder, epoch) by scheduler, of a cell."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT scheduler, holder, epoch FROM scheduling_lease"
+            " WHERE cell_id = %s AND expires_at > clock_timestamp()",
+            [cell_id],
+        )
+        return {scheduler: (holder, epoch) for scheduler, holder, epoch in cursor.fetchall()}

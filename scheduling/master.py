@@ -235,7 +235,8 @@ class Master:
         self._silence.sweep(self.cell_id, self._settings)
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S)
         self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
-        self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)
+        if notices.answers():
+            self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)
 
     def _pass(self, state: CellState) -> None:
         assert self._policy is not None

@@ -19,11 +19,10 @@ POLL_S = 1.0
 _CHANNEL = "borg:cell:%d"
 _RETRY_S = 2.0
 # What a writer waits for a Redis that stands still: a lost notice costs its readers `POLL_S` at most.
-_HURRY_S = 0.2
+HURRY_S = 0.2
 
 _client: redis.Redis | None = None
-_hurried: redis.Redis | None = None
-_silent_until = 0.0
+_sender: Sender | None = None
 
 
 def client() -> redis.Redis:
@@ -38,28 +37,41 @@ def client() -> redis.Redis:
 
 def publish(cell_id: int, revision: int) -> None:
     """Tell the readers of a cell that there is news. Call after commit."""
-    send("notice", lambda redis: redis.publish(_CHANNEL % cell_id, revision))
+    send("notice", lambda redis: redis.publish(channel(cell_id), revision))
 
 
 def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
-    """Give Redis what may be lost, without waiting for it. False when it is away or stands still.
+    """Give Redis what may be lost, without waiting for it. False when it is away or stands still."""
+    global _sender
+    if _sender is None:
+        _sender = Sender(settings.BORG_REDIS_URL)
+    return _sender.send(what, command)
 
-    Costs at most `_HURRY_S` each `_RETRY_S`: in between nobody tries.
-    """
-    global _hurried, _silent_until
-    if time.monotonic() < _silent_until:
-        return False
-    if _hurried is None:
-        _hurried = redis.Redis.from_url(
-            settings.BORG_REDIS_URL, socket_timeout=_HURRY_S, socket_connect_timeout=_HURRY_S, retry=None
+
+def answers() -> bool:
+    """Whether Redis answers at once. For who can do without it, and must not wait for it."""
+    return send("ping", lambda redis: redis.ping())
+
+
+class Sender:
+    """Costs a writer at most `HURRY_S` each `_RETRY_S`, whatever Redis does: in between nobody tries."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None
         )
-    try:
-        command(_hurried)
-    except redis.RedisError as error:
-        _silent_until = time.monotonic() + _RETRY_S
-        log.warning("not sent to Redis", what=what, error=str(error))
-        return False
-    return True
+        self._silent_until = 0.0
+
+    def send(self, what: str, command: Callable[[redis.Redis], object]) -> bool:
+        if time.monotonic() < self._silent_until:
+            return False
+        try:
+            command(self._redis)
+        except redis.RedisError as error:
+            self._silent_until = time.monotonic() + _RETRY_S
+            log.warning("not sent to Redis", what=what, error=str(error))
+            return False
+        return True
 
 
 def channel(cell_id: int) -> str:

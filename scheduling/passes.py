@@ -42,7 +42,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of some passes. Durations in ms; shares from 0 to 1, None where there is nothing to share."""
+    """Of some passes. Durations in ms; percentages are None of nothing."""
 
     passes: int
     placed: int
@@ -52,8 +52,8 @@ class Summary:
     pass_p99: float
     commit_p50: float
     commit_p99: float
-    conflict_share: float | None
-    cache_share: float | None
+    conflict_percent: float | None
+    cache_percent: float | None
 
 
 def of(plan: Plan, outcome: Outcome, *, at: float, pass_s: float, commit_s: float) -> Pass:
@@ -112,8 +112,8 @@ def summary(passes: Sequence[Pass]) -> Summary | None:
         pass_p99=float(deciding[1]),
         commit_p50=float(committing[0]),
         commit_p99=float(committing[1]),
-        conflict_share=_share(conflicts, placed),
-        cache_share=_share(hits, misses),
+        conflict_percent=_percent(conflicts, placed),
+        cache_percent=_percent(hits, misses),
     )
 
 
@@ -125,5 +125,5 @@ def _key(cell_id: int, scheduler: str) -> str:
     return f"borg:passes:{cell_id}:{scheduler}"
 
 
-def _share(part: int, rest: int) -> float | None:
-    return part / (part + rest) if part + rest else None
+def _percent(part: int, rest: int) -> float | None:
+    return 100 * part / (part + rest) if part + rest else None

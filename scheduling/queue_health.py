@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 
 from django.db import connection
@@ -9,13 +10,14 @@ from django.db import connection
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The pending tasks of one priority in a cell. `oldest_s`: for how long the first of them has been pending."""
+    """The pending tasks of one priority in a cell. The oldest of them has been pending since `since`."""
 
     cell_id: int
     band: str
     priority: int
     jobs: int
     tasks: int
+    since: dt.datetime
     oldest_s: float
 
 
@@ -23,7 +25,7 @@ def queues(cell_id: int | None = None) -> list[Queue]:
     """Of one cell, or of all; by cell, then from the highest priority down. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*),"
+            "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*), min(t.since),"
             " greatest(0, extract(epoch FROM clock_timestamp() - min(t.since)))::float8"
             " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
             " WHERE t.state = 'pending' AND (%s::bigint IS NULL OR t.cell_id = %s)"

@@ -17,6 +17,7 @@ from portal.sigma.reads.cells import cell_counts, machine_rows_by_id
 from portal.sigma.reads.jobs import tasks_by_id
 from scheduling.core.requirement import task_id
 from scheduling.models import Event, Job, PendingVerdict, Task
+from scheduling.queue_health import queues
 
 # More rows than this in a message are dearer than reading the page again.
 MOST_ROWS = 150
@@ -75,7 +76,10 @@ class Machines:
         counts = cell_counts([self.cell_id])[self.cell_id]
         return Changes(
             rows={f"machine-{row.machine.id}": _render("rows/machine", row=row) for row in rows},
-            parts={"cell-counts": _render("parts/cell_counts", counts=counts)},
+            parts={
+                "cell-counts": _render("parts/cell_counts", counts=counts),
+                "cell-queues": _render("parts/cell_queues", queues=queues(self.cell_id)),
+            },
             resync=len(ids) > MOST_ROWS
             or any(event.kind in ("machine.set", "machine.removed") for event in told),
         )

@@ -11,6 +11,7 @@ from quota.permissions import Principal
 from scheduling import journal, selectors
 from scheduling.core.states import MachineStatus
 from scheduling.models.machines import REMOVED
+from scheduling.queue_health import queues
 
 PAGE_SIZE = 50
 STATES = [*(state.value for state in MachineStatus), REMOVED]
@@ -40,6 +41,7 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
         "cell": row,
         "revision": revision,
         "counts": reads.cell_counts([row.id])[row.id],
+        "queues": queues(row.id),
         "rows": reads.machine_rows(list(machines)),
         "page_obj": machines,
         "racks": reads.racks_of(row),

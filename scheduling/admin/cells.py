@@ -24,6 +24,7 @@ from quota.admin import FactsAdmin, ServiceAdmin, principal_of
 from quota.errors import Refused
 from quota.resources import CPU, DISK, NAMES, RAM, describe
 from scheduling import config
+from scheduling.admin import passes
 from scheduling.models import Cell
 from scheduling.services.cells import cell_create, cell_resource_add, cell_set
 from scheduling.services.joining import join_token_issue
@@ -65,6 +66,16 @@ class CellAdmin(ServiceAdmin):
     )  # fmt: skip
     fields_fixed = ("name", "cluster", "site")
     actions_detail = ["join_token", "add_resource"]
+    change_form_outer_after_template = "console/cell_passes.html"
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        cell = self.get_object(request, object_id)
+        shown = passes.of_cell(cell) if cell is not None and self.has_view_permission(request, cell) else None
+        return super().change_view(
+            request, object_id, form_url, {**(extra_context or {}), "cell_passes": shown}
+        )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         first = [(None, {"fields": ["name", "cluster", "site", "settings"]})]

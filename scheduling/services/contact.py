@@ -10,6 +10,7 @@ suspected first, for a bounded time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 # A sweep comes every second; one this late means that this process stood still.
 STANDSTILL_S = 5.0
+# Redis is not asked again for so long after it gave no answer: the master waits for each.
+AWAY_S = 5.0
 # So few machines may always be dead together.
 ALWAYS_BELIEVED = 3
 
@@ -38,9 +41,12 @@ class Silence:
     _since: dict[int, float] = field(default_factory=dict)
     _swept: float = 0.0
     _suspected: float | None = None
+    _away_until: float = 0.0  # on this process' clock
 
     def sweep(self, cell_id: int, settings: CellSettings) -> list[int]:
         """Mark the machines down that are silent beyond doubt. Returns them."""
+        if time.monotonic() < self._away_until:
+            return []
         live = Machine.objects.filter(cell_id=cell_id, state__in=[UP, DRAINING])
         ids = list(live.values_list("id", flat=True))
         try:
@@ -49,6 +55,7 @@ class Silence:
             if self._swept:
                 log.warning("contact unknown, nobody is judged", cell_id=cell_id, error=str(error))
             self._start_anew()
+            self._away_until = time.monotonic() + AWAY_S
             return []
         silent = self.judge(contacts, ids, settings)
         if not silent:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from django.utils import timezone
 
-from scheduling import journal
+from quota.permissions import system
+from scheduling import journal, lease, passes
 from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import PendingVerdict
 from scheduling.services import jobs, transitions, updates
+from scheduling.services.cells import cell_set
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import portal_world, rows
 
@@ -31,6 +34,7 @@ PAGES = {
     "password": "/accounts/password/change/",
     "admin": "/admin/",
     "admin-cell": "/admin/scheduling/cell/",
+    "admin-passes": "/admin/scheduling/cell/{cell}/change/",
     "admin-machines": "/admin/scheduling/machine/",
     "admin-jobs": "/admin/scheduling/job/",
     "admin-events": "/admin/scheduling/event/",
@@ -50,8 +54,6 @@ def furnished(world):
     portal_world.report(world.job, 1, phase="installing", up=False)
     wanted = updates.spec_of(world.job).to_json()
     wanted["task"]["command"] = ["sleep", "1000"]
-    from quota.permissions import system
-
     read = jobs.spec_for(principal=system("test"), cell=world.cell, file=wanted, tenant="ubar")
     updates.job_update(principal=system("test"), job=world.job, job_spec=read)
     steady = rows.a_job(world.cell, world.tenant, "steady", tasks=5, limit=(13_000, 2**36, 2**34, 0, 0, 1))
@@ -77,6 +79,18 @@ def furnished(world):
             entry,
             [transitions.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)],
         )
+    cell_set(principal=system("test"), cell=world.cell, settings={"schedulers": "by-workload"})
+    lease.take(world.cell.id, scheduler="service", holder="node-1:4711:0123abcd", ttl_s=600)
+    a_pass = passes.Pass(
+        at=1.79e9, revision=7, pending=1_200, classes=50, placed=1_000, conflicts=0, preempted=2, unplaced=200,
+        cache_hits=900, cache_misses=100, pass_ms=9.4, commit_ms=70.2,
+    )  # fmt: skip
+    for number in range(120):
+        one = msgspec.structs.replace(
+            a_pass, at=a_pass.at + number, revision=7 + number, conflicts=12 * (number % 40 == 39),
+            pass_ms=5 + number * 37 % 11, commit_ms=40 + number * 53 % 61,
+        )  # fmt: skip
+        passes.record(world.cell.id, "cc", "service", one)
     return world
 
 
@@ -93,7 +107,7 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
         page.screenshot(path=SHOTS / f"login-{theme}-{size[0]}.png")
         sign_in(page, "sre")
         for name, path in PAGES.items():
-            page.goto(path)
+            page.goto(path.format(cell=furnished.cell.pk))
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             if not name.startswith("admin"):

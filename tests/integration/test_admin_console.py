@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from portal.admin_site import site
 from quota.models import Capability, Membership, PriorityBand, Quota, Record, Tenant, Token
+from scheduling import lease, notices, passes
 from scheduling.models import Cell, CrashedPair, Departure, Event, Job, JoinToken, Machine, Task
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
@@ -253,6 +254,24 @@ def test_bands_that_overlap_are_refused_beside_the_field(sre, world) -> None:
     assert sre.post(path, {"low": 101, "high": 119, "preempts_within": "on"}).status_code == 302
     band.refresh_from_db()
     assert (band.low, newest()) == (101, ("band.set", "sre"))
+
+
+def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:
+    path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
+    notices.client().delete(f"borg:passes:{world.cell.pk}:default")
+    page = sre.get(path).text
+    assert "Nobody runs it" in page
+    assert f"cell.{world.cell.name}" in page
+    lease.take(world.cell.id, scheduler="default", holder="node-1:4711:ab", ttl_s=60)
+    one = passes.Pass(
+        at=1.79e9, revision=7, pending=1_200, classes=50, placed=1_000, conflicts=25, preempted=2, unplaced=200,
+        cache_hits=900, cache_misses=100, pass_ms=9.4, commit_ms=70.2,
+    )  # fmt: skip
+    passes.record(world.cell.id, "cc", "default", one)
+    page = sre.get(path).text
+    assert "Run by node-1:4711:ab, epoch 1." in page
+    for told in ("9.4 + 70.2", "9.4 · 9.4 ms", "25 (2.4 %)", "90.0 %", "1,200", "14:13:20", "production"):
+        assert told in page, told
 
 
 def test_a_cells_settings_are_checked_and_journalled(sre, world) -> None:

@@ -1,0 +1,162 @@
+"""What an SRE sees of a cell's schedulers: who runs them, what their last passes did, and who waits."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from django.utils.translation import gettext as _
+
+from quota.errors import Refused
+from scheduling import config, lease, passes, queue_health, schedulers
+from scheduling.models import Cell
+from scheduling.passes import Pass
+
+SHOWN = 10  # passes in the table; the bars show all that are kept
+_HEIGHT = 32
+_BAR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One pass of the row of bars: how long it took of the longest, and whether it met conflicts."""
+
+    x: int
+    y: float
+    height: float
+    conflicts: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerShown:
+    """`holder` is empty when nobody runs it. Without `figures` no pass is known."""
+
+    name: str
+    queue: str
+    holder: str
+    epoch: int
+    figures: list[tuple[str, str]]
+    bars: list[Bar]
+    width: int  # of all bars
+    table: dict[str, Any]
+
+
+def of_cell(cell: Cell) -> dict[str, Any]:
+    """What `console/cell_passes.html` shows. Two queries, and one reply of Redis a scheduler."""
+    try:
+        wanted = schedulers.wanted(config.load(cell.settings))
+    except Refused:
+        wanted = ()  # the page's first purpose is to put the settings right
+    held = lease.in_force(cell.pk)
+    try:
+        kept = {one.name: passes.recent(cell.pk, one.name) for one in wanted}
+    except redis.RedisError:
+        kept = None
+    return {
+        "redis_away": kept is None,
+        "schedulers": [
+            _shown(
+                one,
+                schedulers.queue_of(cell.name, one),
+                held.get(one.name, ("", 0)),
+                (kept or {}).get(one.name, []),
+            )
+            for one in wanted
+        ],
+        "queues": _queues(cell),
+    }
+
+
+def _shown(
+    one: schedulers.Scheduler, queue: str, held: tuple[str, int], kept: Sequence[Pass]
+) -> SchedulerShown:
+    return SchedulerShown(
+        name=one.name,
+        queue=queue,
+        holder=held[0],
+        epoch=held[1],
+        figures=_figures(kept),
+        bars=_bars(kept),
+        width=_BAR * len(kept),
+        table={
+            "headers": [
+                _("began, UTC"), _("revision"), _("pending"), _("classes"), _("placed"), _("conflicts"),
+                _("preempted"), _("unplaced"), _("from cache"), _("took, ms"),
+            ],
+            "rows": [_row(one) for one in kept[:SHOWN]],
+        },
+    )  # fmt: skip
+
+
+def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
+    told = passes.summary(kept)
+    if told is None:
+        return []
+    conflicts = f" ({told.conflict_percent:.2g} %)" if told.conflict_percent is not None else ""
+    return [
+        (
+            _("passes"),
+            _("%(number)d since %(at)s UTC") % {"number": told.passes, "at": f"{_at(kept[-1]):%F %T}"},
+        ),
+        (_("pass, p50 and p99"), f"{told.pass_p50:,.1f} · {told.pass_p99:,.1f} ms"),
+        (_("commit, p50 and p99"), f"{told.commit_p50:,.1f} · {told.commit_p99:,.1f} ms"),
+        (_("placed"), f"{told.placed:,}"),
+        (_("preempted"), f"{told.preempted:,}"),
+        (_("conflicts"), f"{told.conflicts:,}{conflicts}"),
+        (_("from the cache"), f"{told.cache_percent:.1f} %" if told.cache_percent is not None else "–"),
+    ]
+
+
+def _row(one: Pass) -> list[str]:
+    looked = one.cache_hits + one.cache_misses
+    return [
+        f"{_at(one):%T}", str(one.revision), f"{one.pending:,}", f"{one.classes:,}", f"{one.placed:,}",
+        f"{one.conflicts:,}", f"{one.preempted:,}", f"{one.unplaced:,}",
+        f"{one.cache_hits / looked:.0%}" if looked else "–", f"{one.pass_ms:,.1f} + {one.commit_ms:,.1f}",
+    ]  # fmt: skip
+
+
+def _bars(kept: Sequence[Pass]) -> list[Bar]:
+    """Oldest first."""
+    longest = max((one.pass_ms + one.commit_ms for one in kept), default=0.0) or 1.0
+    bars = []
+    for number, one in enumerate(reversed(kept)):
+        height = max(1.0, _HEIGHT * (one.pass_ms + one.commit_ms) / longest)
+        title = _("%(at)s: %(ms)s ms, %(placed)s placed, %(conflicts)s conflicts") % {
+            "at": f"{_at(one):%T}",
+            "ms": f"{one.pass_ms + one.commit_ms:,.1f}",
+            "placed": one.placed,
+            "conflicts": one.conflicts,
+        }
+        bars.append(
+            Bar(_BAR * number, round(_HEIGHT - height, 1), round(height, 1), one.conflicts > 0, title)
+        )
+    return bars
+
+
+def _queues(cell: Cell) -> dict[str, Any]:
+    return {
+        "headers": [_("band"), _("priority"), _("jobs"), _("tasks"), _("the oldest has waited")],
+        "rows": [
+            [
+                queue.band,
+                str(queue.priority),
+                f"{queue.jobs:,}",
+                f"{queue.tasks:,}",
+                _waited(queue.oldest_s),
+            ]
+            for queue in queue_health.queues(cell.pk)
+        ],
+    }
+
+
+def _waited(seconds: float) -> str:
+    return str(dt.timedelta(seconds=round(seconds)))
+
+
+def _at(one: Pass) -> dt.datetime:
+    return dt.datetime.fromtimestamp(one.at, dt.UTC)
