@@ -16,6 +16,7 @@ BENCHES = {
     "pass": "tests.bench.pass_",
     "commit": "tests.bench.commit",
     "start": "tests.bench.start",
+    "reclaim": "tests.bench.reclaim",
 }
 
 

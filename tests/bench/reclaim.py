@@ -1,0 +1,263 @@
+"""`reclaim`: estimating what tasks will use, the whole cycle, and the room that it makes (§5.5).
+
+Cases:
+* `estimate-150k` (ms): one look of the estimator at 150,000 tasks, one thread, samples found by id included;
+* `cycle-150k` (ms): usage of 12,260 machines read from Redis, a look, and everything it found committed to PostgreSQL
+  with durable commits, while all tasks decay: the most there ever is to write. `look_ms`, `longest_ms`: the parts
+  for which a pass waits; `quiet_ms`: a cycle with nothing to write; `absorb_ms`: its news, taken into the warm state;
+  `own_process`: what a warm state of its own would cost;
+* `placeable`, `-baseline`, `-aggressive` (% of the tasks): the real cell (`tests.bench.cells`) packed by limits; its
+  tasks then use what the 2019 sample says for their band; how much of what found no place has one, once
+  reservations have settled and passes find nothing more. `first`: after one pass.
+
+    BENCH_CASES=placeable,estimate     only the cases that begin so
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.resources import CPU, RAM
+from scheduling.core import events
+from scheduling.core.pass_ import schedule_pass
+from scheduling.core.plan import Plan
+from scheduling.core.policy import Policy
+from scheduling.core.presets import AGGRESSIVE, BASELINE, MEDIUM, Preset
+from scheduling.core.reclaim import KINDS, Samples, UsageHistory, most_urgent
+from scheduling.core.requirement import split_task_id
+from scheduling.core.state import CellState
+from scheduling.core.tasks import PENDING, RUNNING
+from tests.bench import cells
+from tests.bench.wanted import wanted
+
+RUNS = 5
+TASKS = 150_000
+EVERY_S = 5.0
+# Usage over request, means of Google's 2019 sample: (lowest priority, CPU, RAM). Real work spreads widely around them.
+RATIOS = ((0, 0.15, 0.12), (100, 0.34, 0.36), (116, 0.61, 0.48), (120, 0.42, 0.63))
+CONCENTRATION, WOBBLE = 4.0, 0.2
+SETTLING_S, LOOK_S = 5400.0, 30.0
+ROUNDS = 8
+PLACEABLE = {"placeable": MEDIUM, "placeable-baseline": BASELINE, "placeable-aggressive": AGGRESSIVE}
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    if wanted(["estimate-150k"]):
+        yield estimate()
+    if wanted(["cycle-150k"]):
+        from tests.bench.reclaim_cycle import cycle
+
+        yield cycle()
+    for name in wanted(list(PLACEABLE)):
+        yield placeable(name, PLACEABLE[name])
+
+
+def timed(case: str, times: list[float], **more: Any) -> dict[str, Any]:
+    """The median of `times`, seconds, without the first, in ms."""
+    counted = [1000 * each for each in times[1:]]
+    return {
+        "case": case,
+        "value": round(statistics.median(counted), 2),
+        "unit": "ms",
+        "better": "lower",
+        "min": round(min(counted), 2),
+        "max": round(max(counted), 2),
+        "runs": len(counted),
+        **more,
+    }
+
+
+# --- estimate
+
+
+def estimate() -> dict[str, Any]:
+    used = Used(_full_cell(), np.random.default_rng(0))
+    history, times, lowered = UsageHistory(), [], 0
+    for _ in range(61):  # until everything decays
+        history.look(used.state.tasks, used.samples(), MEDIUM, passed_s=EVERY_S)
+    for _ in range(RUNS + 1):
+        samples = used.samples()
+        began = time.perf_counter()
+        found = history.look(used.state.tasks, samples, MEDIUM, passed_s=EVERY_S)
+        most_urgent(found, at_most=5000)
+        times.append(time.perf_counter() - began)
+        lowered = int(found.lowered.sum())
+    return timed("estimate-150k", times, tasks=len(used.slots), lowered=lowered)
+
+
+def _full_cell() -> CellState:
+    """The real cell's machines with 150,000 tasks on them, wherever."""
+    real = cells.google2011(constraints=False)
+    state = CellState()
+    for event in real.machines:
+        state.apply(event, revision=0, time=0.0)
+    left, machine = TASKS, 0
+    for job in real.jobs * 2:
+        size = sum(group.size for group in job.groups)
+        if size > left:
+            continue
+        left -= size
+        again = f"{job.name}-{left}"
+        submitted = events.JobSubmitted(
+            **{field: getattr(job, field) for field in job.__struct_fields__}
+            | {"job_id": 10_000_000 - left, "name": again}
+        )
+        state.apply(submitted, revision=0, time=0.0)
+        for index in range(size):
+            machine = machine % len(real.machines) + 1
+            placed = events.TaskPlaced(
+                job_id=submitted.job_id, index=index, machine_id=machine, incarnation=1
+            )
+            state.apply(placed, revision=0, time=0.0)
+    return state
+
+
+@dataclass
+class Used:
+    """What every running task uses, by the ratios of its band; drawn anew for those that came since."""
+
+    state: CellState
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self._ratio: dict[int, NDArray[np.float64]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in who runs now."""
+        tasks = self.state.tasks
+        self.slots = np.flatnonzero(tasks.state == RUNNING)
+        ids = tasks.id[self.slots].tolist()
+        new = [n for n, identity in enumerate(ids) if identity not in self._ratio]
+        priority = tasks.job_priority[tasks.job[self.slots[new]]]
+        drawn = self._draw(priority)
+        self._ratio.update((ids[n], drawn[k]) for k, n in enumerate(new))
+        self._mean = np.array([self._ratio[identity] for identity in ids]).reshape(-1, 2)
+        self._mean = self._mean * tasks.shapes.limit[tasks.shape[self.slots]][:, [CPU, RAM]]
+        # Machine by machine, as it comes from Redis.
+        self._order = np.argsort(tasks.machine[self.slots], kind="stable")
+
+    def _draw(self, priority: NDArray[np.int32]) -> NDArray[np.float64]:
+        band = np.searchsorted([low for low, _, _ in RATIOS], priority, side="right") - 1
+        mean = np.array([[cpu, ram] for _, cpu, ram in RATIOS])[band].reshape(-1, 2)
+        return self.rng.beta(CONCENTRATION * mean, CONCENTRATION * (1 - mean))
+
+    def samples(self) -> Samples:
+        tasks, order = self.state.tasks, self._order
+        demand = np.zeros((len(self.slots), len(KINDS)), dtype=np.int64)
+        wobble = self.rng.uniform(1 - WOBBLE, 1 + WOBBLE, size=(len(self.slots), 2))
+        demand[:, [CPU, RAM]] = self._mean[order] * wobble
+        limit = tasks.shapes.limit[tasks.shape[self.slots[order]]]
+        demand[:, RAM] = np.minimum(demand[:, RAM], limit[:, RAM])
+        return Samples(tasks.id[self.slots[order]], tasks.incarnation[self.slots[order]], demand)
+
+
+# --- placeable
+
+
+def placeable(case: str, preset: Preset) -> dict[str, Any]:
+    state = cells.google2011().load()
+    rng = np.random.default_rng(cells.SEED)
+    policy = Policy(max_assignments=2**40)
+    asked = _asked(state)
+    _apply(state, schedule_pass(state, policy, now=0.0, rng=rng))
+    by_limits = _asked(state)
+    used, history = Used(state, rng), UsageHistory()
+    left = []
+    for _ in range(ROUNDS):
+        _settle(state, used, history, preset)
+        plan = schedule_pass(state, policy, now=0.0, rng=rng)
+        _apply(state, plan)
+        used.refresh()
+        left.append(_asked(state))
+        if not plan.assignments:
+            break
+    prod = int((state.machines.prod_limit > state.machines.capacity)[:, [CPU, RAM]].sum())
+    over = int((state.machines.reserved > state.machines.capacity)[:, [CPU, RAM]].sum())
+    tasks, cpu, ram = zip(*(by_limits, left[0], left[-1]), strict=True)
+    return {
+        "case": case,
+        "value": _percent(tasks[0] - tasks[-1], tasks[0]),
+        "unit": "%",
+        "better": "higher",
+        "first": _percent(tasks[0] - tasks[1], tasks[0]),
+        "cpu": _percent(cpu[0] - cpu[-1], cpu[0]),
+        "ram": _percent(ram[0] - ram[-1], ram[0]),
+        "pending_by_limits": {
+            "tasks": tasks[0],
+            "cpu_%_of_asked": _percent(cpu[0], asked[1]),
+            "ram_%_of_asked": _percent(ram[0], asked[2]),
+        },
+        "pending_after": {
+            "tasks": tasks[-1],
+            "cpu_%_of_asked": _percent(cpu[-1], asked[1]),
+            "ram_%_of_asked": _percent(ram[-1], asked[2]),
+        },
+        "passes": len(left),
+        "machines": len(state.machines),
+        "tasks": asked[0],
+        "machines_where_usage_outgrew_reservations": over,
+        **({"failed": [f"prod over capacity {prod} times"]} if prod else {}),
+    }
+
+
+def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset) -> None:
+    """Let hours of looks go by, and commit where they have led."""
+    tasks = state.tasks
+    for _ in range(round(SETTLING_S / LOOK_S)):
+        found = history.look(tasks, used.samples(), preset, passed_s=LOOK_S)
+    chosen = most_urgent(found, at_most=len(found.slots))
+    slots = found.slots[chosen]
+    vectors = tasks.shapes.limit[tasks.shape[slots]].copy()
+    vectors[:, : len(KINDS)] = found.wanted[chosen]
+    event = events.ReservationsSet(
+        tasks=tuple(split_task_id(identity) for identity in tasks.id[slots].tolist()),
+        reservations=tuple(map(tuple, vectors.tolist())),
+    )
+    state.apply(event, revision=state.revision + 1, time=0.0)
+
+
+def _apply(state: CellState, plan: Plan) -> None:
+    """Victims first, then who takes their place."""
+
+    def tell(event: events.Event) -> None:
+        state.apply(event, revision=state.revision + 1, time=0.0)
+
+    for placed in plan.assignments:
+        for job, index in placed.victims:
+            tasks = state.tasks
+            slot = int(tasks.jobs[job].tasks[index])
+            machine = int(state.machines.id[tasks.machine[slot]])
+            incarnation = int(tasks.incarnation[slot])
+            tell(
+                events.TaskEvicted(
+                    job_id=job, index=index, machine_id=machine, incarnation=incarnation,
+                    cause="preemption", gone=True,
+                )
+            )  # fmt: skip
+        slot = int(state.tasks.jobs[placed.job_id].tasks[placed.index])
+        incarnation = int(state.tasks.incarnation[slot]) + 1
+        tell(
+            events.TaskPlaced(
+                job_id=placed.job_id, index=placed.index, machine_id=placed.machine_id, incarnation=incarnation,
+                ports=placed.ports,
+            )
+        )  # fmt: skip
+
+
+def _asked(state: CellState) -> tuple[int, int, int]:
+    """Tasks pending, and the CPU and RAM that they ask for."""
+    slots = np.flatnonzero(state.tasks.state == PENDING)
+    limits = state.tasks.shapes.limit[state.tasks.shape[slots]]
+    return len(slots), int(limits[:, CPU].sum()), int(limits[:, RAM].sum())
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 1) if whole else 0.0

@@ -1,0 +1,201 @@
+"""`reclaim`, case `cycle-150k`: rows in a durable PostgreSQL, usage in Redis, and a reclaimer between them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from portal.up import engines
+
+MACHINES, JOBS, TASKS_A_JOB = 12_260, 150, 1_000
+SETTLE_LOOKS = 61  # of 5 s each: whatever runs has run for 300 s
+RUNS = 5
+_READY_S = 60.0
+
+
+@contextmanager
+def _engines() -> Iterator[None]:
+    home = Path(tempfile.mkdtemp(prefix="borg-bench-"))
+    home.chmod(0o711)  # under root the engines run as somebody else
+    with (home / "engines.log").open("ab") as log:
+        postgres = engines.start_postgres(home, durable=True, output=log.fileno())
+        redis = engines.start_redis(home, durable=True, output=log.fileno())
+        try:
+            postgres.wait_ready(_READY_S)
+            redis.wait_ready(_READY_S)
+            os.environ |= {
+                "BORG_HOME": str(home),
+                "BORG_DATABASE_URL": postgres.url,
+                "BORG_REDIS_URL": redis.url,
+                "BORG_LOG_LEVEL": "WARNING",
+                "DJANGO_SETTINGS_MODULE": "portal.settings.test",
+            }
+            yield
+        finally:
+            redis.stop()
+            postgres.stop()
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def cycle() -> dict[str, Any]:
+    with _engines():
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        return _Cell().measure()
+
+
+class _Cell:
+    """150,000 running tasks as rows, and who stands in for their Borglets and for the master."""
+
+    def __init__(self) -> None:
+        from quota.models import Tenant
+        from scheduling.reclamation import Reclaimer
+        from scheduling.snapshot import load_state
+        from tests.integration import rows
+
+        self.cell = rows.a_cell()
+        self._machines()
+        tenant: Tenant = rows.a_tenant()
+        for number in range(JOBS):
+            rows.a_job(self.cell, tenant, f"j{number}", tasks=TASKS_A_JOB, limit=(500, 2**30, 2**30, 0, 0, 1))
+        self._run()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began = time.perf_counter()
+        self.state = load_state(self.cell.id)
+        self.load_s = time.perf_counter() - began
+        self.state_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        self.reclaimer = Reclaimer(self.cell.id, self.cell.name)
+        self.clock = 0.0
+        self.rng = np.random.default_rng(2011)
+        self._usage()
+
+    def _machines(self) -> None:
+        from quota.permissions import system
+        from scheduling import journal
+        from scheduling.models import Machine
+        from scheduling.services.machines import machine_set_event
+
+        with journal.write(self.cell.id, system("bench")) as entry:
+            made = Machine.objects.bulk_create(
+                Machine(
+                    cell=self.cell, hostname=f"m{number}", address="127.0.0.1", rack=f"r{number // 40}",
+                    capacity=[64_000, 2**38, 2**42, 0, 0, 10_000],
+                )
+                for number in range(MACHINES)
+            )  # fmt: skip
+            entry.extend(machine_set_event(machine) for machine in made)
+        self.machine_ids = [machine.id for machine in made]
+
+    def _run(self) -> None:
+        """Everything runs: what placing it would have written, without its history."""
+        from django.db import connection
+
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE scheduling_task SET state = 'running', incarnation = 1, phase = 'up', up = true,"
+                " machine_id = %s + (index + job_id * 7919) %% %s",
+                [self.machine_ids[0], MACHINES],
+            )
+            cursor.execute(
+                "UPDATE scheduling_job SET state = 'running', tasks_pending = 0, tasks_running = tasks_total,"
+                " tasks_up = tasks_total"
+            )
+        connection.set_autocommit(True)
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE scheduling_task")
+            cursor.execute("VACUUM ANALYZE scheduling_jobspec")
+
+    def _usage(self) -> None:
+        """As link shards leave it: a fifth to a half of the limit, machine by machine."""
+        from scheduling.link import usage
+
+        tasks = self.state.tasks
+        slots = np.flatnonzero(tasks.machine >= 0)
+        slots = slots[np.argsort(tasks.machine[slots], kind="stable")]
+        self.sample = np.zeros(len(slots), dtype=usage.SAMPLE)
+        self.sample["task_id"], self.sample["incarnation"] = tasks.id[slots], tasks.incarnation[slots]
+        self.share = self.rng.uniform(0.2, 0.5, len(slots))
+        self.sample["processes"] = 1
+        machines, self.first = np.unique(tasks.machine[slots], return_index=True)
+        self.ids = self.state.machines.id[machines].tolist()
+
+    def report(self) -> None:
+        from scheduling import notices
+
+        share = self.share * self.rng.uniform(0.8, 1.2, len(self.sample))
+        self.sample["cpu_milli"] = 500 * share
+        self.sample["ram_bytes"] = self.sample["disk_bytes"] = 2**30 * share
+        client = notices.client()
+        seconds, micros = client.time()
+        self.sample["at"] = seconds + micros / 1e6
+        whole = self.sample[:1].copy()
+        mapping = {}
+        for machine, rows in zip(self.ids, np.split(self.sample, self.first[1:]), strict=True):
+            whole["task_id"] = -machine
+            mapping[str(machine)] = whole.tobytes() + rows.tobytes()
+        client.hset(f"borg:usage:{self.cell.id}", mapping=mapping)
+
+    def cycle(self) -> tuple[list[float], int]:
+        """Seconds of each turn of one cycle, and how many reservations they changed."""
+        from quota.bands import DEFAULT_BANDS
+        from scheduling.config import CellSettings
+
+        self.clock += 5.0
+        turns, changed = [], 0
+        while True:
+            began = time.perf_counter()
+            written = self.reclaimer.turn(self.state, DEFAULT_BANDS, CellSettings(), now=self.clock)
+            turns.append(time.perf_counter() - began)
+            if not written:
+                return turns, changed
+            changed += written
+
+    def absorb(self) -> float:
+        from scheduling import journal
+
+        began = time.perf_counter()
+        for record in journal.tail(self.cell.id, after=self.state.revision):
+            self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
+        return time.perf_counter() - began
+
+    def measure(self) -> dict[str, Any]:
+        from tests.bench.reclaim import timed
+
+        quiet = []
+        for number in range(SETTLE_LOOKS):
+            if number % 4 == 0:
+                self.report()
+            quiet.append(sum(self.cycle()[0]))
+        cycles, changes, absorbed = [], [], []
+        for _ in range(RUNS + 1):
+            self.report()
+            turns, changed = self.cycle()
+            cycles.append(turns)
+            changes.append(changed)
+            absorbed.append(self.absorb())
+        median = statistics.median
+        return timed(
+            "cycle-150k",
+            [sum(turns) for turns in cycles],
+            tasks=len(self.sample),
+            machines=MACHINES,
+            changed=median(changes[1:]),
+            look_ms=round(1000 * median(turns[0] for turns in cycles[1:]), 1),
+            longest_ms=round(1000 * max(max(turns) for turns in cycles[1:]), 1),
+            quiet_ms=round(1000 * median(quiet[1:]), 1),
+            absorb_ms=round(1000 * median(absorbed[1:]), 1),
+            own_process={"load_s": round(self.load_s, 1), "state_mib": round(self.state_mib)},
+        )
