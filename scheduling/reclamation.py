@@ -28,7 +28,7 @@ from scheduling.config import CellSettings
 from scheduling.core.machines import UP
 from scheduling.core.presets import PRESETS
 from scheduling.core.reclaim import KINDS, Reservations, Samples, UsageHistory, most_urgent
-from scheduling.core.shortage import Occupants, Shortage, Victim, relieve
+from scheduling.core.shortage import INCOMPRESSIBLE, Occupants, Shortage, Victim, relieve
 from scheduling.core.state import CellState
 from scheduling.core.states import EvictionCause
 from scheduling.link import usage
@@ -89,13 +89,7 @@ class Reclaimer:
             self.history.follow(state.tasks)
             self._state = state
         self._due = []
-        rows, now = self._rows(settings)
-        demand = np.empty((len(rows), len(KINDS)), dtype=np.int64)
-        demand[:, CPU] = rows["cpu_milli"].astype(np.int64) + rows["throttled_milli"]
-        demand[:, RAM], demand[:, DISK] = rows["ram_bytes"], rows["disk_bytes"]
-        samples = Samples(
-            np.ascontiguousarray(rows["task_id"]), np.ascontiguousarray(rows["incarnation"]), demand
-        )
+        samples, now = self._samples(settings)
         found = self.history.look(
             state.tasks,
             samples,
@@ -104,21 +98,27 @@ class Reclaimer:
             fixed_jobs=self._fixed_jobs(state),
         )
         self._plan(state, found)
-        short = self._relieve(state, found, demand, bands, settings.shortage_at)
-        self._tell(state, found, rows, settings, now, short)
+        short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)
+        self._tell(state, found, samples.demand, settings, now, short)
 
-    def _rows(self, settings: CellSettings) -> tuple[NDArray[np.void], float]:
-        """Fresh samples, and Redis' time. None at all while Redis is away: everything is held."""
+    def _samples(self, settings: CellSettings) -> tuple[Samples, float]:
+        """Fresh ones, and Redis' time. None at all while Redis is away: everything is held."""
         try:
             read = usage.read_cell(self.cell_id)
         except redis.RedisError as error:
             if not self._away:
                 log.warning("usage unknown, reservations are held", cell_id=self.cell_id, error=str(error))
             self._away = True
-            return np.zeros(0, dtype=usage.SAMPLE), 0.0
+            return Samples.none(), 0.0
         self._away = False
+        rows = read.rows
         oldest = read.now - max(FRESH_S, 3 * settings.poll_interval_s)
-        return read.rows[read.rows["at"] >= oldest], read.now
+        fresh = np.flatnonzero((rows["at"] >= oldest) & (rows["task_id"] > 0))
+        demand = np.empty((len(fresh), len(KINDS)), dtype=np.int64)
+        demand[:, CPU] = rows["cpu_milli"][fresh]
+        demand[:, CPU] += rows["throttled_milli"][fresh]
+        demand[:, RAM], demand[:, DISK] = rows["ram_bytes"][fresh], rows["disk_bytes"][fresh]
+        return Samples(rows["task_id"][fresh], rows["incarnation"][fresh], demand), read.now
 
     def _fixed_jobs(self, state: CellState) -> NDArray[np.bool_]:
         fixed = np.zeros(len(state.tasks.job_at), dtype=np.bool_)
@@ -169,8 +169,19 @@ class Reclaimer:
         """Evict whoever must leave (DESIGN §7). Those already told to leave don't count. Returns machines short."""
         if share == 0:
             return 0
-        tasks = state.tasks
-        measured = np.flatnonzero((found.sample >= 0) & (tasks.machine[found.slots] >= 0))
+        tasks, machines = state.tasks, state.machines
+        measured = np.flatnonzero(found.sample >= 0)
+        on = tasks.machine[found.slots[measured]]
+        measured, on = measured[on >= 0], on[on >= 0]
+        # Sums of one machine are far below 2**53, so that floats are exact.
+        short_of = np.zeros(len(machines.id), dtype=np.bool_)
+        for resource in INCOMPRESSIBLE:
+            weights = demand[found.sample[measured], resource].astype(np.float64)
+            used = np.bincount(on, weights=weights, minlength=len(machines.id))
+            short_of |= used > machines.capacity[:, resource] * share
+        measured = measured[short_of[on]]
+        if not len(measured):
+            return 0
         slots = found.slots[measured]
         priority = tasks.job_priority[tasks.job[slots]]
         occupants = Occupants(
@@ -223,26 +234,27 @@ class Reclaimer:
         self,
         state: CellState,
         found: Reservations,
-        rows: NDArray[np.void],
+        demand: NDArray[np.int64],
         settings: CellSettings,
         now: float,
         short: int,
     ) -> None:
         if self._away:
             return
-        sampled = rows[found.sample[found.sample >= 0]]
-        used = {CPU: sampled["cpu_milli"], RAM: sampled["ram_bytes"], DISK: sampled["disk_bytes"]}
+        measured = found.sample[found.sample >= 0]
+        unknown = np.ones(len(demand), dtype=np.bool_)
+        unknown[measured] = False
         machines = state.machines
         figures = utilisation.Figures(
             at=now,
             setting=settings.reclamation,
             running=len(found.slots),
-            measured=len(sampled),
+            measured=len(measured),
             short=short,
             capacity=_sums(machines.capacity[machines.status == UP]),
             limit=_sums(machines.limits),
             reservation=_sums(machines.reserved),
-            usage={NAMES[kind]: int(used[kind].sum(dtype=np.int64)) for kind in KINDS},
+            usage=_sums(demand, but=demand[unknown]),
         )
         try:
             utilisation.tell(self.cell_id, figures)
@@ -262,8 +274,12 @@ def jobs_without_reclamation(cell_id: int) -> list[int]:
         return [job_id for (job_id,) in cursor.fetchall()]
 
 
-def _sums(vectors: NDArray[np.int64]) -> dict[str, int]:
-    return {NAMES[kind]: int(vectors[:, kind].sum()) for kind in KINDS}
+def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:
+    """By resource, less those of `but`."""
+    total = vectors.sum(axis=0)
+    if but is not None:
+        total = total - but.sum(axis=0)
+    return {NAMES[kind]: int(total[kind]) for kind in KINDS}
 
 
 def _told(state: CellState, shortage: Shortage, victim: Victim, occupants: Occupants) -> str:

@@ -17,7 +17,8 @@ _KEEP_S = 60
 class Figures(msgspec.Struct, frozen=True):
     """What a look saw of a cell, for people and Prometheus. `at`: Redis' clock, seconds since the epoch.
 
-    `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by resource name, in its unit.
+    `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by resource name, in its unit; of CPU
+    usage is demand, what throttling denied included.
     `measured`: running tasks with a fresh sample. `short`: machines that use too much RAM or disk.
     """
 

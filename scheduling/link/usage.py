@@ -59,7 +59,7 @@ class MachineUsage(msgspec.Struct, frozen=True):
 
 
 class CellUsage(NamedTuple):
-    """`now`: Redis' clock. `rows`: `SAMPLE`s of tasks, in any order."""
+    """`now`: Redis' clock. `rows`: `SAMPLE`s of tasks and machines, fresh or not, in any order."""
 
     now: float
     rows: NDArray[np.void]
@@ -94,7 +94,7 @@ async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[in
 
 
 def read_cell(cell_id: int) -> CellUsage:
-    """Of all tasks of a cell, fresh or not. Raises `redis.RedisError`."""
+    """Of a whole cell. Raises `redis.RedisError`."""
     connection = notices.client()
     pipe = connection.pipeline(transaction=False)
     pipe.time()
@@ -102,11 +102,11 @@ def read_cell(cell_id: int) -> CellUsage:
     (seconds, micros), values = pipe.execute()
     now = seconds + micros / 1e6
     rows = np.frombuffer(b"".join(values), dtype=SAMPLE)
-    machines = rows["task_id"] < 0
-    left = rows["task_id"][machines & (rows["at"] < now - FORGET_S)]
+    left = rows["task_id"][rows["at"] < now - FORGET_S]
+    left = left[left < 0]
     if len(left):
         connection.hdel(_key(cell_id), *(str(-machine) for machine in left.tolist()))
-    return CellUsage(now, rows[~machines])
+    return CellUsage(now, rows)
 
 
 def read(cell_id: int, machine_ids: Iterable[int]) -> dict[int, MachineUsage]:

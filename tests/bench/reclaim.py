@@ -4,8 +4,8 @@ Cases:
 * `estimate-150k` (ms): one look of the estimator at 150,000 tasks, one thread, samples found by id included;
 * `cycle-150k` (ms): usage of 12,260 machines read from Redis, a look, and everything it found committed to PostgreSQL
   with durable commits, while all tasks decay: the most there ever is to write. `look_ms`, `longest_ms`: the parts
-  for which a pass waits; `quiet_ms`: a cycle with nothing to write; `absorb_ms`: its news, taken into the warm state;
-  `own_process`: what a warm state of its own would cost;
+  for which a pass waits; `cpu_ms`: of this process; `quiet_ms`: a cycle with nothing to write; `absorb_ms`: its news
+  taken into the warm state; `own_process`: what a warm state of its own would cost;
 * `placeable`, `-baseline`, `-aggressive` (% of the tasks): the real cell (`tests.bench.cells`) packed by limits; its
   tasks then use what the 2019 sample says for their band; how much of what found no place has one, once
   reservations have settled and passes find nothing more. `first`: after one pass.
@@ -79,17 +79,19 @@ def timed(case: str, times: list[float], **more: Any) -> dict[str, Any]:
 
 def estimate() -> dict[str, Any]:
     used = Used(_full_cell(), np.random.default_rng(0))
-    history, times, lowered = UsageHistory(), [], 0
+    history, times, cpu, lowered = UsageHistory(), [], [], 0
     for _ in range(61):  # until everything decays
         history.look(used.state.tasks, used.samples(), MEDIUM, passed_s=EVERY_S)
     for _ in range(RUNS + 1):
         samples = used.samples()
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.process_time()
         found = history.look(used.state.tasks, samples, MEDIUM, passed_s=EVERY_S)
         most_urgent(found, at_most=5000)
         times.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - spent)
         lowered = int(found.lowered.sum())
-    return timed("estimate-150k", times, tasks=len(used.slots), lowered=lowered)
+    cpu_ms = round(1000 * statistics.median(cpu[1:]), 2)
+    return timed("estimate-150k", times, tasks=len(used.slots), lowered=lowered, cpu_ms=cpu_ms)
 
 
 def _full_cell() -> CellState:

@@ -179,10 +179,12 @@ class _Cell:
             if number % 4 == 0:
                 self.report()
             quiet.append(sum(self.cycle()[0]))
-        cycles, changes, absorbed = [], [], []
+        cycles, changes, absorbed, cpu = [], [], [], []
         for _ in range(RUNS + 1):
             self.report()
+            used = time.process_time()
             turns, changed = self.cycle()
+            cpu.append(time.process_time() - used)
             cycles.append(turns)
             changes.append(changed)
             absorbed.append(self.absorb())
@@ -193,6 +195,7 @@ class _Cell:
             tasks=len(self.sample),
             machines=MACHINES,
             changed=median(changes[1:]),
+            cpu_ms=round(1000 * median(cpu[1:]), 1),
             look_ms=round(1000 * median(turns[0] for turns in cycles[1:]), 1),
             longest_ms=round(1000 * max(max(turns) for turns in cycles[1:]), 1),
             quiet_ms=round(1000 * median(quiet[1:]), 1),

@@ -465,7 +465,8 @@ def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
         machine.keep_answering(lambda: usage.read(cell.id, [machine_id()]))
         (read,) = usage.read(cell.id, [machine_id()])[machine_id()].tasks
         assert (read.task_id, read.incarnation, read.cpu_milli) == (task_id(job.id, 0), 1, 42)
-        (row,) = usage.read_cell(cell.id).rows
+        whole, row = usage.read_cell(cell.id).rows
+        assert whole["task_id"] == -machine_id()
         assert (row["task_id"], row["throttled_milli"], row["ram_bytes"]) == (task_id(job.id, 0), 3, 7)
         contacts = contact.read(cell.id)
         assert contacts.shards == 1
