@@ -9,6 +9,7 @@ import redis.asyncio
 from django.conf import settings
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from prometheus_client import REGISTRY
 
 from borglet.messages import Phase, Report, TaskKey, TaskReport, Usage
@@ -25,7 +26,7 @@ from scheduling.models import Cell, Job, JobSpec, Machine, Task
 from scheduling.reclamation import EVERY_S, Reclaimer, jobs_without_reclamation
 from scheduling.snapshot import load_state
 from scheduling.validate import validate
-from tests.integration import rows
+from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 GIB = 2**30
@@ -295,6 +296,40 @@ def test_a_master_does_it_by_itself_and_metrics_tell(cell, client) -> None:
     assert f'borg_cell_resources{{cell="{cell.name}",resource="cpu",what="capacity"}}' in (
         client.get("/metrics").content.decode()
     ) or REGISTRY.get_sample_value("borg_cell_resources", labels)
+
+
+def test_cpu_denied_by_throttling_is_demand(cell) -> None:
+    rows.a_machine(cell)
+    cycle = Cycle(cell)
+    job = running(cell)
+    cycle.turn()
+    cycle.use(job, cpu=100)
+    cycle.after(2000)
+    assert reservation(job)[0] < 500
+    cycle.used[task_id(job.id, 0)] = Usage(100, processes=1, throttled_milli=500)
+    cycle.report()
+    cycle.turn(seconds=EVERY_S)
+    assert reservation(job)[0] == 750
+
+
+def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings) -> None:
+    settings.BORG_AUTHORITY = str(tmp_path / "authority")
+    world = portal_world.make()
+    path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
+    sre = portal_world.signed_in("sre")
+    notices.client().delete(f"borg:reclaim:{world.cell.pk}")
+    assert "nobody has looked in the last minute" in sre.get(path).text
+    sums = dict.fromkeys(("cpu", "ram", "disk"), 0)
+    utilisation.tell(
+        world.cell.pk,
+        utilisation.Figures(
+            at=0.0, setting="medium", running=3, measured=2, short=1, capacity=sums | {"cpu": 8000},
+            limit=sums | {"cpu": 4000}, reservation=sums | {"cpu": 1000}, usage=sums | {"cpu": 500},
+        ),
+    )  # fmt: skip
+    page = sre.get(path).text
+    assert "0.5 cores used, 1 cores reserved, 4 cores of limits, 8 cores in all; 75% reclaimed" in page
+    notices.client().delete(f"borg:reclaim:{world.cell.pk}")
 
 
 def test_settings_are_checked() -> None:

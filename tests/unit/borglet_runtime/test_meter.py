@@ -1,0 +1,39 @@
+"""Rates from counters: CPU that was used, and CPU that throttling denied (§5.5)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from borglet.messages import TaskKey
+from borglet.runtimes.cgroups import Measured
+from borglet.runtimes.meter import Meter, Metered
+
+KEY = TaskKey("a" * 32, 0, 1)
+
+
+@dataclass
+class Counters:
+    """Stands where the kernel's control groups are read."""
+
+    cpu_ns: int = 0
+    throttled_ns: int = 0
+
+    def measure(self, groups: dict[str, str]) -> Measured:
+        return Measured(self.cpu_ns, 2**20, 1, self.throttled_ns)
+
+
+def test_what_throttling_denied_is_a_rate_beside_what_was_used() -> None:
+    counters = Counters(cpu_ns=5 * 10**9, throttled_ns=7 * 10**9)
+    meter = Meter(counters)  # type: ignore[arg-type]
+    task = Metered(1, {"unified": "here"}, ())
+    first = meter.measure({KEY: task})[KEY]
+    assert (first.cpu_milli, first.throttled_milli) == (0, 0)  # adopted: its past is no news
+    task.at = time.monotonic() - 2
+    counters.cpu_ns += 10**9
+    counters.throttled_ns += 3 * 10**9
+    second = meter.measure({KEY: task})[KEY]
+    assert second.cpu_milli == pytest.approx(500, rel=0.05)
+    assert second.throttled_milli == pytest.approx(1500, rel=0.05)
