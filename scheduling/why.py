@@ -13,11 +13,11 @@ import msgspec
 from django.db.models import Count
 
 from quota.permissions import Action, Principal, may
-from quota.resources import as_mapping
 from scheduling import receipts, verdicts
 from scheduling.core import wording
 from scheduling.core.reasons import Why
 from scheduling.core.states import JobState, TaskState
+from scheduling.guidance import shapes_document
 from scheduling.models import Event, Job, Task
 from scheduling.receipts import Placement, Preempted
 
@@ -128,10 +128,8 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
     result["tasks"] = sum(number for job_id, number in why.tasks if job_id == job.id)
     if result["nearest"] is not None:
         result["nearest"]["machine"] = hostnames.get(result["nearest"].pop("machine_id"))
-    if result["shapes"] is not None:
-        for shape in ("asked", "one_more", "fuller"):
-            if result["shapes"][shape] is not None:
-                result["shapes"][shape]["limit"] = as_mapping(result["shapes"][shape]["limit"], extra=extra)
+    if seen.shapes is not None:
+        result["shapes"] = shapes_document(seen.shapes, extra=extra)
     told = _tell(seen, job, hostnames)
     result["told"] = {
         "summary": told.summary,

@@ -12,10 +12,12 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 
 from portal.sigma.page import page
+from portal.sigma.why import WORDS
 from quota.errors import Refused
 from quota.permissions import Action, Principal, may
 from quota.selectors import tenants_visible
 from scheduling import selectors, spec
+from scheduling.core.wording import tell_fit
 from scheduling.models import Cell
 from scheduling.services.jobs import job_apply, spec_for
 from scheduling.services.plans import JobPlan, job_plan
@@ -60,6 +62,11 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
     except Refused as problem:
         return render(request, "sigma/submit.html", {**context, "problem": problem}, status=problem.status)
     context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": _steps(plan)}
+    context["fits"] = [
+        line
+        for fit in plan.guidance
+        for line in tell_fit(fit.shapes, tasks=fit.tasks, extra=tuple(cell.extra_resources), words=WORDS)
+    ]
     status = plan.problem.status if plan.problem else 200
     return render(request, "sigma/submit.html", context, status=status)
 

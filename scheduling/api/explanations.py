@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from scheduling.api.serializers import EventSerializer
+from scheduling.api.shapes import ConformingSerializer
 from scheduling.core.reasons import Basis, ChangeKind, ReasonCode
 from scheduling.core.requirement import Relation
 
@@ -104,26 +105,6 @@ class ExpectedSerializer(serializers.Serializer):
     room = serializers.FloatField(help_text="How many tasks of the class those made room for.")
     least = serializers.FloatField(help_text="Tasks of its size that are tried before it, at least.")
     ahead = serializers.FloatField(help_text="And at most: of those that compete for the same machines.")
-
-
-class ShapeSerializer(serializers.Serializer):
-    """A limit of which one machine of the commonest fitting kind holds `per_machine`."""
-
-    limit = serializers.DictField(child=serializers.IntegerField())
-    per_machine = serializers.IntegerField()
-    machines = serializers.IntegerField(help_text="Of that kind.")
-    in_all = serializers.IntegerField(help_text="Tasks the cell could hold at once, were it empty.")
-
-
-class ConformingSerializer(serializers.Serializer):
-    """Shapes that are likely to schedule (§2.6): as asked, one more per machine, and as large as fits as often."""
-
-    machines = serializers.IntegerField(help_text="That could hold one if they were empty.")
-    now = serializers.IntegerField(help_text="That can hold one at present.")
-    room = serializers.IntegerField(help_text="How many fit at present.")
-    asked = ShapeSerializer(allow_null=True)
-    one_more = ShapeSerializer(allow_null=True)
-    fuller = ShapeSerializer(allow_null=True)
 
 
 class ToldSerializer(serializers.Serializer):

@@ -162,7 +162,7 @@ class PlanView(CellView):
         plan = plans.job_plan(principal=self.principal(), cell=found, job_spec=job_spec)
         outcomes = {"submit": "submitted", "update": "updated", "none": "unchanged"}
         outcome = "refused" if plan.problem else outcomes[plan.action]
-        return Response(change_document(plan, outcome, rehearsed=True, job=None))
+        return Response(change_document(plan, outcome, rehearsed=True, job=None, extra=found.extra_resources))
 
 
 class UpdateView(CellView):

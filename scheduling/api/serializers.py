@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, inline_serializer
@@ -10,6 +11,7 @@ from rest_framework import serializers
 from quota.errors import Refused
 from quota.resources import as_mapping
 from scheduling.api.jobfile import JobFileSerializer
+from scheduling.api.shapes import FitSerializer, fit_document
 from scheduling.core.states import MachineStatus, TaskState
 from scheduling.models import Cell, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
@@ -314,6 +316,7 @@ class ChangeSerializer(serializers.Serializer):
     max_down = serializers.IntegerField()
     problem = ProblemSerializer(allow_null=True)
     job = JobSerializer(allow_null=True)
+    guidance = FitSerializer(many=True, help_text="Of plans: whether its tasks would fit.")
 
 
 class VerdictSerializer(serializers.Serializer):
@@ -358,7 +361,10 @@ def problem_document(refused: Refused) -> dict[str, Any]:
     }
 
 
-def change_document(plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None) -> dict[str, Any]:
+def change_document(
+    plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None, extra: Sequence[str] = ()
+) -> dict[str, Any]:
+    """`extra`: the cell's own resources, for what plans say of them."""
     return {
         "outcome": outcome,
         "dry_run": rehearsed,
@@ -369,4 +375,5 @@ def change_document(plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | 
         "max_down": plan.max_down,
         "problem": problem_document(plan.problem) if plan.problem else None,
         "job": JobSerializer(job, context={"extra": job.cell.extra_resources}).data if job else None,
+        "guidance": [fit_document(fit, extra=extra) for fit in plan.guidance],
     }

@@ -33,6 +33,8 @@ class Words:
     ngettext: Callable[[str, str, int], str]
 
 
+# Where a machine holds so many tasks, one more or less is no matter of their shape.
+FEW = 4
 ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 else many)
 
 
@@ -74,6 +76,13 @@ def tell(
     return _Teller(words, tuple(extra), hostnames or {}).tell(why, name, job_id)
 
 
+def tell_fit(
+    shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH
+) -> list[str]:
+    """Whether `tasks` of a request would fit, and which shape would fit better, before it is made."""
+    return _Teller(words, tuple(extra), {}).fit(shapes, tasks)
+
+
 class _Teller:
     def __init__(self, words: Words, extra: tuple[str, ...], hostnames: Mapping[int, str]) -> None:
         self.words, self.extra, self.hostnames = words, extra, hostnames
@@ -93,7 +102,7 @@ class _Teller:
         given = {"who": who, "machines": self.machines(why.machines)}
         cures = [self.cure(change) for change in why.changes]
         if why.shapes is not None and why.code in (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE):
-            cures += self.shapes(why.shapes, why.never)
+            cures += self.shapes(why.shapes)
         if why.never and not cures:
             cures.append(_("Ask for less, or for larger machines."))
         return Told(
@@ -246,10 +255,11 @@ class _Teller:
         ) % {"ends": expected.ends, "window": self.duration(expected.window_s)}
         return f"{told}: {ended}."
 
-    def shapes(self, shapes: Conforming, never: bool) -> list[str]:
+    def shapes(self, shapes: Conforming) -> list[str]:
         _, ngettext = self.words.gettext, self.words.ngettext
         told = []
-        if shapes.one_more is not None and shapes.one_more.machines:
+        few = shapes.asked is None or shapes.asked.per_machine < FEW
+        if shapes.one_more is not None and shapes.one_more.machines and few:
             kind = ngettext("%d machine", "%d machines", shapes.one_more.machines) % shapes.one_more.machines
             given = {
                 "kind": kind,
@@ -268,6 +278,31 @@ class _Teller:
                 )
                 % given
             )
+        return told
+
+    def fit(self, shapes: Conforming, tasks: int) -> list[str]:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        if not shapes.machines:
+            told = [_("No machine of the cell could hold one of these tasks, even if it were empty.")]
+        else:
+            given = {
+                "now": self.machines(shapes.now),
+                "room": ngettext("%d task", "%d tasks", shapes.room) % shapes.room,
+                "all": shapes.machines,
+                "tasks": tasks,
+            }
+            text = _(
+                "Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty."
+            )
+            told = [text % given]
+        told += self.shapes(shapes)
+        if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
+            given = {
+                "held": shapes.asked.per_machine,
+                "limit": self.limits(shapes.fuller, shapes.asked),
+            }
+            text = _("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
+            told.append(text % given)
         return told
 
     def limits(self, shape: Shape, asked: Shape | None) -> str:

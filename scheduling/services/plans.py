@@ -8,6 +8,7 @@ from quota.errors import Refused
 from quota.permissions import Action, Principal
 from scheduling import spec
 from scheduling.core.states import JobState
+from scheduling.guidance import Guidance, guidance
 from scheduling.models import Cell, Job
 from scheduling.services import jobs, updates
 from scheduling.services.tenancy import require_tenant
@@ -27,6 +28,7 @@ class JobPlan:
     """`action`: submit, update, or none when nothing would change. `problem`: why it would be refused.
 
     `tasks`: those added, removed, restarted, in_place (changed where they run) and kept. `max_down`: at once.
+    `guidance`: whether its tasks would fit, where that was asked.
     """
 
     action: str
@@ -35,6 +37,7 @@ class JobPlan:
     tasks: dict[str, Share] = field(default_factory=dict)
     max_down: int = 0
     problem: Refused | None = None
+    guidance: tuple[Guidance, ...] = ()
 
     def sentence(self) -> str:
         """For people."""
@@ -66,7 +69,8 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpec) -> Job
         problem = refusal
     live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
     job = live.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name).first()
-    return replace(plan_between(job, job_spec), problem=problem)
+    fits = tuple(guidance(cell, job_spec))
+    return replace(plan_between(job, job_spec), problem=problem, guidance=fits)
 
 
 def plan_between(job: Job | None, job_spec: spec.JobSpec) -> JobPlan:
