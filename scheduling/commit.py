@@ -30,6 +30,8 @@ _BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.remov
 _BREAKS_TASK = ("task.updated", "task.placed", "task.ended")
 _BREAKS_JOB = ("job.changed", "job.ended")
 _BREAKS_MANY = ("reservations.set",)
+# Whoever comes first in a large plan, a small job of high priority perhaps, need not wait until all of it is written.
+_URGENT, _MANY = 100, 500
 
 
 @dataclass(slots=True)
@@ -76,12 +78,13 @@ def _gangs(cell_id: int) -> frozenset[int]:
 def _parts(
     assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]
 ) -> Iterator[Sequence[Assignment]]:
-    """`chunk` at a time, in order; longer where a gang would be cut."""
+    """`chunk` at a time, in order, the most urgent by themselves; longer where a gang would be cut."""
     last = {a.job_id: position for position, a in enumerate(assignments) if a.job_id in gangs}
     first = 0
     while first < len(assignments):
         end = seen = first
-        reach = min(first + chunk, len(assignments))
+        urgent = first == 0 and len(assignments) >= _MANY
+        reach = min(first + (min(chunk, _URGENT) if urgent else chunk), len(assignments))
         while end < reach:
             end = reach
             reach = max([end, *[last[a.job_id] + 1 for a in assignments[seen:end] if a.job_id in last]])

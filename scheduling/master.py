@@ -82,6 +82,7 @@ class Master:
     _fruitless: int = 0  # passes in a row of which the commit took nothing
     _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
     _kept: float = 0.0
+    _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
     _wanted: bool = True  # by the cell's settings, as last read
     _silence: contact.Silence = field(default_factory=contact.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
@@ -130,8 +131,10 @@ class Master:
             if self.scheduler.keeps_house:
                 self._keep_house()
                 news |= self._advance()
-        if news and self.scheduler.keeps_house and updates.updates_advance(self.cell_id):
-            self._advance()
+        if (news or self._updating) and self.scheduler.keeps_house:
+            self._updating = updates.updates_advance(self.cell_id)
+            if self._updating:
+                self._advance()
         state = self._warm()
         waited = now - self._passed
         due = self._placeable or waited >= RETRY_EVERY_S
@@ -140,7 +143,7 @@ class Master:
             self._explainer.budget = Budget() if self._placeable else Budget(classes=IDLE_CLASSES)
             self._passed, self._placeable = now, False
             self._pass(state)
-        return self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS
+        return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
 
     def _retire(self) -> None:
         """Another kind of scheduler is wanted now: let go of the cell, and of what is warm."""

@@ -15,7 +15,6 @@ from scheduling.schedulers import DEFAULT, Scheduler
 log = structlog.get_logger(__name__)
 
 SLICE_S = 30.0
-ENSURE_EVERY_S = 2.0
 # A slice that nobody took by then is pointless: `masters_ensure` has asked again.
 _STALE_S = 60.0
 
@@ -39,7 +38,9 @@ def master_run(cell: str, scheduler: str = DEFAULT.name) -> None:
 def masters_ensure() -> None:
     """Start a master wherever none holds the lease of a scheduler that is wanted."""
     for cell, scheduler in schedulers.unheld():
-        _ask_for(cell, scheduler, expires=2 * ENSURE_EVERY_S)
+        # Alive for longer than a slice: what waits in the queue stands in for the next one (`_ask_for`), and if that
+        # were stale by then, nobody would go on.
+        _ask_for(cell, scheduler, expires=_STALE_S)
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)

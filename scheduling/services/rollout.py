@@ -25,8 +25,10 @@ PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskS
 HOPELESS_RESTARTS = 3
 
 
-def advance(cell_id: int, job_id: int, *, principal: Principal) -> bool:
+def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool = False) -> bool:
     """Do all of a job's open update that may be done now, in chunks. True when anything changed.
+
+    `in_turns`: a job that grows does so by one chunk, and the caller comes again when others had their turn.
 
     Locks: the cell's row, then the tasks in order of id; at most `journal.CHUNK` tasks at a time.
     """
@@ -35,7 +37,8 @@ def advance(cell_id: int, job_id: int, *, principal: Principal) -> bool:
         with journal.write(cell_id, principal) as entry:
             again = _step(entry, job_id)
             changed = changed or len(entry) > 0
-        if not again:
+        grew = any(isinstance(event, events.TasksAdded) for event in entry.events)
+        if not again or (in_turns and grew):
             return changed
 
 

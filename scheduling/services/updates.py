@@ -121,12 +121,12 @@ def update_advance_job(job: Job) -> bool:
 
 
 def updates_advance(cell_id: int) -> bool:
-    """The same for all open updates of a cell. True when anything changed."""
+    """The same for all open updates of a cell, growth by one chunk of each. True when anything changed."""
     jobs = Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("job_id")
     principal = system("updates")
     changed = False
     for job_id in jobs.values_list("job_id", flat=True):
-        changed |= advance(cell_id, job_id, principal=principal)
+        changed |= advance(cell_id, job_id, principal=principal, in_turns=True)
     return changed
 
 

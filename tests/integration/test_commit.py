@@ -107,6 +107,13 @@ def test_the_outcome_holds_what_the_journal_says(cell, machines, job) -> None:
     assert written == journal.tail(cell.id, after=before)
 
 
+def test_the_first_of_a_large_plan_are_written_by_themselves(cell, machines) -> None:
+    job = rows.a_job(cell, rows.a_tenant(), "large", tasks=600)
+    outcome = commit(cell.id, plan(cell, *[put(job, i, machines[0]) for i in range(600)]), principal=rows.ME)
+    assert [len(records) for records in outcome.records.values()] == [100, 500]
+    assert [a.index for a in outcome.applied] == list(range(600))
+
+
 def test_a_commit_in_which_nothing_holds_writes_nothing(cell, machines, job) -> None:
     decided = plan(cell, put(job, 0, machines[0]))
     commit(cell.id, decided, principal=rows.ME)

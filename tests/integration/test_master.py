@@ -8,16 +8,19 @@ import time
 import pytest
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from prometheus_client import REGISTRY
 
 from scheduling import journal, lease, notices
+from scheduling import master as master_module
 from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.master import Master
-from scheduling.models import Job, Lease, PendingVerdict, Task
-from scheduling.services import transitions
+from scheduling.models import Job, JobSpec, Lease, PendingVerdict, Task
+from scheduling.services import transitions, updates
+from scheduling.snapshot import load_state
 from scheduling.validate import validate
-from tests.integration import rows
+from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,6 +65,61 @@ def test_the_warm_state_follows_the_journal(cell) -> None:
     assert master.state is not None
     master.tick()
     assert master.state.revision == journal.newest(cell.id)
+
+
+def test_what_a_master_wrote_itself_it_does_not_read_again(cell) -> None:
+    rows.a_machine(cell)
+    job = rows.a_job(cell, rows.a_tenant())
+    master = ticked(cell)
+    other = rows.a_job(cell, rows.a_tenant(), "other", tasks=50)
+    master.tick()
+    assert (placed(job), placed(other)) == (3, 50)
+    with CaptureQueriesContext(connection) as captured:
+        master.tick()
+    read = [query["sql"] for query in captured if "data::text" in query["sql"]]
+    assert read == [], "its own placements are known to it"
+    assert master.state is not None
+    assert master.state.running == 53
+    assert master.state.diff(load_state(cell.id)) == []
+
+
+def test_a_large_queue_is_placed_in_turns(cell, monkeypatch) -> None:
+    """Whoever comes meanwhile waits for one turn, and is first in the next by its priority."""
+    monkeypatch.setattr(master_module, "PLACED_AT_ONCE", 20)
+    rows.a_machine(cell)
+    tenant = rows.a_tenant()
+    large = rows.a_job(cell, tenant, "large", tasks=50, priority=100)
+    master = Master(cell.id)
+    assert master.tick(), "there is more to place"
+    assert placed(large) == 20
+    urgent = rows.a_job(cell, tenant, "urgent")
+    assert master.tick()
+    assert (placed(large), placed(urgent)) == (37, 3)
+    master.tick()
+    assert placed(large) == 50
+
+
+def test_a_large_job_is_made_in_turns(cell, monkeypatch) -> None:
+    """Its submitter died half way: the master makes the rest, and places what there is meanwhile."""
+    monkeypatch.setattr(journal, "CHUNK", 4)
+    rows.a_machine(cell)
+    ann = world.principal("ann", tenant=rows.a_tenant())
+    job = world.submit(ann, cell, world.a_file("parts", tasks=4, priority=0))
+    whole = world.read(cell, world.a_file("parts", tasks=14, priority=0))
+    JobSpec.objects.filter(job=job).update(spec=whole.to_json(), digest=whole.digest())
+    Job.objects.filter(pk=job.pk).update(requested=list(whole.total()))
+    with journal.write(cell.id, rows.ME) as entry:
+        updates.update_open(entry, job, from_version=0, to_spec=whole, actor="ann")
+    master = Master(cell.id)
+    seen = []
+    for _ in range(8):
+        again = master.tick()
+        job.refresh_from_db()
+        seen.append(job.tasks_total)
+        if not again:
+            break
+    assert seen[:3] == [8, 12, 14]
+    assert (placed(job), master.tick()) == (14, False)
 
 
 def test_what_can_not_be_placed_says_why_and_is_placed_when_it_can(cell) -> None:

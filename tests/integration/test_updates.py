@@ -348,7 +348,10 @@ def test_a_job_goes_on_whose_first_tasks_end_before_the_others_are_made(cell, ma
     job = with_more_to_come(cell, ann, machine)
     assert job.state == "running"
     assert validate(cell.id) == []
-    updates.updates_advance(cell.id)
+    assert updates.updates_advance(cell.id)
+    assert Update.objects.get(job=job).state == Update.OPEN, "growth takes turns with the master's other work"
+    assert updates.updates_advance(cell.id)
+    assert not updates.updates_advance(cell.id)
     job.refresh_from_db()
     assert (job.state, job.tasks_total, job.tasks_pending, job.tasks_dead) == ("running", 3, 2, 1)
     assert Update.objects.get(job=job).state == Update.DONE
