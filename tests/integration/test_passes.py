@@ -57,6 +57,7 @@ def test_only_the_last_passes_are_kept(cell) -> None:
     kept = passes.recent(cell.id, "default")
     assert [one.revision for one in kept] == list(range(passes.KEPT + 4, 4, -1))
     assert [one.revision for one in passes.recent(cell.id, "default", 2)] == [204, 203]
+    assert notices.client().llen(f"borg:passes:{cell.id}:default") == passes.KEPT
     assert passes.recent(cell.id, "batch") == []
 
 
