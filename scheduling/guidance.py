@@ -92,6 +92,7 @@ def guidance(cell: Cell, job_spec: JobSpec) -> list[Guidance]:
 def shapes_document(shapes: Conforming, *, extra: Sequence[str] = ()) -> dict[str, Any]:
     """Resources by name. `extra`: the cell's own."""
     result: dict[str, Any] = msgspec.to_builtins(shapes)
+    result["wanted"] = as_mapping(shapes.wanted, extra=extra)
     for shape in ("asked", "one_more", "fuller"):
         if result[shape] is not None:
             result[shape]["limit"] = as_mapping(result[shape]["limit"], extra=extra)

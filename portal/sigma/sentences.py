@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from scheduling.models import Event
 
@@ -76,7 +77,8 @@ def _task_placed(data: _Data, hosts: _Hosts) -> str:
     given = {"task": _task(data), "machine": _host(data, hosts), "number": data["incarnation"]}
     told = _("%(task)s was placed on %(machine)s as incarnation %(number)d") % given
     if data.get("victims"):
-        told += _(", preempting %d others") % len(data["victims"])
+        number = len(data["victims"])
+        told += ngettext(", preempting %d other", ", preempting %d others", number) % number
     return told
 
 

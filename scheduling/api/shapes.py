@@ -23,6 +23,7 @@ class ShapeSerializer(serializers.Serializer):
 class ConformingSerializer(serializers.Serializer):
     """Shapes that are likely to schedule (§2.6): as asked, one more per machine, and as large as fits as often."""
 
+    wanted = serializers.DictField(child=serializers.IntegerField())
     machines = serializers.IntegerField(help_text="That could hold one if they were empty.")
     now = serializers.IntegerField(help_text="That can hold one at present.")
     room = serializers.IntegerField(help_text="How many fit at present.")

@@ -53,7 +53,7 @@ def conforming(
     there = number > 0
     kinds, number = platforms[there][:, asked], number[there]
     if len(kinds) == 0 or len(asked) == 0:
-        return Conforming(0, now, room)
+        return Conforming(limit, 0, now, room)
     want = wanted[asked]
     held = (kinds // want).min(axis=1)
     holds = int(number[held > 0].sum())
@@ -86,6 +86,7 @@ def conforming(
         if (values > want).any():
             fuller = shape(values)
     return Conforming(
+        wanted=limit,
         machines=holds,
         now=now,
         room=room,

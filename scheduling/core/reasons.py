@@ -158,11 +158,12 @@ class Shape(msgspec.Struct, frozen=True):
 class Conforming(msgspec.Struct, frozen=True):
     """Guidance on shapes that are likely to schedule (§2.6), by the most common machine that could hold it.
 
-    `machines`: that could hold one task if empty; `now`: that can at present, `room`: tasks they have room for at
-    once. `asked`: the request as it is; `one_more`: the largest shape of which one more fits per machine;
-    `fuller`: the largest that fits as many times as the request. None where it is no different.
+    `wanted`: the limit asked for; `machines`: that could hold one task if empty; `now`: that can at present, `room`:
+    tasks they have room for at once. `asked`: the request as it is; `one_more`: the largest shape of which one more
+    fits per machine; `fuller`: the largest that fits as many times as the request. None where it is no different.
     """
 
+    wanted: tuple[int, ...]
     machines: int
     now: int
     room: int

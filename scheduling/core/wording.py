@@ -40,7 +40,9 @@ ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A verdict: what is the matter; per reason, how many machines fell to it; what would help; what else is known."""
+    """A verdict: what is the matter; per reason, how many machines fell to it; what it comes to and what would help;
+    what else is known.
+    """
 
     summary: str
     reasons: tuple[str, ...] = ()
@@ -100,10 +102,11 @@ class _Teller:
         if not why.ruled_out:
             return Told(_("%s can't be placed in this pass; the next one tries again.") % who)
         given = {"who": who, "machines": self.machines(why.machines)}
-        cures = [self.cure(change) for change in why.changes]
+        cures = [*self.outlook(why), *(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE):
-            cures += self.shapes(why.shapes)
-        if why.never and not cures:
+            # What is too large for any machine hears of the largest from the changes already.
+            cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
+        if why.never and len(cures) == 1:
             cures.append(_("Ask for less, or for larger machines."))
         return Told(
             _("%(who)s can't be placed on any of %(machines)s") % given,
@@ -117,15 +120,20 @@ class _Teller:
         told = ngettext("%d task", "%d tasks", tasks) % tasks
         return _("%(tasks)s of job %(name)s") % {"tasks": told, "name": name} if name else told
 
-    def notes(self, why: Why) -> list[str]:
-        _, ngettext = self.words.gettext, self.words.ngettext
-        told = []
+    def outlook(self, why: Why) -> list[str]:
+        """What it comes to, if nothing changes."""
+        _ = self.words.gettext
         if why.never:
-            told.append(_("No machine of the cell could hold one even if it were empty."))
-        elif why.code == ReasonCode.MACHINE_STATE:
-            told.append(_("It waits for machines to come back up."))
-        elif why.code in (ReasonCode.RESOURCE, "") and not why.changes:
-            told.append(_("It waits for room that tasks of its own or a higher priority hold."))
+            return [_("No machine of the cell could hold one even if it were empty.")]
+        if why.code == ReasonCode.MACHINE_STATE:
+            return [_("It waits for machines to come back up.")]
+        if why.code in (ReasonCode.RESOURCE, "") and not why.changes:
+            return [_("It waits for room that tasks of its own or a higher priority hold.")]
+        return []
+
+    def notes(self, why: Why) -> list[str]:
+        ngettext = self.words.ngettext
+        told = []
         if why.nearest is not None and (why.nearest.lacks or why.nearest.fails or why.nearest.bounds):
             told.append(self.nearest(why.nearest))
         if why.preemption.held and not why.never:
@@ -263,7 +271,7 @@ class _Teller:
             kind = ngettext("%d machine", "%d machines", shapes.one_more.machines) % shapes.one_more.machines
             given = {
                 "kind": kind,
-                "limit": self.limits(shapes.one_more, shapes.asked),
+                "limit": self.limits(shapes.one_more, shapes.wanted),
                 "number": shapes.one_more.per_machine,
                 "held": shapes.asked.per_machine if shapes.asked is not None else 0,
             }
@@ -299,19 +307,20 @@ class _Teller:
         if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
             given = {
                 "held": shapes.asked.per_machine,
-                "limit": self.limits(shapes.fuller, shapes.asked),
+                "limit": self.limits(shapes.fuller, shapes.wanted),
             }
             text = _("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
             told.append(text % given)
         return told
 
-    def limits(self, shape: Shape, asked: Shape | None) -> str:
-        """The resources of a shape that differ from what is asked."""
-        return ", ".join(
-            f"{self.quantity(self.names[r], value)} {self.names[r]}"
+    def limits(self, shape: Shape, wanted: tuple[int, ...]) -> str:
+        """The resources of a shape that differ from what is wanted."""
+        told = [
+            (self.names[r], self.quantity(self.names[r], value))
             for r, value in enumerate(shape.limit)
-            if value and (asked is None or value != asked.limit[r])
-        )
+            if value != wanted[r]
+        ]
+        return ", ".join(many if many.endswith(name) else f"{many} of {name}" for name, many in told)
 
     def quantity(self, subject: str, value: int) -> str:
         if subject not in self.names:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from django.utils import timezone
 
 from quota.permissions import system
-from scheduling import journal, lease, passes
+from scheduling import journal, lease, passes, verdicts
 from scheduling.core import events
 from scheduling.core.requirement import task_id
-from scheduling.models import PendingVerdict
 from scheduling.services import jobs, transitions, updates
 from scheduling.services.cells import cell_set
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import portal_world, rows
+from tests.integration.simulated_cell import SimulatedCell
 
 WIDE, NARROW = (1280, 900), (390, 844)
 PAGES = {
@@ -26,6 +25,8 @@ PAGES = {
     "job-steady": "/jobs/cc/ubar/steady/",
     "job-pending": "/jobs/cc/ubar/greedy/",
     "task": "/jobs/cc/ubar/jfoo/0/",
+    "task-placed": "/jobs/cc/ubar/steady/4/",
+    "task-pending": "/jobs/cc/ubar/greedy/0/",
     "specs": "/jobs/cc/ubar/jfoo/specs/?version=2",
     "submit": "/submit/",
     "tokens": "/tokens/",
@@ -60,19 +61,19 @@ def furnished(world):
     for index in range(4):
         portal_world.place(steady, index, world.machine)
         portal_world.report(steady, index)
-    greedy = rows.a_job(world.cell, world.tenant, "greedy", tasks=4, limit=(90_000, 2**30, 2**30, 0, 0, 1))
-    PendingVerdict.objects.create(
-        job=greedy, revision=3, at=timezone.now(),
-        whys=[
-            {
-                "tasks": [[greedy.id, 4]], "machines": 8, "never": True,
-                "ruled_out": [
-                    {"code": "resource", "subject": "cpu", "machines": 8, "wanted": 90_000, "largest": 64_000}
-                ],
-                "changes": [{"subject": "cpu", "to": 64_000, "machines": 8}],
-            }
-        ],
-    )  # fmt: skip
+    rows.a_job(world.cell, world.tenant, "greedy", tasks=4, limit=(90_000, 2**30, 2**30, 0, 0, 1))
+    rows.a_job(
+        world.cell,
+        rows.a_tenant("other"),
+        "first",
+        tasks=7,
+        limit=(99_000, 2**30, 2**30, 0, 0, 1),
+        priority=300,
+    )
+    verdicts.store(world.cell.id, SimulatedCell(world.cell).decide())
+    spare = rows.a_job(world.cell, world.tenant, "spare", tasks=1, priority=110)
+    portal_world.place(spare, 0, world.machine)
+    _preempt(spare, steady, world.machine)
     with journal.write(world.cell.id, rows.ME) as entry:
         drained = entry.append(events.MachineState(machine_id=1, state="draining", reason="new disk"))
         transitions.tasks_evict(
@@ -94,6 +95,21 @@ def furnished(world):
     return world
 
 
+def _preempt(victim, winner, machine) -> None:
+    """Task 0 of one job makes way for task 4 of the other."""
+    loser = task_id(victim.id, 0)
+    with journal.write(victim.cell_id, rows.ME) as entry:
+        evicted = transitions.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
+        transitions.tasks_evict(entry, [evicted])
+        placed = transitions.Placement(
+            task_id(winner.id, 4), machine.id, (20_009,),
+            score={"packing": -0.31, "spread-machine": -0.24, "mixing": -0.01, "preemption": -21.0},
+            victims=(loser,),
+            runners_up=((machine.id + 1, -21.9), (machine.id + 2, -22.05)),
+        )  # fmt: skip
+        transitions.tasks_place(entry, [placed])
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
@@ -110,6 +126,10 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
             page.goto(path.format(cell=furnished.cell.pk))
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
+            if name == "submit":
+                page.get_by_role("button", name="Plan").click()
+                page.get_by_text("Will it fit?").wait_for()
+                page.screenshot(path=SHOTS / f"submit-plan-{theme}-{size[0]}.png", full_page=True)
             if not name.startswith("admin"):
                 sideways = page.evaluate(
                     "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -109,6 +109,23 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     assert "ended " in ann.out("status", "web")
 
 
+def test_why_shows_the_score_and_what_else_was_considered(ann, cell) -> None:
+    ann.out("submit", ann.file(world.a_file()))
+    job = Job.objects.get()
+    machines = [rows.a_machine(cell, name) for name in ("m1", "m2")]
+    with journal.write(cell.id, rows.ME) as entry:
+        placed = transitions.Placement(
+            task_id(job.id, 0), machines[0].id, (20_000,), score={"packing": -0.25, "mixing": -0.01},
+            runners_up=((machines[1].id, -0.3),),
+        )  # fmt: skip
+        transitions.tasks_place(entry, [placed])
+    lines = ann.out("why", "web/0").splitlines()
+    assert [line.split() for line in lines[-6:]] == [
+        ["PART", "OF", "ITS", "SCORE", "m1"], ["packing", "-0.250"], ["mixing", "-0.010"], ["in", "all", "-0.260"],
+        ["RUNNER-UP", "SCORE", "IN", "ALL"], ["m2", "-0.300"],
+    ]  # fmt: skip
+
+
 def test_json_is_what_the_api_answers(ann, cell) -> None:
     file = ann.file(world.a_file())
     assert ann.json("plan", file)["dry_run"] is True

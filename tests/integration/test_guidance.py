@@ -75,11 +75,11 @@ def test_plans_tell_it_at_every_door(cell) -> None:
     (fit,) = answer["guidance"]
     assert fit["told"] == [
         "Free now, preempting nobody: room for 3 tasks on 3 machines; 3 could hold one if empty.",
-        "Its commonest kind of machine (3 machines) holds 1; of 4 cores cpu it would hold 2.",
-        "It could ask for up to 8 cores cpu, 32 GiB ram, 1 TiB disk, and such a machine would still hold 1.",
+        "Its commonest kind of machine (3 machines) holds 1; of 4 cores of cpu it would hold 2.",
+        "It could ask for up to 8 cores of cpu, 32 GiB of ram, 1 TiB of disk, and such a machine would still hold 1.",
     ]
     assert fit["shapes"]["one_more"]["limit"]["cpu"] == 4000
     portal_world.person("boss", is_staff=True, is_superuser=True)
     boss = portal_world.signed_in("boss")
     page = boss.post("/submit/", {"cell": "cc", "tenant": "ubar", "do": "plan", "text": json.dumps(file)})
-    assert "of 4 cores cpu it would hold 2" in page.text
+    assert "of 4 cores of cpu it would hold 2" in page.text
