@@ -17,6 +17,7 @@ from scheduling.core.policy import Policy
 from scheduling.core.requirement import Constraint, Requirement
 from scheduling.core.state import CellState
 from scheduling.core.tasks import Job
+from scheduling.core.walks import beginnings
 
 Key = tuple[int, bool, int, int, int]  # shape, by limit, ceiling, own job, own task
 
@@ -79,7 +80,8 @@ def sort_into_groups(
     avoid = {members[of_task[place]][0]: machines for place, machines in alone.items()}
     levels = sorted({(0, key[1]) for key, _ in members} | {(key[2], key[1]) for key, _ in members})
     locals_ = {job.id: n for n, job in enumerate(jobs)}
-    groups = _arrays(state, policy, members, locals_, levels, avoid, starts)
+    groups = _arrays(state, policy, members, locals_, levels, avoid)
+    groups = groups._replace(start=beginnings(state, policy, groups, of_task, starts))
     return Sorting(groups, of_task, job_of, jobs, [requirement for _, requirement in members], levels)
 
 
@@ -106,7 +108,7 @@ def _alone(
 def _arrays(
     state: CellState, policy: Policy, members: list[tuple[Key, Requirement]], local: dict[int, int],
     levels: list[tuple[int, bool]],
-    avoid: dict[Key, tuple[int, ...]], starts: np.random.Generator
+    avoid: dict[Key, tuple[int, ...]]
 ) -> Groups:  # fmt: skip
     number = len(members)
     hard: dict[tuple[Constraint, ...], Bools] = {}
@@ -129,9 +131,7 @@ def _arrays(
     avoided = [avoid.get(key, ()) for key, _ in members]
     ends = np.cumsum([len(machines) for machines in avoided], dtype=np.int32)
     slots = len(state.machines.id)
-    machines = max(1, len(state.machines))
     shapes = np.array([key[0] for key, _ in members], dtype=np.int64)
-    randomised = policy.search.randomise
     return Groups(
         limit=state.tasks.shapes.limit[shapes],
         by_limit=np.array([key[1] for key, _ in members], dtype=np.bool_),
@@ -149,9 +149,7 @@ def _arrays(
         avoid=np.array([slot for machines in avoided for slot in machines], dtype=np.int32),
         allowed=np.array(list(hard.values()), dtype=np.bool_).reshape(len(hard), slots),
         liking=np.array(list(soft.values()), dtype=np.float64).reshape(len(soft), slots),
-        start=starts.integers(machines, size=number, dtype=np.int32)
-        if randomised
-        else np.zeros(number, dtype=np.int32),
+        start=np.zeros(number, dtype=np.int32),
     )
 
 

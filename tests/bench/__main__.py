@@ -14,6 +14,7 @@ import sys
 BENCHES = {
     "pack": "tests.bench.pack",
     "pass": "tests.bench.pass_",
+    "compaction": "tests.bench.compaction",
     "commit": "tests.bench.commit",
     "start": "tests.bench.start",
     "reclaim": "tests.bench.reclaim",

@@ -18,11 +18,18 @@ HYBRID, BEST_FIT, E_PVM = range(3)
 PACKINGS = {"hybrid": HYBRID, "best-fit": BEST_FIT, "e-pvm": E_PVM}
 
 _EPVM_BASE = 10.0
+_LEFT, _STRANDED = 0.25, 0.75
+_NEARLY_FULL = 0.05  # of a machine of which less is left, it matters little what is stranded
 
 
 @inlined
 def packing(machines: Machines, knobs: Knobs, m: int, groups: Groups, g: int) -> float:
-    """How well the machine's room is used after the task: by limits for prod, by reservations otherwise."""
+    """How well the machine's room is used after the task: by limits for prod, by reservations otherwise.
+
+    The hybrid weighs what would be left (1 part), and what share of it would be stranded (3 parts): of no use to
+    tasks of the usual mix, because another resource runs out first. What a machine hasn't got counts nothing.
+    """
+    total = 0.0
     left = 0.0
     least = 1.0
     cost = 0.0
@@ -33,15 +40,19 @@ def packing(machines: Machines, knobs: Knobs, m: int, groups: Groups, g: int) ->
             continue
         used = machines.prod_limit[m, r] if groups.by_limit[g] else machines.reserved[m, r]
         after = max(0.0, (capacity - used - groups.limit[g, r]) / capacity)
+        total += weight
         left += weight * after
         least = min(least, after)
         if knobs.packing == E_PVM:
             cost += weight * (_EPVM_BASE ** (1.0 - after) - _EPVM_BASE ** min(1.0, used / capacity))
+    if total == 0.0:
+        return 0.0
     if knobs.packing == E_PVM:
-        return -cost / _EPVM_BASE  # one cost over all resources: spreads load over machines (§3.2)
+        return -cost / (total * _EPVM_BASE)  # one cost over all resources: spreads load over machines (§3.2)
+    left /= total
     if knobs.packing == BEST_FIT:
         return -left  # the tightest machine
-    return -(0.5 * left + (left - least))  # what is left, and what of it is stranded by the scarcest one
+    return -(_LEFT * left + _STRANDED * (left - least) / (left + _NEARLY_FULL))
 
 
 @inlined

@@ -204,7 +204,7 @@ class Twin:
     def _packing(self, task: int, machine_id: int) -> float:
         job, limit = self._job(task), self._requirement(task).limit
         capacity = self.state.machines.capacity[self.state.machines.slot[machine_id]].tolist()
-        left, least, cost = 0.0, 1.0, 0.0
+        total, left, least, cost = 0.0, 0.0, 1.0, 0.0
         for r, weight in enumerate(self._weights()):
             if weight == 0 or capacity[r] == 0:
                 continue
@@ -213,14 +213,18 @@ class Twin:
             else:
                 used = sum(t.reservation[r] for t in self.there[machine_id])
             after = max(0.0, (capacity[r] - used - limit[r]) / capacity[r])
+            total += weight
             left += weight * after
             least = min(least, after)
             cost += weight * (EPVM_BASE ** (1.0 - after) - EPVM_BASE ** min(1.0, used / capacity[r]))
+        if total == 0:
+            return 0.0
         if self.policy.scorer == "e-pvm":
-            return -cost / EPVM_BASE
+            return -cost / (total * EPVM_BASE)
+        left /= total
         if self.policy.scorer == "best-fit":
             return -left
-        return -(0.5 * left + (left - least))
+        return -(0.25 * left + 0.75 * (left - least) / (left + 0.05))
 
     def _mixing(self, job: Job, machine_id: int) -> float:
         capacity = self.state.machines.capacity[self.state.machines.slot[machine_id]].tolist()

@@ -1,0 +1,63 @@
+"""Where groups begin their walks: anywhere while there is room, at one place when it gets tight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduling.core import events
+from scheduling.core.classes import sort_into_groups
+from scheduling.core.policy import Policy, Search
+from scheduling.core.queue import pending_in_order, pending_of
+from scheduling.core.requirement import Group, Requirement
+from scheduling.core.state import CellState
+
+MACHINES = 1000
+CLASSES = 8
+
+
+def _starts(policy: Policy, *, tasks: int, priority: int = 200, machines: int = MACHINES) -> list[int]:
+    """Of CLASSES classes that ask for `tasks` thousandths of the cell's CPU each."""
+    state = CellState()
+    for number in range(1, machines + 1):
+        joined = events.MachineSet(
+            machine_id=number,
+            hostname=f"m{number}",
+            address="127.0.0.1",
+            capacity=(1000, 1000, 1000, 0, 0, 0),
+        )
+        state.apply(joined, revision=number, time=0.0)
+    groups = tuple(
+        Group(Requirement((1000 - c, 1, 1, 0, 0, 0)), ((c * tasks, (c + 1) * tasks - 1),))
+        for c in range(CLASSES)
+    )
+    submitted = events.JobSubmitted(
+        job_id=1, uid="1" * 32, tenant_id=1, tenant="t", name="j", job_kind="job", priority=priority,
+        latency_sensitive=True, spec_version=1, groups=groups,
+    )  # fmt: skip
+    state.apply(submitted, revision=state.revision + 1, time=0.0)
+    slots = pending_in_order(state.tasks, pending_of(state.tasks, policy.workload))
+    sorting = sort_into_groups(state, policy, slots, now=0.0, starts=np.random.default_rng(1))
+    return [int(start) for start in sorting.groups.start]
+
+
+@pytest.mark.parametrize("priority", [200, 0])
+def test_who_asks_for_little_begins_anywhere(priority: int) -> None:
+    assert len(set(_starts(Policy(), tasks=80, priority=priority))) > CLASSES / 2
+
+
+@pytest.mark.parametrize("priority", [200, 0])
+def test_who_asks_for_most_of_the_room_begins_at_one_place(priority: int) -> None:
+    assert len(set(_starts(Policy(), tasks=110, priority=priority))) == 1
+
+
+def test_epvm_spreads_however_much_is_asked_for() -> None:
+    assert len(set(_starts(Policy(scorer="e-pvm"), tasks=110))) > CLASSES / 2
+
+
+def test_without_randomisation_all_begin_at_the_first() -> None:
+    assert set(_starts(Policy(search=Search(randomise=False)), tasks=80)) == {0}
+
+
+def test_a_cell_without_machines_has_no_walks() -> None:
+    assert set(_starts(Policy(), tasks=1, machines=0)) == {0}
