@@ -73,6 +73,7 @@ class Master:
     cell_id: int
     scheduler: Scheduler = DEFAULT
     state: CellState | None = None
+    wanted: bool = True  # by the cell's settings, as last read
     _name: str = ""
     _policy: Policy | None = None
     _settings: config.CellSettings = field(default_factory=config.CellSettings)
@@ -83,7 +84,6 @@ class Master:
     _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
     _kept: float = 0.0
     _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
-    _wanted: bool = True  # by the cell's settings, as last read
     _silence: contact.Silence = field(default_factory=contact.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
     _book: verdicts.Book = field(default_factory=verdicts.Book)
@@ -93,7 +93,7 @@ class Master:
     def run(self, seconds: float) -> bool:
         """Work for `seconds`. False at once when another holds the lease, and as soon as it is lost or the cell's
         settings want no such scheduler any more."""
-        self._kept, self._wanted = 0.0, True
+        self._kept, self.wanted = 0.0, True
         waiter = notices.Waiter([self.cell_id])
         until = time.monotonic() + seconds
         try:
@@ -102,7 +102,7 @@ class Master:
                     if not self._hold_lease():
                         return False
                     again = self.tick()
-                    if not self._wanted:
+                    if not self.wanted:
                         self._retire()
                         return False
                 except (OperationalError, InterfaceError) as error:
@@ -126,7 +126,7 @@ class Master:
         if now - self._kept >= HOUSEKEEPING_EVERY_S:
             self._kept = now
             self._read_settings()
-            if not self._wanted:
+            if not self.wanted:
                 return False
             if self.scheduler.keeps_house:
                 self._keep_house()
@@ -222,7 +222,7 @@ class Master:
     def _read_settings(self) -> None:
         cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
         self._name, self._settings = cell.name, config.load(cell.settings)
-        self._wanted = self.scheduler in schedulers.wanted(self._settings)
+        self.wanted = self.scheduler in schedulers.wanted(self._settings)
         self._policy = Policy(
             bands=tuple(admission.bands()),
             scorer=self._settings.scorer,
@@ -273,7 +273,7 @@ class Master:
         if plan.stats.pending == 0:
             return None
         decided = time.perf_counter()
-        outcome = commit(self.cell_id, plan, principal=system("scheduler"))
+        outcome = commit(self.cell_id, plan, principal=system("scheduler"), chunk=self.scheduler.chunk)
         took = time.perf_counter() - decided
         return plan, outcome, passes.of(plan, outcome, at=at, pass_s=decided - started, commit_s=took)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from quota.errors import Refused
-from scheduling import config, lease
+from scheduling import config, journal, lease
 from scheduling.config import CellSettings
 from scheduling.core.policy import Workload
 from scheduling.models import Cell
@@ -23,16 +23,20 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """`name`: of its lease and its figures. `keeps_house`: whether it does what isn't placing, too."""
+    """`name`: of its lease and its figures. `keeps_house`: whether it does what isn't placing, too.
+
+    `chunk`: how many placements it commits under one revision; others wait for the cell's lock meanwhile.
+    """
 
     name: str
     workload: Workload
     keeps_house: bool
+    chunk: int = journal.CHUNK
 
 
 DEFAULT = Scheduler("default", "", keeps_house=True)
 SERVICE = Scheduler("service", "service", keeps_house=True)
-BATCH = Scheduler("batch", "batch", keeps_house=False)
+BATCH = Scheduler("batch", "batch", keeps_house=False, chunk=1_000)
 # By the value of the cell's setting. The first keeps house.
 KINDS = {"one": (DEFAULT,), "by-workload": (SERVICE, BATCH)}
 BY_NAME = {scheduler.name: scheduler for kind in KINDS.values() for scheduler in kind}

@@ -425,6 +425,8 @@ def _check_labels(labels: dict[str, Any], problems: Problems) -> None:
 def _read_overrides(
     file: JobFile, task: TaskSpec, problems: Problems, limits: Limits, role: Role
 ) -> tuple[Override, ...]:
+    if not file.overrides:
+        return ()
     base = task.to_json(extra=limits.extra)
     read: dict[bytes, tuple[dict[str, Any], TaskSpec] | None] = {}
     result: list[Override] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import structlog
 from celery import shared_task
 from django.core.management import call_command
@@ -17,20 +19,29 @@ log = structlog.get_logger(__name__)
 SLICE_S = 30.0
 # A slice that nobody took by then is pointless: `masters_ensure` has asked again.
 _STALE_S = 60.0
+_PASSED_ON = 5
+_PASS_ON_S = 0.1
 
 
 @shared_task(name="scheduling.master_run", acks_late=False)
-def master_run(cell: str, scheduler: str = DEFAULT.name) -> None:
-    """One slice of a scheduler of a cell, then the next. While Redis is away the slice just goes on."""
+def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSED_ON) -> None:
+    """One slice of a scheduler of a cell, then the next. While Redis is away the slice just goes on.
+
+    Where several workers stand by for the same queue, the next slice may reach one that has no lease: it passes
+    it on, a few times (`passed_on`), to the one that has, whose state is warm.
+    """
     from scheduling.master import master_of  # compiled kernels: 70 MB that other workers need not hold
 
     cell_id = Cell.objects.values_list("id", flat=True).get(name=cell)
     wanted = schedulers.BY_NAME[scheduler]
     master = master_of(cell_id, wanted)
     while master.run(SLICE_S):
-        if _ask_for(cell, wanted, expires=_STALE_S):
+        if _ask_for(cell, wanted, expires=_STALE_S, passed_on=0):
             return
         log.warning("the broker is away; the master goes on", cell=cell, scheduler=scheduler)
+    if master.wanted and passed_on < _PASSED_ON:
+        time.sleep(_PASS_ON_S)  # the other waits for work by then
+        _ask_for(cell, wanted, expires=_STALE_S, passed_on=passed_on + 1)
     masters_ensure()  # where another kind of scheduler is wanted now, it starts at once
 
 
@@ -55,7 +66,7 @@ def sessions_clear() -> None:
     call_command("clearsessions")
 
 
-def _ask_for(cell: str, scheduler: Scheduler, *, expires: float) -> bool:
+def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:
     """Ask for a slice, unless one is asked for already. False when the broker can't be reached."""
     queue = schedulers.queue_of(cell, scheduler)
     waiting: list[int] = []
@@ -63,7 +74,8 @@ def _ask_for(cell: str, scheduler: Scheduler, *, expires: float) -> bool:
         return False
     try:
         if waiting == [0]:
-            master_run.apply_async(args=[cell, scheduler.name], queue=queue, retry=False, expires=expires)
+            args = [cell, scheduler.name, passed_on]
+            master_run.apply_async(args=args, queue=queue, retry=False, expires=expires)
     except (RedisError, BrokerAway, OSError):
         return False
     return True

@@ -176,8 +176,9 @@ class Estimating(NamedTuple):
     step: float  # share of the limit below which a change does not matter
     margin: Floats  # [K]
     floor: Floats  # [K]
-    window_s: Floats  # [K]
-    unit: Ints  # [K] reservations are multiples of it
+    turns_per_s: Floats  # [K] one over the length of a window
+    unit: Ints  # [K] reservations are multiples of it: powers of two
+    units: Floats  # [K] one over it, exactly
 
 
 class Estimates(NamedTuple):

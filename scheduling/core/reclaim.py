@@ -68,7 +68,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservations:
-    """The outcome of one look at N running tasks. `slots` [N] are theirs in the warm state.
+    """The outcome of one look at N running tasks, until the next look. `slots` [N] are theirs in the warm state.
 
     `wanted` [N, K]: what the reservation should be. `raised`, `lowered` [N]: it should, by enough to matter;
     a raise can't wait. `gap` [N]: by which share of its limit a reservation is too high, at most.
@@ -100,6 +100,12 @@ class UsageHistory:
             before=np.zeros((slots, kinds)),
             estimate=np.zeros((slots, kinds)),
         )
+        # Kept from look to look: fresh memory costs more than what is written into it.
+        self._out = Estimates(
+            wanted=np.zeros((slots, kinds), dtype=np.int64),
+            verdict=np.zeros(slots, dtype=np.int8),
+            gap=np.zeros(slots),
+        )
 
     def follow(self, tasks: TaskTable) -> None:
         """The same tasks have other slots: the warm state was loaded anew. Who is not there is forgotten."""
@@ -113,7 +119,7 @@ class UsageHistory:
         for name, old in self._arrays._asdict().items():
             getattr(moved._arrays, name)[target] = old[source]
         moved._arrays.shape[target] = tasks.shape[target]
-        self._arrays = moved._arrays
+        self._arrays, self._out = moved._arrays, moved._out
 
     def look(
         self,
@@ -142,11 +148,8 @@ class UsageHistory:
         reservations.find(tasks.id, tasks.incarnation, slots, samples.task_id, samples.incarnation, found)
         sample = np.full(len(slots), -1, dtype=np.int64)
         sample[found[found >= 0]] = np.flatnonzero(found >= 0)
-        out = Estimates(
-            wanted=np.zeros((len(slots), len(KINDS)), dtype=np.int64),
-            verdict=np.zeros(len(slots), dtype=np.int8),
-            gap=np.zeros(len(slots)),
-        )
+        wanted, verdict, gap = self._out
+        out = Estimates(wanted[: len(slots)], verdict[: len(slots)], gap[: len(slots)])
         reserved = Reserved(
             slots=slots,
             id=tasks.id,
@@ -171,7 +174,7 @@ class UsageHistory:
     def _grow(self, slots: int) -> None:
         if slots > len(self._arrays.id):
             longer: dict[str, Any] = {n: grown(old, slots, 0) for n, old in self._arrays._asdict().items()}
-            self._arrays = History(**longer)
+            self._arrays, self._out = History(**longer), UsageHistory(slots)._out
 
 
 def _how(preset: Preset, passed_s: float) -> Estimating:
@@ -183,8 +186,9 @@ def _how(preset: Preset, passed_s: float) -> Estimating:
         step=STEP,
         margin=np.array(preset.margin),
         floor=np.array(_FLOOR),
-        window_s=np.array(_WINDOW_S),
+        turns_per_s=1 / np.array(_WINDOW_S),
         unit=np.array(_UNIT, dtype=np.int64),
+        units=1 / np.array(_UNIT),
     )
 
 
@@ -197,5 +201,8 @@ def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
     raised = np.flatnonzero(found.raised)[:at_most]
     lowered = np.flatnonzero(found.lowered)
     room = at_most - len(raised)
+    if 0 < room < len(lowered):  # sort none but those that can be among them
+        least = np.partition(found.gap[lowered], len(lowered) - room)[len(lowered) - room]
+        lowered = lowered[found.gap[lowered] >= least]
     lowered = lowered[np.argsort(-found.gap[lowered], kind="stable")[:room]]
     return np.concatenate([raised, lowered])

@@ -5,7 +5,9 @@ go in by REST; "placed" is what another session of PostgreSQL sees committed. Ti
 
 Cases: `one-job-10000` (s), `bulk-1000x100` and `bulk-5000x1` (placements/s; the latter of distinct requests),
 `single-p50` and `single-p99` (ms, from the answer "accepted"), `single-p99-during-bulk` (ms, while a job of 100,000
-tasks is placed). Each result has `fsync_ms`, the median of an fdatasync of 8 KiB in the database's home.
+tasks is placed). Each result has `fsync_ms`, the median of an fdatasync of 8 KiB in the database's home, and `load`,
+how many processes wanted a core in the minute before: on a machine that others use, compare `cpu_s` instead, the
+seconds of CPU that everything of the installation took for one run.
 
     BENCH_RUNS=1 python -m tests.bench commit      once each instead of five times, without warm-up
     BENCH_CASES=single,one-job                     only the cases that begin so
@@ -47,8 +49,9 @@ def measure() -> Iterator[dict[str, Any]]:
             ("single-p99-during-bulk", bench.singles_during_bulk),
         ):
             if any(case.startswith(wanted) for wanted in os.environ.get("BENCH_CASES", case).split(",")):
+                load = round(os.getloadavg()[0], 1)
                 for result in run():
-                    yield {**result, "machines": MACHINES, "fsync_ms": bench.fsync_ms}
+                    yield {**result, "machines": MACHINES, "fsync_ms": bench.fsync_ms, "load": load}
 
 
 class _Bench:
@@ -56,6 +59,7 @@ class _Bench:
 
     def __init__(self, where: Installation) -> None:
         self._use_database_of(where)
+        self.where = where
         self.client = where.client("admin")
         self.cell = self.client.profile.cell
         self.jobs = f"/api/v1/cells/{self.cell}/jobs/"
@@ -189,14 +193,16 @@ class _Bench:
     ) -> Iterator[dict[str, Any]]:
         """`submit` until all `tasks` are placed, some times over, the tasks ended in between."""
         warm_up = int(_runs() > 1)
-        total, accepted = [], []
+        total, accepted, cpu = [], [], []
         for _ in range(_runs() + warm_up):
             running = self._running()
+            used = self.where.cpu_s()
             began = time.monotonic()
             submit()
             accepted.append(time.monotonic() - began)
             _until(lambda before=running: self._running() - before >= tasks, every_s=_POLL_MANY_S)
             total.append(time.monotonic() - began)
+            cpu.append(self.where.cpu_s() - used)
             self._clear()
         counted = total[warm_up:]
         seconds = statistics.median(counted)
@@ -209,6 +215,7 @@ class _Bench:
             "tasks": tasks,
             "seconds": [round(one, 3) for one in counted],
             "accepted_s": round(statistics.median(accepted[warm_up:]), 3),
+            "cpu_s": round(statistics.median(cpu[warm_up:]), 2),
         }
 
     def _single(self) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import threading
 import time
@@ -132,6 +134,23 @@ def test_what_is_wanted_and_held_by_nobody_is_asked_for_once(cell) -> None:
         tasks.masters_ensure()
     assert (queue.llen("cell.cc"), queue.llen("cell.cc.batch")) == (0, 1)
     queue.delete("cell.cc.batch")
+
+
+def test_a_standby_passes_the_next_slice_on_to_who_has_the_lease(cell) -> None:
+    """But not for ever: what nobody takes, beat asks for again when the lease has run out."""
+    app.set_current()
+    queue = notices.client()
+    queue.delete("cell.cc")
+    for scheduler in ("service", "batch"):
+        lease.take(cell.id, scheduler=scheduler, holder="another", ttl_s=60)
+    turns = []
+    tasks.master_run("cc", "service", 0)
+    while message := queue.lpop("cell.cc"):
+        (_, _, passed_on), *_ = json.loads(base64.b64decode(json.loads(message)["body"]))
+        turns.append(passed_on)
+        tasks.master_run("cc", "service", passed_on)
+    assert turns == [1, 2, 3, 4, 5]
+    assert placed() == 0
 
 
 def test_a_cell_whose_settings_are_broken_stops_no_other(cell) -> None:

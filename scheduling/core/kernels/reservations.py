@@ -74,13 +74,11 @@ def estimate(
             elif s >= 0:
                 used = demand[s, r]
                 peak, before = history.peak[t, r], history.before[t, r]
-                if np.floor(observed_s / how.window_s[r]) != np.floor(
-                    (observed_s + how.passed_s) / how.window_s[r]
-                ):
+                turns = how.turns_per_s[r]
+                if np.floor(observed_s * turns) != np.floor((observed_s + how.passed_s) * turns):
                     peak, before = 0.0, peak
                     history.before[t, r] = before
-                if used > peak:
-                    peak = float(used)
+                peak = max(peak, float(used))
                 history.peak[t, r] = peak
                 target = min(float(limit), max(how.floor[r], max(peak, before) * (1.0 + how.margin[r])))
                 if used > now:
@@ -88,7 +86,7 @@ def estimate(
                 elif settled and now > target:
                     now = target + (now - target) * how.keep
             history.estimate[t, r] = now
-            wanted = min(limit, np.int64(np.ceil(now / how.unit[r])) * how.unit[r])
+            wanted = min(limit, np.int64(np.ceil(now * how.units[r])) * how.unit[r])
             out.wanted[k, r] = wanted
             change = wanted - reservation
             if change > 0 and (fixed or used > reservation or change >= how.step * limit):

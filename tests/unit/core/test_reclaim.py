@@ -10,7 +10,7 @@ import pytest
 from quota.resources import ACCELERATORS, CPU, PORTS, RAM
 from scheduling.core import events
 from scheduling.core.presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
-from scheduling.core.reclaim import KINDS, MIB, Samples, UsageHistory, most_urgent
+from scheduling.core.reclaim import KINDS, MIB, Reservations, Samples, UsageHistory, most_urgent
 from scheduling.core.requirement import Requirement, task_id
 from tests.builders import GIB, World, needs, vector
 from tests.unit.core.twins_of_reclaim import SlowHistory
@@ -306,6 +306,20 @@ def test_raises_come_first_then_the_largest_drops() -> None:
     cell.use("b", cpu=600, ram=GIB)
     found = cell.history.look(cell.world.state.tasks, cell.samples(), MEDIUM, passed_s=EVERY_S)
     assert [names[found.slots[k]] for k in most_urgent(found, at_most=2)] == ["b", "a"]
+
+
+def test_the_largest_drops_are_those_that_sorting_all_would_find() -> None:
+    rng = np.random.default_rng(3)
+    number = 500
+    kind = rng.integers(0, 3, number)
+    found = Reservations(
+        slots=np.arange(number), wanted=np.zeros((number, 3), dtype=np.int64), raised=kind == 2, lowered=kind == 1,
+        gap=rng.integers(1, 20, number) / 20, sample=np.full(number, -1),
+    )  # fmt: skip
+    raised = np.flatnonzero(kind == 2).tolist()
+    drops = sorted(np.flatnonzero(kind == 1).tolist(), key=lambda k: (-found.gap[k], k))
+    for at_most in (0, 1, len(raised), len(raised) + 1, len(raised) + 40, number):
+        assert most_urgent(found, at_most=at_most).tolist() == (raised + drops)[:at_most]
 
 
 def test_bad_input_is_refused() -> None:

@@ -42,14 +42,16 @@ class SlowHistory:
         wanted, verdict = [], "held"
         for r in KINDS:
             one = memory[r]
-            turn = observed_s // WINDOW_S[r] != (observed_s + passed_s) // WINDOW_S[r]
+            turns = [math.floor(at * (1 / WINDOW_S[r])) for at in (observed_s, observed_s + passed_s)]
             if one.limit != limit[r]:
                 one.limit, one.estimate = limit[r], reservation[r]
             exceeded = False
             if fixed or limit[r] == 0:
                 one.estimate = limit[r]
             elif used is not None:
-                self._one(one, r, used[r], preset, passed_s, turn=turn, settled=observed_s >= 300.0)
+                self._one(
+                    one, r, used[r], preset, passed_s, turn=turns[0] != turns[1], settled=observed_s >= 300.0
+                )
                 exceeded = used[r] > reservation[r]
             wanted.append(min(limit[r], math.ceil(one.estimate / UNIT[r]) * UNIT[r]))
             change = wanted[r] - reservation[r]
