@@ -17,8 +17,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+import msgspec
 from django.db import connection, transaction
 
 from quota.permissions import Principal
@@ -37,16 +37,14 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, gc=False):
     """The event that made this one happen: "died <- evicted <- drain <- by whom" is a walk over these."""
 
     revision: int
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One row of the journal with its event decoded."""
 
     revision: int
@@ -82,7 +80,7 @@ class Entry:
         self.events.append(event)
         self._causes.append(caused_by)
         self._lines.append(
-            f"{self._head}{seq}{self._time}{events.kind_of(event)}\t{events.VERSION}"
+            f"{self._head}{seq}{self._time}{event.__struct_config__.tag}\t{events.VERSION}"
             f"\t{NULL if job_id is None else job_id}\t{NULL if index is None else index}"
             f"\t{getattr(event, 'machine_id', None) or NULL}{self._who}{cause}"
             f"\t{copying.json_text(events.encode(event))}\n"

@@ -9,7 +9,7 @@ no longer holds is left out of the answer: the caller looks again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -29,8 +29,7 @@ from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts
 INCARNATIONS_A_HISTORY = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """pending -> running. `victims` (task ids) must be evicted under the same entry, before this.
 
     `alloc`: task id of the running alloc on that machine that it is put into (§2.4), 0 for none. `devices`: which of
@@ -40,7 +39,7 @@ class Placement:
     task_id: int
     machine_id: int
     ports: tuple[int, ...] = ()
-    score: dict[str, float] = field(default_factory=dict)
+    score: dict[str, float] = {}
     victims: tuple[int, ...] = ()
     alloc: int = 0
     devices: tuple[int, ...] = ()
