@@ -7,8 +7,8 @@ is the result, beside the range. Every scorer sees the same machines go in the s
 all policies are on (spreading, mixing, sampling, as a cell has them by default). The threshold is found by bisection,
 to 1/1000 of the cell.
 
-Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`. `floor` is the share at which the CPU asked for alone would fill
-the average machine.
+Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`; `floor` is the share at which the CPU asked for alone would fill
+the average machine. And `openb-default-130`, a GPU cell by its own published protocol: see `tests.bench.openb`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quota.resources import CPU
 from scheduling.core import events
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.policy import Policy
-from tests.bench import cells
+from tests.bench import cells, openb
 from tests.bench.wanted import wanted
 
 SEEDS = 11
@@ -38,12 +38,16 @@ SCORERS = {
     "google2011x5-prod-bestfit": "best-fit",
     "google2011x5-prod-epvm": "e-pvm",
 }
+OPENB = "openb-default-130"
 
 
 def measure() -> Iterator[dict[str, Any]]:
     seeds = range(3 if os.environ.get("BENCH_SMALL") == "1" else SEEDS)
     with ProcessPoolExecutor(min(len(seeds), os.cpu_count() or 1)) as pool:
-        for case in wanted(tuple(SCORERS)):
+        for case in wanted((*SCORERS, OPENB)):
+            if case == OPENB:
+                yield openb.measure_case(case)
+                continue
             shares = [100 * share for share in pool.map(compacted, seeds, [SCORERS[case]] * len(seeds))]
             workload = _workload()
             yield {
