@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,6 +29,7 @@ from scheduling.commit import Outcome, commit
 from scheduling.core import events
 from scheduling.core.explain import Budget, Explainer
 from scheduling.core.forecast import Ends
+from scheduling.core.memory import Memory
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy
@@ -86,6 +88,7 @@ class Master:
     _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
     _silence: contact.Silence = field(default_factory=contact.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
+    _memory: Memory = field(default_factory=Memory)
     _book: verdicts.Book = field(default_factory=verdicts.Book)
     _own: dict[int, list[journal.Record]] = field(default_factory=dict)  # committed here, not yet applied
     _reclaimer: Reclaimer | None = None
@@ -174,6 +177,7 @@ class Master:
             if seen is None or seen.limit.shape[1] != self.state.axis:
                 seen = Ends(self.state.axis)
             self._explainer = Explainer(Budget(), seen=seen)
+            self._memory = Memory()
             self._own = {}
             log.info(
                 "warm state loaded",
@@ -198,18 +202,11 @@ class Master:
         """False when the journal can't be followed, but rows have to be read. After any error the state is lost."""
         try:
             while records := journal.tail(self.cell_id, after=state.revision, known=self._own):
-                for record in records:
-                    if record.revision > state.revision + 1:
-                        # A new history, or a part is archived: what is warm may never have been.
-                        log.warning("journal can't be followed, reading rows", cell_id=self.cell_id)
-                        return False
-                    if _widens(record.event, state):
-                        log.info("the cell has a further resource, reading rows", cell_id=self.cell_id)
-                        return False
-                    if self._explainer.seen is not None:
-                        self._explainer.seen.observe(state, record.event, record.time.timestamp())
-                    state.apply(record.event, revision=record.revision, time=record.time.timestamp())
-                    self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
+                try:
+                    state.apply_all(self._news(state, records))
+                except _Unfollowable as gap:
+                    log.warning("reading rows", cell_id=self.cell_id, reason=str(gap))
+                    return False
             self._own = {}
         except (OperationalError, InterfaceError):
             raise
@@ -218,6 +215,22 @@ class Master:
             self.state = None
             raise
         return True
+
+    def _news(
+        self, state: CellState, records: list[journal.Record]
+    ) -> Iterator[tuple[events.Event, int, float]]:
+        """Each event as the state takes it. Raises `_Unfollowable` before one that it can't take."""
+        for record in records:
+            if record.revision > state.revision + 1:
+                # A new history, or a part is archived: what is warm may never have been.
+                raise _Unfollowable("the journal can't be followed")
+            if _widens(record.event, state):
+                raise _Unfollowable("the cell has a further resource")
+            time = record.time.timestamp()
+            if self._explainer.seen is not None:
+                self._explainer.seen.observe(state, record.event, time)
+            self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
+            yield record.event, record.revision, time
 
     def _read_settings(self) -> None:
         cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
@@ -268,7 +281,12 @@ class Master:
         """A plan, and what of it was committed. None when nothing pending is of this scheduler."""
         at, started = time.time(), time.perf_counter()
         plan = schedule_pass(
-            state, policy, now=timezone.now().timestamp(), rng=self._rng, explainer=self._explainer
+            state,
+            policy,
+            now=timezone.now().timestamp(),
+            rng=self._rng,
+            memory=self._memory,
+            explainer=self._explainer,
         )
         if plan.stats.pending == 0:
             return None
@@ -276,6 +294,10 @@ class Master:
         outcome = commit(self.cell_id, plan, principal=system("scheduler"), chunk=self.scheduler.chunk)
         took = time.perf_counter() - decided
         return plan, outcome, passes.of(plan, outcome, at=at, pass_s=decided - started, commit_s=took)
+
+
+class _Unfollowable(Exception):
+    """The warm state can't become the present one by events: it has to be read from the rows."""
 
 
 def _widens(event: events.Event, state: CellState) -> bool:

@@ -59,9 +59,7 @@ def load_state(cell_id: int) -> CellState:
     """The warm state, from the rows."""
     taken = take(cell_id)
     state = CellState(taken.extra_resources)
-    for event, time in taken.events:
-        state.apply(event, revision=0, time=time)
-    state.revision = taken.revision
+    state.load(taken.events, revision=taken.revision)
     return state
 
 

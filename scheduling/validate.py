@@ -51,8 +51,7 @@ def replay(cell_id: int) -> CellState | None:
         if expected == 1 and records[0].revision != 1:
             return None
         expected = 0
-        for record in records:
-            state.apply(record.event, revision=record.revision, time=record.time.timestamp())
+        state.apply_all((record.event, record.revision, record.time.timestamp()) for record in records)
         records = journal.tail(cell_id, after=state.revision)
     return state
 

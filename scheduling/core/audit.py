@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quota.resources import NAMES
+from quota.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.kernels.devices import WHOLE
 from scheduling.core.requirement import split_task_id
 from scheduling.core.tasks import FREE, PENDING, RUNNING, STATES
 
@@ -28,7 +29,9 @@ def tasks_on(state: CellState, machine: int) -> Iterator[int]:
 
 
 def problems(state: CellState) -> list[str]:
-    return [*_sums(state), *_lists(state), *_limits(state), *_ports(state)]
+    return [
+        *_sums(state), *_lists(state), *_limits(state), *_ports(state), *_devices(state), *_allocs(state),
+    ]  # fmt: skip
 
 
 def _sums(state: CellState) -> Iterator[str]:
@@ -38,7 +41,7 @@ def _sums(state: CellState) -> Iterator[str]:
         counted = int((tasks.state == code).sum())
         if counted != told:
             yield f"{counted} tasks are {name}, the counter says {told}"
-    there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0))
+    there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0) & (tasks.alloc < 0))
     limits = tasks.shapes.limit[tasks.shape[there]]
     by_limit = tasks.job_by_limit[tasks.job[there]]
     for name, amounts in (
@@ -63,7 +66,9 @@ def _lists(state: CellState) -> Iterator[str]:
     tasks, machines = state.tasks, state.machines
     for machine_id, slot in machines.slot.items():
         listed = sorted(tasks_on(state, slot))
-        there = np.flatnonzero((tasks.machine == slot) & (tasks.state == RUNNING)).tolist()
+        there = np.flatnonzero(
+            (tasks.machine == slot) & (tasks.state == RUNNING) & (tasks.alloc < 0)
+        ).tolist()
         if listed != there or machines.tasks[slot] != len(there):
             yield f"machine {machine_id} lists {len(listed)} tasks, {len(there)} say they are there"
 
@@ -78,6 +83,35 @@ def _limits(state: CellState) -> Iterator[str]:
                 f"machine {machine_id}: prod tasks have limits of {machines.prod_limit[slot, r]} {names[r]}, "
                 f"its capacity is {machines.capacity[slot, r]}: it shrank, or was over-committed"
             )
+
+
+def _devices(state: CellState) -> Iterator[str]:
+    """What is free of each accelerator is what nobody holds; a share lies on one device (§5.4)."""
+    tasks, machines = state.tasks, state.machines
+    held = np.zeros_like(machines.devices)
+    for task in np.flatnonzero((tasks.state == RUNNING) & (tasks.devices != 0)).tolist():
+        if tasks.machine[task] >= 0:
+            mask, limit = int(tasks.devices[task]), int(tasks.shapes.limit[tasks.shape[task], ACCELERATORS])
+            for device in range(held.shape[1]):
+                held[tasks.machine[task], device] += min(WHOLE, limit) * (mask >> device & 1)
+    whole = machines.capacity[:, ACCELERATORS, None] - WHOLE * np.arange(held.shape[1])
+    for slot in np.flatnonzero((whole.clip(0, WHOLE) - held != machines.devices).any(axis=1)):
+        yield f"machine {machines.id[slot]} counts {machines.devices[slot].tolist()} free on its accelerators"
+
+
+def _allocs(state: CellState) -> Iterator[str]:
+    """Who lives in an alloc is on its machine, and all of them together within its limit (§2.4)."""
+    tasks = state.tasks
+    inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
+    used: dict[int, Any] = {}
+    for task, alloc in zip(inside.tolist(), tasks.alloc[inside].tolist(), strict=True):
+        if tasks.state[alloc] != RUNNING or tasks.machine[alloc] != tasks.machine[task]:
+            yield f"{_name(state, int(tasks.id[task]))} is not where its alloc is"
+        used[alloc] = used.get(alloc, 0) + tasks.shapes.limit[tasks.shape[task]]
+    for alloc, total in used.items():
+        limit = tasks.shapes.limit[tasks.shape[alloc]]
+        if (np.delete(total, PORTS) > np.delete(limit, PORTS)).any():
+            yield f"{_name(state, int(tasks.id[alloc]))} holds {total.tolist()}, its limit is {limit.tolist()}"
 
 
 def _ports(state: CellState) -> Iterator[str]:
@@ -130,6 +164,8 @@ def content(state: CellState) -> dict[str, dict[Any, Any]]:
             "priority": job.priority,
             "latency_sensitive": job.latency_sensitive,
             "port_names": job.port_names,
+            "gang": job.gang,
+            "disruption_budget": job.disruption_budget,
             "ended": job.ended,
         }
     for task in np.flatnonzero(tasks.state != FREE).tolist():
@@ -155,6 +191,8 @@ def _task(state: CellState, task: int) -> dict[str, Any]:
         facts["incarnation"] = int(tasks.incarnation[task])
         facts["reservation"] = tasks.reservation[task].tolist()
         facts["ports"] = tasks.ports.get(task, ())
+        facts["alloc"] = int(tasks.id[tasks.alloc[task]]) if tasks.alloc[task] >= 0 else 0
+        facts["devices"] = int(tasks.devices[task])
     return facts
 
 

@@ -74,7 +74,7 @@ def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) 
 
 
 def _resource(judgement: Judgement, r: int, where: Positions) -> list[Change]:
-    left = judgement.left[judgement.order[where], r]
+    left = judgement.left[r, where]
     most = int(left.max())
     return [Change(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
 
@@ -88,14 +88,13 @@ def _bound(judgement: Judgement, kind: int, where: Positions) -> Change:
 def _combined(judgement: Judgement) -> Change | None:
     """All that the closest machine asks for at once; None where it has nothing left of something."""
     order, limit = judgement.order, np.array(judgement.requirement.limit)
-    left = judgement.left[order]
+    left = judgement.left.T
     asked = limit > 0
     possible = judgement.open & ((left > 0) | ~asked).all(axis=1)
     i = judgement.closest(possible)
     if i is None:
         return None
-    m = int(order[i])
-    given_up = judgement.failing(m)
+    given_up = judgement.failing(i)
     fits = judgement.open.copy()
     parts = [Change(one.attribute, ANY, 0, ChangeKind.DROP, constraint=one) for one in given_up]
     for constraint in judgement.demands:

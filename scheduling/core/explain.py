@@ -23,7 +23,7 @@ from scheduling.core.classes import Sorting
 from scheduling.core.conforming import Platforms, conforming, platforms_of
 from scheduling.core.forecast import Ends, expected_start, openings
 from scheduling.core.judgement import Judgement, judgement, leading
-from scheduling.core.layout import Bools, Counts, Ints, Ints32, Levels, Machines
+from scheduling.core.layout import Bools, Groups, Ints, Ints32, Tables
 from scheduling.core.reasons import Basis, Expected, ReasonCode, Why
 from scheduling.core.requirement import split_task_id
 from scheduling.core.state import CellState
@@ -68,14 +68,10 @@ class Explainer:
     _platforms_at: float = 0.0
 
     def explain(
-        self, state: CellState, sorting: Sorting, machines: Machines, levels: Levels, counts: Counts, answer: Ints32,
-        *, now: float, crashed_pair_s: float
-    ) -> tuple[Why, ...]:  # fmt: skip
-        """One `Why` for each group that the pass left pending, in the order of the queue.
-
-        `answer` by position of the queue: the machine's slot, -1 where none was found. `now`: seconds.
-        """
-        waiting, keys = left_over(state, sorting, answer)
+        self, state: CellState, sorting: Sorting, tables: Tables, *, now: float, crashed_pair_s: float
+    ) -> tuple[Why, ...]:
+        """One `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
+        waiting, keys = left_over(state, sorting, tables.placed.machine)
         self._hopeless = {
             group
             for group, key in zip(waiting.groups, keys, strict=True)
@@ -85,10 +81,10 @@ class Explainer:
         for position in due:
             group = waiting.groups[position]
             judged = judgement(
-                state, sorting.requirements[group], machines, sorting.groups, group, counts,
-                levels.left[sorting.groups.level[group]], levels.left[sorting.groups.direct[group]],
+                state, sorting.requirements[group], tables.machines, tables.groups, group, tables.counts,
+                tables.levels.left[tables.groups.level[group]], tables.levels.left[tables.groups.direct[group]],
             )  # fmt: skip
-            why = self._examine(judged, sorting, waiting, position, now, crashed_pair_s)
+            why = self._examine(judged, sorting, tables.groups, waiting, position, now, crashed_pair_s)
             self._known[keys[position]] = _Known(why, now, waiting.ahead(position, sorting))
         result = []
         for position, key in enumerate(keys):
@@ -112,10 +108,11 @@ class Explainer:
         return sorted(due, key=lambda position: (at[position], position))[: self.budget.classes]
 
     def _examine(
-        self, judged: Judgement, sorting: Sorting, waiting: Waiting, position: int, now: float, crashed_pair_s: float
+        self, judged: Judgement, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, now: float,
+        crashed_pair_s: float
     ) -> Why:  # fmt: skip
         state, group = judged.state, waiting.groups[position]
-        by_limit = bool(sorting.groups.by_limit[group])
+        by_limit = bool(groups.by_limit[group])
         ruled_out = judged.ruled_out()
         code = leading(ruled_out)
         never = not judged.able.any()
@@ -133,7 +130,9 @@ class Explainer:
             ahead_tenants=tenants,
             preemption=judged.preemption(),
             reclamation=judged.reclamation(by_limit),
-            expected=self._expected(judged, sorting, waiting, position, code, never, now, crashed_pair_s),
+            expected=self._expected(
+                judged, sorting, groups, waiting, position, code, never, now, crashed_pair_s
+            ),
             shapes=conforming(judged.requirement.limit, *self._kinds(judged, now)),
         )
 
@@ -147,20 +146,20 @@ class Explainer:
         ):
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
-        satisfied = judged.failures[judged.order] == 0
+        satisfied = judged.failures == 0
         kinds = len(self._platforms.capacity)
         number = np.bincount(self._platforms.of[satisfied], minlength=kinds).astype(np.int64)
         return self._platforms.capacity, number
 
     def _expected(
-        self, judged: Judgement, sorting: Sorting, waiting: Waiting, position: int, code: str, never: bool,
-        now: float, crashed_pair_s: float
+        self, judged: Judgement, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, code: str,
+        never: bool, now: float, crashed_pair_s: float
     ) -> Expected:  # fmt: skip
-        state, groups, group = judged.state, sorting.groups, waiting.groups[position]
+        state, group = judged.state, waiting.groups[position]
         if never or code == ReasonCode.CONSTRAINT:
             return Expected(Basis.NEEDS_CHANGE)
         if code == ReasonCode.CRASHED_PAIR:
-            left_s = _back_off(state, sorting, group, waiting, position, now, crashed_pair_s)
+            left_s = _back_off(state, judged, groups, group, waiting, position, now, crashed_pair_s)
             return Expected(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
         if self.seen is None or code not in (ReasonCode.RESOURCE, ReasonCode.PORTS):
             return Expected(Basis.NO_HISTORY)
@@ -176,18 +175,18 @@ class Explainer:
             by_limit=bool(groups.by_limit[group]), r=r, want=judged.requirement.limit[r],
         )  # fmt: skip
         return expected_start(
-            ends=ends, room=room, seconds=seconds, ahead=self._competing(sorting, waiting, position, by_slot, r)
+            ends=ends, room=room, seconds=seconds, ahead=self._competing(sorting, groups, waiting, position, able, r)
         )  # fmt: skip
 
     def _competing(
-        self, sorting: Sorting, waiting: Waiting, position: int, able: Bools, r: int
+        self, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, able: Bools, r: int
     ) -> tuple[float, float]:
         """Tasks ahead that can use the same machines, counted in tasks of this class: at least, at most.
 
         Those that ask for no more of anything surely take an opening first; larger ones may. Those that can
         never be placed don't.
         """
-        groups, group = sorting.groups, waiting.groups[position]
+        group = waiting.groups[position]
         limit = groups.limit[group]
         before = waiting.before(position, len(sorting.requirements))
         reaches: Bools = np.any(groups.allowed & able, axis=1)
@@ -199,11 +198,12 @@ class Explainer:
 
 
 def _back_off(
-    state: CellState, sorting: Sorting, group: int, waiting: Waiting, position: int, now: float, crashed_pair_s: float
+    state: CellState, judged: Judgement, groups: Groups, group: int, waiting: Waiting, position: int, now: float,
+    crashed_pair_s: float
 ) -> float:  # fmt: skip
     """Seconds until the first of the machines that it crashed on is tried again."""
-    groups = sorting.groups
-    avoided = set(state.machines.id[groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]].tolist())
+    avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
+    avoided = set(state.machines.id[judged.order[avoid]].tolist())
     jobs = {pair.job_id for pair in waiting.pairs[waiting.groups[position]]}
     crashes = [
         when

@@ -25,12 +25,16 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """N machines in `order`; `left` [M, R] by slot: room when lower priorities make way. `failures` by slot."""
+    """N machines by position in the walk, whose slots are `order`; `left` [R, N]: room when lower priorities make way.
+
+    `rank`: their order by id. `failures`: how many hard constraints fail on each.
+    """
 
     state: CellState
     requirement: Requirement
     demands: tuple[Constraint, ...]
     order: Ints32
+    rank: Ints32
     left: Ints
     failures: Ints32
     judged: Judged
@@ -81,7 +85,7 @@ class Judgement:
         found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[len(self.demands)]))
         for r in range(self.axis):
             if fell[self.resource(r)]:
-                there = self.left[self.order[first == self.resource(r)], r]
+                there = self.left[r, first == self.resource(r)]
                 found.append(
                     RuledOut(
                         ReasonCode.PORTS if r == PORTS else ReasonCode.RESOURCE,
@@ -103,38 +107,37 @@ class Judgement:
         i = self.closest(self.open)
         if i is None:
             return None
-        m = int(self.order[i])
         lacks = tuple(
-            Lack(self.names[r], max(0, int(self.left[m, r])), want - max(0, int(self.left[m, r])))
+            Lack(self.names[r], max(0, int(self.left[r, i])), want - max(0, int(self.left[r, i])))
             for r, want in enumerate(self.requirement.limit)
-            if self.left[m, r] < want and want
+            if self.left[r, i] < want and want
         )
         return Nearest(
-            machine_id=int(self.state.machines.id[m]),
+            machine_id=int(self.state.machines.id[self.order[i]]),
             lacks=lacks,
-            fails=self.failing(m),
+            fails=self.failing(i),
             bounds=tuple(code for kind, code in enumerate(BOUNDS) if self.bound_reached(i, kind)),
         )
 
     def closest(self, among: Bools) -> int | None:
-        """The position of the machine that is least far from fitting."""
+        """The position of the machine that is least far from fitting; the lowest id of equals."""
         where = np.flatnonzero(among)
         if len(where) == 0:
             return None
-        return int(where[np.argmin(self.judged.distance[where])])
+        return int(where[np.lexsort((self.rank[where], self.judged.distance[where]))[0]])
 
-    def failing(self, m: int) -> tuple[Constraint, ...]:
-        """The hard constraints that fail on the machine of slot `m`."""
-        if not self.failures[m]:
+    def failing(self, i: int) -> tuple[Constraint, ...]:
+        """The hard constraints that fail on the machine of a position."""
+        if not self.failures[i]:
             return ()
-        attributes = self.state.machines.attributes
+        attributes, m = self.state.machines.attributes, self.order[i]
         return tuple(constraint for constraint in self.demands if not attributes.mask(constraint)[m])
 
     def bound_reached(self, i: int, kind: int) -> bool:
         return 0 < self.bounds[kind] <= int(self.judged.there[i, kind])
 
     def preemption(self) -> Preemption:
-        lacking = (self.judged.lacking >= 0) & self.open & (self.failures[self.order] == 0)
+        lacking = (self.judged.lacking >= 0) & self.open & (self.failures == 0)
         flags = self.judged.flags
         return Preemption(
             not_enough=int(np.count_nonzero(lacking & ((flags & EVICTABLE) != 0))),
@@ -146,7 +149,7 @@ class Judgement:
         if not by_limit:
             return Reclamation()
         fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)
-        fits &= (self.judged.lacking >= 0) & (self.left[self.order, PORTS] >= self.requirement.limit[PORTS])
+        fits &= (self.judged.lacking >= 0) & (self.left[PORTS] >= self.requirement.limit[PORTS])
         return Reclamation(int(np.count_nonzero(fits)))
 
 
@@ -154,13 +157,13 @@ def judgement(
     state: CellState, requirement: Requirement, machines: Machines, groups: Groups, g: int, counts: Counts,
     left: Ints, direct: Ints
 ) -> Judgement:  # fmt: skip
-    """`left`, `direct` [M, R]: room on machines when the class preempts whom it may, and nobody."""
+    """`left`, `direct` [R, P]: room on machines when the class preempts whom it may, and nobody."""
     demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
-    slots, number = len(state.machines.id), len(machines.order)
-    failed: NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
-    failures: NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
+    number = len(machines.slot)
+    failed: NDArray[np.int32] = np.full(number, -1, dtype=np.int32)
+    failures: NDArray[np.int32] = np.zeros(number, dtype=np.int32)
     for index, constraint in reversed(list(enumerate(demands))):
-        fails = ~state.machines.attributes.mask(constraint)
+        fails = ~state.machines.attributes.mask(constraint)[machines.slot]
         failed[fails] = index
         failures += fails
     judged = Judged(
@@ -173,7 +176,7 @@ def judgement(
         flags=np.empty(number, dtype=np.int8),
     )
     judge(machines, left, direct, groups, g, counts, failed, failures, judged)
-    return Judgement(state, requirement, demands, machines.order, left, failures, judged)
+    return Judgement(state, requirement, demands, machines.slot, machines.rank, left, failures, judged)
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:

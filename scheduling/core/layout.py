@@ -1,4 +1,8 @@
-"""What the kernels work on: plain arrays under names. A changed layout is another type, and is compiled anew."""
+"""What the kernels work on: plain arrays under names. A changed layout is another type, and is compiled anew.
+
+Axes: P machines by *position* in the walk (`memory.py`), R resources, D devices, T slots of tasks, J slots of jobs,
+S shapes, G groups, L levels, Q places in the queue, K candidates of a group.
+"""
 
 from __future__ import annotations
 
@@ -14,40 +18,41 @@ Ints32 = NDArray[np.int32]
 
 
 class Machines(NamedTuple):
-    """By slot; R is the axis. `order`: occupied slots by machine id; `rank`: its inverse.
+    """By position. The pass takes room in `reserved` … `devices`: they are its memory's, not the state's."""
 
-    `reserved`, `prod_limit`, `ports_free`, `version` are the pass' own copies.
-    """
-
-    order: Ints32
-    rank: Ints32
+    slot: Ints32  # where the state keeps it
+    rank: Ints32  # place by machine id: ties go to the lowest
     up: Bools
-    capacity: Ints  # [M, R]
-    reserved: Ints  # [M, R] reservations of all that stay
-    prod_limit: Ints  # [M, R] limits of those placed by limit (§5.5)
+    capacity: Ints  # [P, R]
+    share: Floats  # [P, R] 1 / capacity, 0 where it has none
+    reserved: Ints  # [P, R] reservations of all that stay
+    prod_limit: Ints  # [P, R] limits of those placed by limit (§5.5)
     ports_free: Ints
+    devices: Ints32  # [P, D] milli-units free on each accelerator
     rack: Ints32
     power: Ints32
     head: Ints32  # first task of the machine's list, -1: none
-    version: Ints32
+    version: Ints32  # moves with every change in this pass
 
 
 class Running(NamedTuple):
-    """Tasks by slot. `gone`: preempted in this pass."""
+    """Tasks by slot. `gone`: preempted in this pass; `budget`: how many more of the job may go down."""
 
     id: Ints
     next: Ints32
     job: Ints32
     shape: Ints32
     reservation: Ints  # [T, R]
+    devices: Ints  # bit mask of the accelerators it holds
     gone: Bools
-    job_priority: Ints32  # by slot of the job
-    job_by_limit: Bools
+    job_priority: Ints32  # [J]
+    job_by_limit: Bools  # [J]
+    budget: Ints32  # [J]
     shape_limit: Ints  # [S, R]
 
 
 class Levels(NamedTuple):
-    """`left` [L, M, R]: the most of each resource that one more task may ask for on a machine, by whom it may
+    """`left` [L, R, P]: the most of each resource that one more task may ask for on a machine, by whom it may
     preempt (all priorities below `ceiling`) and by how it is placed. Kept up to date as the pass takes room.
     """
 
@@ -70,63 +75,102 @@ class Groups(NamedTuple):
     max_rack: Ints32
     max_power: Ints32
     job: Ints32  # the job it belongs to when it has bounds of its own, -1: shared by jobs
-    avoid_from: Ints32  # rows of `avoid`: machines its task crashed on
+    avoid_from: Ints32  # rows of `avoid`: positions its task crashed on
     avoid_to: Ints32
     avoid: Ints32
-    allowed: Bools  # [C, M] hard constraints hold
-    liking: Floats  # [S, M] share of soft constraints that hold, by weight
+    allowed: Bools  # [C, P] hard constraints hold
+    liking: Floats  # [W, P] share of soft constraints that hold, by weight
     start: Ints32  # where its walk over the machines begins
 
 
 class Queue(NamedTuple):
     """Pending tasks in the order they are tried."""
 
-    group: Ints32
-    job: Ints32  # local to the pass
-    last: Ints32  # slot of the machine where the task was before, -1: none
+    group: Ints
+    job: Ints  # local to the pass
+    last: Ints  # position of the machine where the task was before, -1: none
+    gang_end: Ints  # for the first of a gang, the place after its last; 0 for all others
 
 
 class Counts(NamedTuple):
-    """Open hash (job, kind, domain) -> number of tasks there. `size`: tasks of each job; 1: not counted."""
+    """Tasks of each job by machine, an open hash (job, position) -> number, and by rack and power domain, tables.
+
+    `row`: of each job in the tables, -1: a job of one task, which is not counted. `size`: tasks of the job.
+    """
 
     keys: Ints
     values: Ints32
+    rack: Ints32  # [rows, racks]
+    power: Ints32  # [rows, power domains]
+    row: Ints32
     size: Ints
 
 
 class Cache(NamedTuple):
     """Scored candidates per group, [G, K]; `cursor`: how many machines the group's walk has seen."""
 
-    machine: Ints32
+    machine: Ints
     version: Ints32
     score: Floats
-    filled: Ints32  # how many candidates it has
-    cursor: Ints32
-    stage: Ints32
+    filled: Ints  # how many candidates it has
+    cursor: Ints
+    stage: Ints
 
 
 class Knobs(NamedTuple):
     packing: int
     weights: Floats  # [PARTS]
     resources: Floats  # [R] how much each counts for packing, sum 1
-    step: int  # of the walk, coprime to the number of machines
+    asked: Bools  # [R] some group asks for it
+    preempting: bool  # there is somebody whom a group may preempt
+    budgets: bool  # there is a job with a disruption budget
     caching: bool
     most: int  # assignments
 
 
 class Placed(NamedTuple):
-    """By position in the queue. `machine`: slot, -1 none fits, -2 not tried."""
+    """By place in the queue. `machine`: position, -1 none fits, -2 not tried."""
 
-    machine: Ints32
+    machine: Ints
     parts: Floats  # [Q, PARTS]
-    victims_from: Ints32
-    victims_to: Ints32
-    victims: Ints32  # slots of tasks
+    devices: Ints  # bit mask
+    runner: Ints  # [Q, RUNNERS] positions of the next best, -1: none
+    runner_score: Floats  # [Q, RUNNERS]
+    victims_from: Ints
+    victims_to: Ints
+    victims: Ints  # slots of tasks
     figures: Ints  # hits, misses, preempted
 
 
+class Scratch(NamedTuple):
+    """What kernels write on as they go."""
+
+    victims: Ints  # at least as long as the longest list of tasks on a machine
+    relief: Floats
+    parts: Floats
+    mask: Bools  # [BLOCK]
+    top: Ints  # [1 + RUNNERS]
+    top_score: Floats
+    sums: Ints  # [2, R]
+
+
+class Tables(NamedTuple):
+    """All of a pass."""
+
+    machines: Machines
+    running: Running
+    levels: Levels
+    groups: Groups
+    queue: Queue
+    counts: Counts
+    cache: Cache
+    knobs: Knobs
+    placed: Placed
+    scratch: Scratch
+
+
 class Judged(NamedTuple):
-    """What stands in the way of one group, by position in `Machines.order`; N machines.
+    """What stands in the way of one group, by position; N machines.
 
     Obstacles are numbered: the hard constraints first, C of them, then C the machine's state, C + 1 + r too little
     of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash; -1: none.

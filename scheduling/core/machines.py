@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quota.resources import ACCELERATORS
 from scheduling.core import events
 from scheduling.core.attributes import Attributes
+from scheduling.core.kernels.devices import WHOLE
 from scheduling.core.layout import Bools, Ints, Ints32
 from scheduling.core.ports import PortMap
 from scheduling.core.states import MachineStatus
+
+Kind = TypeVar("Kind", bound=np.generic)
 
 # States by code; a slot with code FREE holds no machine.
 FREE = 0
@@ -22,10 +27,11 @@ IMPLIED = ("hostname", "platform", "rack", "power_domain")
 
 
 class MachineTable:
-    """Axes: M slots, R resources. `*_used` are kept by `CellState` as tasks come and go.
+    """Axes: M slots, R resources, D devices. Sums are kept by `CellState` as tasks come and go.
 
     `reserved`: reservations of all tasks there; `prod_limit`: limits of those placed by limit (§5.5);
-    `limits`: limits of all. `head`, with `TaskTable.next`: the list of tasks on the machine.
+    `limits`: limits of all; `devices`: milli-units free on each accelerator. `head`, with `TaskTable.next`: the
+    list of tasks on the machine.
     """
 
     def __init__(self, axis: int, slots: int = 64) -> None:
@@ -42,6 +48,12 @@ class MachineTable:
         self.ports_free: Ints = np.zeros(slots, dtype=np.int64)
         self.head: Ints32 = np.full(slots, -1, dtype=np.int32)
         self.tasks: Ints32 = np.zeros(slots, dtype=np.int32)
+        self.devices: Ints32 = np.zeros((slots, 0), dtype=np.int32)
+        # Readers that follow along (`memory.py`): `changed[slot]` is the tick of the last change of a machine,
+        # `layout` counts the changes of which machines there are, or of their facts.
+        self.tick = 0
+        self.layout = 0
+        self.changed: Ints = np.zeros(slots, dtype=np.int64)
         self.attributes = Attributes()
         self.attributes.grow(slots)
         self.ports: dict[int, PortMap] = {}  # by slot
@@ -78,7 +90,9 @@ class MachineTable:
             self.id[slot] = event.machine_id
             self.ports[slot] = PortMap(event.port_low, event.port_high)
             self._order = None
+        self._set_devices(slot, int(self.capacity[slot, ACCELERATORS]), vector[ACCELERATORS])
         self.capacity[slot] = vector
+        self.layout += 1
         self.status[slot] = STATUS_CODES[event.state]
         self.rack[slot] = _code(self._racks, event.rack)
         self.power[slot] = _code(self._powers, event.power_domain)
@@ -96,23 +110,46 @@ class MachineTable:
             array[slot] = 0
         self.rack[slot] = self.power[slot] = self.head[slot] = -1
         self.ports_free[slot] = self.tasks[slot] = 0
+        self.devices[slot] = 0
+        self.layout += 1
         self.attributes.set(slot, {})
         del self.ports[slot], self.facts[slot]
         self._free.append(slot)
         self._order = None
         return slot
 
+    def touch(self, slot: int) -> None:
+        """Whoever follows along looks at the machine anew."""
+        self.tick += 1
+        self.changed[slot] = self.tick
+
+    def _set_devices(self, slot: int, before: int, after: int) -> None:
+        """Whole accelerators, and what is left over as a smaller one; tasks keep those that they hold."""
+        number = -(-after // WHOLE)
+        if number > self.devices.shape[1]:
+            missing = number - self.devices.shape[1]
+            self.devices = np.pad(self.devices, ((0, 0), (0, missing)))
+        for d in range(self.devices.shape[1]):
+            self.devices[slot, d] += min(WHOLE, max(0, after - d * WHOLE)) - min(
+                WHOLE, max(0, before - d * WHOLE)
+            )
+
     def hold(self, slot: int, task: int, incarnation: int, ports: Sequence[int]) -> None:
         self.ports[slot].hold((task, incarnation), ports)
         self.ports_free[slot] = self.ports[slot].free
+        self.touch(slot)
 
     def release(self, slot: int, task: int, incarnation: int, ports: Sequence[int]) -> None:
         self.ports[slot].release((task, incarnation), ports)
         self.ports_free[slot] = self.ports[slot].free
+        self.touch(slot)
 
     def _grow(self) -> None:
         old, new = len(self.id), 2 * len(self.id)
-        for name in ("id", "status", "capacity", "reserved", "prod_limit", "limits", "ports_free", "tasks"):
+        for name in (
+            "id", "status", "capacity", "reserved", "prod_limit", "limits", "ports_free", "tasks", "devices",
+            "changed",
+        ):  # fmt: skip
             setattr(self, name, grown(getattr(self, name), new, 0))
         for name in ("rack", "power", "head"):
             setattr(self, name, grown(getattr(self, name), new, -1))
@@ -120,9 +157,9 @@ class MachineTable:
         self._free = list(range(new - 1, old - 1, -1))
 
 
-def grown(array: NDArray[np.generic], size: int, fill: int) -> NDArray[np.generic]:
+def grown(array: NDArray[Kind], size: int, fill: int) -> NDArray[Kind]:
     """A longer copy along the first axis, its new part filled."""
-    larger = np.full((size, *array.shape[1:]), fill, dtype=array.dtype)
+    larger: NDArray[Kind] = np.full((size, *array.shape[1:]), fill, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
 

@@ -1,63 +1,71 @@
 """The seam of scheduling (§3.2): one function, and all of a pass is behind it.
 
-pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels.place ─► machines, victims ─► ports ─► Plan
-                                                          └─ groups that are full ─ explain.py ─► Why
+pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels/walk.py ─► machines, victims ─► ports ─► Plan
+              └─ who lives in allocs ─ allocs.py ─► allocs ─┘              └─ groups that are full ─ explain.py ─► Why
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quota.resources import PORTS
-from scheduling.core.classes import Sorting, sort_into_groups
+from scheduling.core.classes import Sorting, arrays, sort_into_groups
 from scheduling.core.explain import Explainer
 from scheduling.core.kernels.counts import count_all
-from scheduling.core.kernels.room import count_room
-from scheduling.core.kernels.scorers import PACKINGS, PART_NAMES, PARTS
+from scheduling.core.kernels.filters import BLOCK
+from scheduling.core.kernels.scorers import PACKINGS, PART_NAMES, PARTS, RUNNERS
+from scheduling.core.kernels.victims import NO_BUDGET
 from scheduling.core.kernels.walk import place
-from scheduling.core.layout import Cache, Counts, Knobs, Levels, Machines, Placed, Queue, Running
+from scheduling.core.layout import Cache, Counts, Knobs, Placed, Queue, Running, Scratch, Tables
+from scheduling.core.memory import Memory
 from scheduling.core.plan import Assignment, PassStats, Plan
 from scheduling.core.policy import Policy
 from scheduling.core.queue import pending_in_order, pending_of
-from scheduling.core.requirement import split_task_id
+from scheduling.core.requirement import INDEX_BITS, MAX_TASKS, split_task_id
 from scheduling.core.state import CellState
 from scheduling.core.tasks import RUNNING
 
+Rows = NDArray[np.int64]
+
 
 def schedule_pass(
-    state: CellState, policy: Policy, *, now: float, rng: np.random.Generator, explainer: Explainer | None = None
-) -> Plan:  # fmt: skip
+    state: CellState,
+    policy: Policy,
+    *,
+    now: float,
+    rng: np.random.Generator,
+    memory: Memory | None = None,
+    explainer: Explainer | None = None,
+) -> Plan:
     """Find machines for pending tasks. `now`: seconds since the epoch; `rng` seeds the walks over machines.
     `explainer`: what is known of classes left over before, and how many to examine; without, all of them are.
 
-    The state is not changed: the pass works on copies of what machines have left (three arrays of M × R), and
-    marks victims in an array of its own. Equal state, policy, `now` and seed give an equal plan, whatever the
-    order in which the state was built. (Bands other than those the state was counted by are taken over into it
-    first: `CellState.count_by_limit`.)
+    The state is not changed. Equal state, policy, `now` and seed give an equal plan, whatever the order in which the
+    state was built, and with or without a `memory`, which only saves work: give the same one to every pass over
+    a state. (Bands other than those the state was counted by are taken over into it first:
+    `CellState.count_by_limit`.)
     """
     if state.pending == 0:
         return Plan(revision=state.revision)
     state.count_by_limit(policy)
     own = pending_of(state.tasks, policy.workload)
+    if len(own) == 0:
+        return Plan(revision=state.revision)
     slots = pending_in_order(state.tasks, own)
-    if len(slots) == 0:
-        return Plan(revision=state.revision, stats=PassStats(pending=len(own)))
-    sorting = sort_into_groups(state, policy, slots, now=now, starts=rng)
-    tables = _tables(state, policy, slots, sorting)
+    sorting = sort_into_groups(state, policy, slots, now=now)
+    memory = Memory() if memory is None else memory
+    tables = _tables(state, policy, sorting, memory, rng)
     if len(state.machines):
-        place(
-            tables.machines, tables.running, tables.levels, sorting.groups, tables.queue, tables.counts, tables.cache,
-            tables.knobs, tables.placed, int(state.machines.tasks.max(initial=0)),
-        )  # fmt: skip
-    assignments = _assignments(state, slots, sorting, tables)
+        memory.spoil(np.arange(len(state.machines)))
+        place(tables)
+        memory.spoil(tables.placed.machine[tables.placed.machine >= 0])
+    assignments = _assignments(state, sorting, tables)
     unplaced = (explainer or Explainer()).explain(
-        state, sorting, tables.machines, tables.levels, tables.counts, tables.placed.machine,
-        now=now, crashed_pair_s=policy.crashed_pair_s,
-    )  # fmt: skip
+        state, sorting, tables, now=now, crashed_pair_s=policy.crashed_pair_s
+    )
     return Plan(
         revision=state.revision,
         assignments=assignments,
@@ -73,103 +81,128 @@ def schedule_pass(
     )
 
 
-class _Tables(NamedTuple):
-    machines: Machines
-    running: Running
-    levels: Levels
-    queue: Queue
-    counts: Counts
-    cache: Cache
-    knobs: Knobs
-    placed: Placed
-
-
-def _tables(state: CellState, policy: Policy, slots: NDArray[np.int64], sorting: Sorting) -> _Tables:
-    machines, tasks = state.machines, state.tasks
-    order = machines.order
-    rank = np.zeros(len(machines.id), dtype=np.int32)
-    rank[order] = np.arange(len(order), dtype=np.int32)
-    up = machines.up
-    tables = Machines(
-        order=order,
-        rank=rank,
-        up=up,
-        capacity=machines.capacity,
-        reserved=machines.reserved.copy(),
-        prod_limit=machines.prod_limit.copy(),
-        ports_free=machines.ports_free.copy(),
-        rack=machines.rack,
-        power=machines.power,
-        head=machines.head,
-        version=np.zeros(len(machines.id), dtype=np.int32),
+def _tables(
+    state: CellState, policy: Policy, sorting: Sorting, memory: Memory, rng: np.random.Generator
+) -> Tables:
+    tasks = state.tasks
+    running = _running(state)
+    rows = memory.follow(state, running, sorting.levels)
+    machines = memory.machines
+    groups = arrays(state, policy, sorting, memory, rows, rng)
+    queue = _queue(state, sorting, memory)
+    number, places = len(sorting.requirements), len(sorting.slots)
+    sample = policy.search.sample if policy.search.randomise else len(machines.slot)
+    width = max(1, min(sample, len(machines.slot)))
+    axis, longest = state.axis, int(state.machines.tasks.max(initial=0)) + 1
+    return Tables(
+        machines=machines,
+        running=running,
+        levels=memory.levels,
+        groups=groups,
+        queue=queue,
+        counts=_counts(state, sorting, memory),
+        cache=Cache(
+            machine=np.zeros((number, width), dtype=np.int64),
+            version=np.zeros((number, width), dtype=np.int32),
+            score=np.zeros((number, width), dtype=np.float64),
+            filled=np.zeros(number, dtype=np.int64),
+            cursor=np.zeros(number, dtype=np.int64),
+            stage=np.zeros(number, dtype=np.int64),
+        ),
+        knobs=_knobs(state, policy, sorting),
+        placed=Placed(
+            machine=np.full(places, -1, dtype=np.int64),
+            parts=np.zeros((places, PARTS), dtype=np.float64),
+            devices=np.zeros(places, dtype=np.int64),
+            runner=np.full((places, RUNNERS), -1, dtype=np.int64),
+            runner_score=np.zeros((places, RUNNERS), dtype=np.float64),
+            victims_from=np.zeros(places, dtype=np.int64),
+            victims_to=np.zeros(places, dtype=np.int64),
+            victims=np.zeros(tasks.running + 1, dtype=np.int64),
+            figures=np.zeros(3, dtype=np.int64),
+        ),
+        scratch=Scratch(
+            victims=np.zeros(longest, dtype=np.int64),
+            relief=np.zeros(longest, dtype=np.float64),
+            parts=np.zeros(PARTS, dtype=np.float64),
+            mask=np.zeros(BLOCK, dtype=np.bool_),
+            top=np.zeros(RUNNERS + 1, dtype=np.int64),
+            top_score=np.zeros(RUNNERS + 1, dtype=np.float64),
+            sums=np.zeros((2, axis), dtype=np.int64),
+        ),
     )
-    running = Running(
+
+
+def _running(state: CellState) -> Running:
+    tasks = state.tasks
+    return Running(
         id=tasks.id,
         next=tasks.next,
         job=tasks.job,
         shape=tasks.shape,
         reservation=tasks.reservation,
+        devices=tasks.devices,
         gone=np.zeros(len(tasks.id), dtype=np.bool_),
         job_priority=tasks.job_priority,
         job_by_limit=tasks.job_by_limit,
+        budget=np.where(tasks.job_budget > 0, tasks.job_budget - tasks.job_pending, NO_BUDGET).astype(
+            np.int32
+        ),
         shape_limit=tasks.shapes.limit,
     )
-    last = np.full(len(slots), -1, dtype=np.int32)
-    for position in np.flatnonzero(tasks.last[slots]):
-        last[position] = machines.slot.get(int(tasks.last[slots[position]]), -1)
-    groups = len(sorting.requirements)
-    sample = policy.search.sample if policy.search.randomise else len(order)
-    width = max(1, min(sample, len(order)))
-    cache = Cache(
-        machine=np.zeros((groups, width), dtype=np.int32),
-        version=np.zeros((groups, width), dtype=np.int32),
-        score=np.zeros((groups, width), dtype=np.float64),
-        filled=np.zeros(groups, dtype=np.int32),
-        cursor=np.zeros(groups, dtype=np.int32),
-        stage=np.zeros(groups, dtype=np.int32),
-    )
-    placed = Placed(
-        machine=np.full(len(slots), -1, dtype=np.int32),
-        parts=np.zeros((len(slots), PARTS), dtype=np.float64),
-        victims_from=np.zeros(len(slots), dtype=np.int32),
-        victims_to=np.zeros(len(slots), dtype=np.int32),
-        victims=np.zeros(tasks.running + 1, dtype=np.int32),
-        figures=np.zeros(3, dtype=np.int64),
-    )
-    levels = Levels(
-        left=np.zeros((len(sorting.levels), len(machines.id), state.axis), dtype=np.int64),
-        ceiling=np.array([ceiling for ceiling, _ in sorting.levels], dtype=np.int64),
-        by_limit=np.array([by_limit for _, by_limit in sorting.levels], dtype=np.bool_),
-    )
-    count_room(tables, running, levels)
-    queue = Queue(sorting.of_task, sorting.job, last)
-    return _Tables(
-        tables, running, levels, queue, _counts(state, slots, sorting, tables), cache,
-        _knobs(state, policy, len(order)), placed,
-    )  # fmt: skip
 
 
-def _counts(state: CellState, slots: NDArray[np.int64], sorting: Sorting, machines: Machines) -> Counts:
+def _queue(state: CellState, sorting: Sorting, memory: Memory) -> Queue:
+    tasks, slots = state.tasks, sorting.slots
+    last = np.full(len(slots), -1, dtype=np.int64)
+    for at in np.flatnonzero(tasks.last[slots]).tolist():
+        machine = state.machines.slot.get(int(tasks.last[slots[at]]))
+        if machine is not None:
+            last[at] = memory.position[machine]
+    gang_end = np.zeros(len(slots), dtype=np.int64)
+    ganged = tasks.job_gang[tasks.job[slots]]
+    if ganged.any():
+        starts = np.flatnonzero(np.diff(sorting.job, prepend=-1) != 0)
+        ends = np.append(starts[1:], len(slots))
+        own = ganged[starts]
+        gang_end[starts[own]] = ends[own]
+    return Queue(sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end)
+
+
+def _counts(state: CellState, sorting: Sorting, memory: Memory) -> Counts:
     """Where the running tasks of the queue's jobs are. Jobs of one task need no counting."""
+    tasks = state.tasks
     size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
-    theirs = [job.tasks[job.tasks >= 0] for job, n in zip(sorting.jobs, size, strict=True) if n > 1]
-    number = [n for n, (s) in enumerate(size) if s > 1]
-    local = np.repeat(np.array(number, dtype=np.int32), [len(own) for own in theirs])
-    all_slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
-    there = (state.tasks.state[all_slots] == RUNNING) & (state.tasks.machine[all_slots] >= 0)
-    local, on = local[there], state.tasks.machine[all_slots[there]]
-    room = 1 << max(4, math.ceil(math.log2(6 * (len(local) + len(slots)) + 1)))
-    counts = Counts(np.full(room, -1, dtype=np.int64), np.zeros(room, dtype=np.int32), size)
-    count_all(machines, counts, local.astype(np.int32), on)
+    several = np.flatnonzero(size > 1).tolist()
+    theirs = [sorting.jobs[number].tasks for number in several]
+    local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])
+    slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
+    there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+    local, on = local[there], memory.position[tasks.machine[slots[there]]]
+    room = 1 << max(4, math.ceil(math.log2(2 * (len(local) + len(sorting.slots)) + 1)))
+    row = np.full(len(size), -1, dtype=np.int32)
+    row[several] = np.arange(len(several), dtype=np.int32)
+    machines = memory.machines
+    counts = Counts(
+        keys=np.full(room, -1, dtype=np.int64),
+        values=np.zeros(room, dtype=np.int32),
+        rack=np.zeros((len(several), int(machines.rack.max(initial=-1)) + 1), dtype=np.int32),
+        power=np.zeros((len(several), int(machines.power.max(initial=-1)) + 1), dtype=np.int32),
+        row=row,
+        size=size,
+    )
+    count_all(machines, counts, local.astype(np.int64), on.astype(np.int64))
     return counts
 
 
-def _knobs(state: CellState, policy: Policy, machines: int) -> Knobs:
+def _knobs(state: CellState, policy: Policy, sorting: Sorting) -> Knobs:
+    limit = state.tasks.shapes.limit[sorting.shape]
     weights = policy.weights
     resources = np.zeros(state.axis, dtype=np.float64)
     known = policy.resource_weights[: state.axis]
     resources[: len(known)] = known
     total = resources.sum()
+    highest = int(sorting.ceiling.max(initial=0))
     return Knobs(
         packing=PACKINGS[policy.scorer],
         weights=np.array(
@@ -180,43 +213,66 @@ def _knobs(state: CellState, policy: Policy, machines: int) -> Knobs:
             dtype=np.float64,
         ),
         resources=resources / total if total > 0 else resources,
-        step=_step(machines) if policy.search.randomise else 1,
+        asked=np.any(limit > 0, axis=0),
+        preempting=state.running > 0 and any(job.priority < highest for job in state.tasks.jobs.values()),
+        budgets=bool((state.tasks.job_budget > 0).any()),
         caching=policy.search.caching,
         most=policy.max_assignments,
     )  # fmt: skip
 
 
-def _step(machines: int) -> int:
-    """A stride that visits every machine once and leaves neighbours, which share racks, far apart."""
-    step = max(1, round(machines * 0.6180339887))
-    while math.gcd(step, machines) != 1:
-        step += 1
-    return step
-
-
-def _assignments(
-    state: CellState, slots: NDArray[np.int64], sorting: Sorting, tables: _Tables
-) -> tuple[Assignment, ...]:
+def _assignments(state: CellState, sorting: Sorting, tables: Tables) -> tuple[Assignment, ...]:
     """The kernel's answer as values: ids for slots, port numbers, the score by part."""
-    placed = tables.placed
-    tasks, machines = state.tasks, state.machines
-    taken: dict[int, set[int]] = {}
+    placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
-    identities = tasks.id[slots[where]].tolist()
-    at = placed.machine[where].tolist()
-    ids = machines.id[placed.machine[where]].tolist()
-    parts = np.round(placed.parts[where], 6).tolist()
-    number = sorting.groups.limit[sorting.of_task[where], PORTS].tolist()
-    begins, ends = placed.victims_from[where].tolist(), placed.victims_to[where].tolist()
-    result = []
-    for i, identity in enumerate(identities):
-        job_id, index = split_task_id(identity)
-        ports: tuple[int, ...] = ()
-        if number[i]:
-            ports = machines.ports[at[i]].offer(number[i], taken.setdefault(at[i], set()))
-        victims = tuple(
-            split_task_id(int(tasks.id[victim])) for victim in placed.victims[begins[i] : ends[i]]
+    identities = tasks.id[sorting.slots[where]]
+    at = tables.machines.slot[placed.machine[where]]
+    parts = np.round(placed.parts[where], 4).tolist()
+    runners = np.where(placed.runner[where] >= 0, machines.id[tables.machines.slot[placed.runner[where]]], 0)
+    totals = np.round(placed.runner_score[where], 4).tolist()
+    ports = _port_numbers(state, at, tables.groups.limit[sorting.of_task[where], PORTS])
+    victims = {
+        i: tuple(
+            split_task_id(victim)
+            for victim in tasks.id[placed.victims[placed.victims_from[q] : placed.victims_to[q]]].tolist()
         )
-        score = {name: value for name, value in zip(PART_NAMES, parts[i], strict=True) if value}
-        result.append(Assignment(job_id, index, ids[i], ports, victims, score))
-    return tuple(result)
+        for i, q in enumerate(where.tolist())
+        if placed.victims_to[q] > placed.victims_from[q]
+    } if placed.figures[2] else {}  # fmt: skip
+    devices = placed.devices[where].tolist()
+    return tuple(
+        Assignment(
+            job_id,
+            index,
+            machine_id,
+            ports.get(i, ()),
+            victims.get(i, ()),
+            {name: value for name, value in zip(PART_NAMES, parts[i], strict=True) if value},
+            0,
+            _bits(devices[i]) if devices[i] else (),
+            tuple((runner, total) for runner, total in zip(others, totals[i], strict=True) if runner),
+        )
+        for i, (job_id, index, machine_id, others) in enumerate(
+            zip(
+                (identities >> INDEX_BITS).tolist(),
+                (identities & (MAX_TASKS - 1)).tolist(),
+                machines.id[at].tolist(),
+                runners.tolist(),
+                strict=True,
+            )
+        )
+    )
+
+
+def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows) -> dict[int, tuple[int, ...]]:
+    """The numbers for each assignment that wants any; no two of a pass get the same on one machine."""
+    taken: dict[int, set[int]] = {}
+    return {
+        i: state.machines.ports[slot].offer(number, taken.setdefault(slot, set()))
+        for i, (slot, number) in enumerate(zip(at.tolist(), wanted.tolist(), strict=True))
+        if number
+    }
+
+
+def _bits(mask: int) -> tuple[int, ...]:
+    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

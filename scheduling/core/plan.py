@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from scheduling.core.reasons import Why
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """One pending task gets a machine. Ids are those of the rows; `score` is the breakdown by scorer.
 
     `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
@@ -22,7 +23,7 @@ class Assignment:
     machine_id: int
     ports: tuple[int, ...] = ()
     victims: tuple[tuple[int, int], ...] = ()
-    score: dict[str, float] = field(default_factory=dict)
+    score: dict[str, float] = {}
     alloc: int = 0
     devices: tuple[int, ...] = ()
     runners_up: tuple[tuple[int, float], ...] = ()

@@ -31,12 +31,8 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     """Of these pending tasks, those to be placed: priority high to low; round-robin over tenants inside a
     priority, and over the jobs of a tenant, so that a large job blocks nobody; then by index.
 
-    A stable order: it depends on ids alone. Tasks that belong into an alloc (§2.4) wait for one: they are
-    never put onto a bare machine.
+    A stable order: it depends on ids alone. A gang comes as one, where its first task would.
     """
-    inside = np.array([job is not None and job.alloc_set != 0 for job in tasks.job_at], dtype=np.bool_)
-    if inside.any():
-        slots = slots[~inside[tasks.job[slots]]]
     if len(slots) == 0:
         return slots
     identity = tasks.id[slots]
@@ -46,7 +42,12 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     in_job = _rank_within(identity, (job,))
     # A tenant's own queue takes the first task of each of its jobs, then the second of each, and so on.
     in_tenant = _rank_within(np.lexsort((identity, in_job)).argsort(), (priority, tenant))
-    result: Slots = slots[np.lexsort((tenant, in_tenant, priority))]
+    ganged = tasks.job_gang[job]
+    if ganged.any():
+        first = np.full(len(tasks.job_gang), len(slots), dtype=np.int64)
+        np.minimum.at(first, job[ganged], in_tenant[ganged])
+        in_tenant[ganged] = first[job[ganged]]
+    result: Slots = slots[np.lexsort((identity, tenant, in_tenant, priority))]
     return result
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from quota.bands import DEFAULT_BANDS
 from quota.resources import PORTS, SIZE
 from scheduling.core import audit, events
+from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
 from scheduling.core.machines import STATUS_CODES, MachineTable
 from scheduling.core.policy import Policy
 from scheduling.core.requirement import Group, split_task_id, task_id
@@ -54,6 +55,7 @@ class CellState:
         # task id -> {machine id: when it crashed there, seconds since the epoch}
         self.crashed: dict[int, dict[int, float]] = {}
         self._rule = Policy(bands=DEFAULT_BANDS)
+        self._moves: list[int] = []  # not yet carried out: rows of `kernels.accounts`
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.MachineSet: self._machine_set,
             events.MachineState: self._machine_state,
@@ -71,6 +73,21 @@ class CellState:
             events.ReservationsSet: self._reservations_set,
         }
 
+    def apply_all(self, news: Iterable[tuple[events.Event, int, float]]) -> None:
+        """Advance by many events, each with its revision and time: what tasks hold is added up once, at the end.
+
+        Raises as `apply` does.
+        """
+        try:
+            for event, revision, time in news:
+                handler = self._handlers.get(type(event))
+                if handler is not None:
+                    handler(event, time)
+                if revision > self.revision:
+                    self.revision = revision
+        finally:
+            self._settle()
+
     def apply(self, event: events.Event, *, revision: int, time: float) -> None:
         """Advance by one event that happened at `time`, seconds since the epoch.
 
@@ -78,15 +95,11 @@ class CellState:
         Raises `LookupError` for a job or task that is not there, `IllegalTransition` for a step that Figure 2
         does not know, `ValueError` for a vector longer than the axis: this state is then of no more use.
         """
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event, time)
-        self.revision = max(self.revision, revision)
+        self.apply_all([(event, revision, time)])
 
     def load(self, stream: Iterable[tuple[events.Event, float]], *, revision: int) -> None:
         """Apply a synthetic stream of (event, time), made from rows at `revision`."""
-        for event, time in stream:
-            self.apply(event, revision=0, time=time)
+        self.apply_all((event, 0, time) for event, time in stream)
         self.revision = revision
 
     @property
@@ -127,7 +140,9 @@ class CellState:
             by_limit = policy.by_limit(job.priority, job.latency_sensitive)
             tasks.set_priority(job, job.priority, latency_sensitive=job.latency_sensitive, by_limit=by_limit)
         machines.prod_limit[:] = 0
-        held = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0))
+        machines.tick += 1
+        machines.changed[:] = machines.tick
+        held = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0) & (tasks.alloc < 0))
         held = held[tasks.job_by_limit[tasks.job[held]]]
         np.add.at(machines.prod_limit, tasks.machine[held], tasks.shapes.limit[tasks.shape[held]])
 
@@ -136,22 +151,24 @@ class CellState:
     def _machine_set(self, event: events.MachineSet, time: float) -> None:
         vector = list(padded(event.capacity, self.axis))
         vector[PORTS] = event.port_high - event.port_low + 1  # ports are counted by their range
-        self.machines.set(event, vector)
+        self.machines.touch(self.machines.set(event, vector))
 
     def _machine_state(self, event: events.MachineState, time: float) -> None:
         slot = self.machines.slot.get(event.machine_id)
         if slot is None:
             raise LookupError(f"machine {event.machine_id} is {event.state}, but the cell doesn't have it")
         self.machines.status[slot] = STATUS_CODES[event.state]
+        self.machines.touch(slot)
 
     def _machine_removed(self, event: events.MachineRemoved, time: float) -> None:
         slot = self.machines.slot.get(event.machine_id)
         if slot is None:
             return
         # Whoever is still said to run there is lost: `validate` tells, and its eviction is yet to come.
-        for task in list(audit.tasks_on(self, slot)):
-            self._unlink(task, slot)
+        for task in np.flatnonzero((self.tasks.machine == slot) & (self.tasks.state == RUNNING)).tolist():
+            self._move(task, slot, -1)
             self.tasks.machine[task] = -1
+        self._settle()
         for key in [key for key, (machine, _) in self.departed.items() if machine == event.machine_id]:
             self._forget_departure(key)
         for pairs in self.crashed.values():
@@ -173,6 +190,7 @@ class CellState:
         )
         job.port_names = event.port_names
         self.tasks.add_job(job)
+        self.tasks.set_placing(job, gang=event.gang, disruption_budget=event.disruption_budget)
         self._set_priority(job, event.priority, event.latency_sensitive)
         self._add(job, event.groups)
 
@@ -187,13 +205,17 @@ class CellState:
         job = self._job(event.job_id)
         job.port_names = event.port_names
         before = job.by_limit
+        self._settle()
         self._set_priority(job, event.priority, event.latency_sensitive)
+        self.tasks.set_placing(job, gang=event.gang, disruption_budget=event.disruption_budget)
+        tasks, machines = self.tasks, self.machines
+        slots = job.tasks[job.tasks >= 0]
+        slots = slots[(tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)]
+        machines.tick += 1
+        machines.changed[tasks.machine[slots]] = machines.tick  # who may preempt them is another question now
         if job.by_limit != before:
-            tasks = self.tasks
-            slots = job.tasks[job.tasks >= 0]
-            slots = slots[tasks.machine[slots] >= 0]
             change = tasks.shapes.limit[tasks.shape[slots]] * (1 if job.by_limit else -1)
-            np.add.at(self.machines.prod_limit, tasks.machine[slots], change)
+            np.add.at(machines.prod_limit, tasks.machine[slots], change)
 
     def _set_priority(self, job: Job, priority: int, latency_sensitive: bool) -> None:
         by_limit = self._rule.by_limit(priority, latency_sensitive)
@@ -222,18 +244,20 @@ class CellState:
         self._check(job, event.index, task, PENDING, Transition.SCHEDULE)
         tasks.state[task] = RUNNING
         tasks.incarnation[task] = event.incarnation
-        tasks.pending -= 1
+        tasks.waits(job.slot, -1)
         tasks.running += 1
-        limit = tasks.shapes.limit[tasks.shape[task]]
-        tasks.reservation[task] = limit
         if event.ports:
             tasks.ports[task] = event.ports
+        if event.alloc:
+            tasks.alloc[task] = self._slot_of(event.alloc)
+        tasks.devices[task] = sum(1 << device for device in event.devices)
         machine = self.machines.slot.get(event.machine_id, -1)
         tasks.machine[task] = machine
+        if machine < 0 or event.alloc:
+            tasks.reservation[task] = tasks.shapes.limit[tasks.shape[task]]
         if machine < 0:
             return  # a machine that has been removed since: `validate` tells, if it stays so
-        self._link(task, machine)
-        self._hold(machine, job, limit, limit, 1)
+        self._move(task, machine, 1)
         if event.ports:
             self.machines.hold(machine, task_id(job.id, event.index), event.incarnation, event.ports)
 
@@ -243,7 +267,7 @@ class CellState:
         self._check(job, event.index, task, RUNNING, Transition.EVICT)
         self._leave(job, task, event.machine_id, gone=event.gone)
         self.tasks.state[task] = PENDING
-        self.tasks.pending += 1
+        self.tasks.waits(job.slot, 1)
         self.tasks.last[task] = event.machine_id
         if event.avoid and event.machine_id in self.machines.slot:
             self.crashed.setdefault(task_id(job.id, event.index), {})[event.machine_id] = time
@@ -258,7 +282,7 @@ class CellState:
             how = _ENDINGS.get(event.how, Transition.KILL)
             step = Transition.KILL if how is Transition.FINISH else how
             self._check(job, event.index, task, PENDING, step)
-            self.tasks.pending -= 1
+            self.tasks.waits(job.slot, -1)
         self.tasks.state[task] = DEAD
 
     def _leave(self, job: Job, task: int, machine_id: int, *, gone: bool) -> None:
@@ -270,13 +294,14 @@ class CellState:
         tasks.running -= 1
         tasks.machine[task] = -1
         if machine >= 0:
-            self._unlink(task, machine)
-            self._hold(machine, job, tasks.shapes.limit[tasks.shape[task]], tasks.reservation[task], -1)
+            self._move(task, machine, -1)
             if not gone:
                 self.departed[key] = (machine_id, ports)
                 job.departures += 1
             elif ports:
                 self.machines.release(machine, *key, ports)
+        tasks.alloc[task] = -1
+        tasks.devices[task] = 0
 
     def _task_gone(self, event: events.TaskGone, time: float) -> None:
         self._forget_departure((task_id(event.job_id, event.index), event.incarnation))
@@ -298,7 +323,7 @@ class CellState:
         task = self._slot(job, event.index)
         self._check(job, event.index, task, DEAD, Transition.RESUBMIT)
         self.tasks.state[task] = PENDING
-        self.tasks.pending += 1
+        self.tasks.waits(job.slot, 1)
 
     def _task_updated(self, event: events.TaskUpdated, time: float) -> None:
         """In force at once; a running task keeps its machine, and its reservation unless its limit changes."""
@@ -309,15 +334,20 @@ class CellState:
         before = tasks.shapes.limit[tasks.shape[task]]
         after = tasks.shapes.limit[shape]
         machine = int(tasks.machine[task])
+        if tasks.state[task] != RUNNING or np.array_equal(before, after):
+            tasks.shape[task] = shape
+            return
+        if machine >= 0:
+            self._move(task, machine, -1)
         tasks.shape[task] = shape
-        if tasks.state[task] == RUNNING and not np.array_equal(before, after):
-            if machine >= 0:
-                self._hold(machine, job, before, tasks.reservation[task], -1)
-                self._hold(machine, job, after, after, 1)
+        if machine >= 0:
+            self._move(task, machine, 1)
+        if machine < 0 or tasks.alloc[task] >= 0:
             tasks.reservation[task] = after
 
     def _reservations_set(self, event: events.ReservationsSet, time: float) -> None:
-        tasks = self.tasks
+        self._settle()
+        tasks, machines = self.tasks, self.machines
         new: dict[int, tuple[int, ...]] = {}
         for (job_id, index), reservation in zip(event.tasks, event.reservations, strict=True):
             job = tasks.jobs.get(job_id)
@@ -327,8 +357,12 @@ class CellState:
         rows = np.array(list(new.values()), dtype=np.int64).reshape(len(new), self.axis)
         there = (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
         slots, rows = slots[there], rows[there]
-        np.add.at(self.machines.reserved, tasks.machine[slots], rows - tasks.reservation[slots])
+        bare = tasks.alloc[slots] < 0
+        on = tasks.machine[slots[bare]]
+        np.add.at(machines.reserved, on, rows[bare] - tasks.reservation[slots[bare]])
         tasks.reservation[slots] = rows
+        machines.tick += 1
+        machines.changed[on] = machines.tick
 
     # --- what they share
 
@@ -351,36 +385,35 @@ class CellState:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
             raise LookupError(f"task {index} of job {job.name} ({job.id}): {step} from {STATES[code]}")
 
-    def _hold(self, machine: int, job: Job, limit: Any, reservation: Any, sign: int) -> None:
-        machines = self.machines
-        if sign > 0:
-            machines.limits[machine] += limit
-            machines.reserved[machine] += reservation
-            if job.by_limit:
-                machines.prod_limit[machine] += limit
-        else:
-            machines.limits[machine] -= limit
-            machines.reserved[machine] -= reservation
-            if job.by_limit:
-                machines.prod_limit[machine] -= limit
+    def _slot_of(self, identity: int) -> int:
+        """The slot of a task by its id."""
+        job_id, index = split_task_id(identity)
+        return self._slot(self._job(job_id), index)
 
-    def _link(self, task: int, machine: int) -> None:
-        tasks, machines = self.tasks, self.machines
-        first = machines.head[machine]
-        tasks.next[task], tasks.prev[task] = first, -1
-        if first >= 0:
-            tasks.prev[first] = task
-        machines.head[machine] = task
-        machines.tasks[machine] += 1
+    def _move(self, task: int, machine: int, sign: int) -> None:
+        """A task comes to a machine or leaves it when `_settle` is called; who lives in an alloc does neither."""
+        tasks = self.tasks
+        if tasks.alloc[task] < 0:
+            by_limit = tasks.job_by_limit[tasks.job[task]]
+            self._moves += (
+                task,
+                machine,
+                sign,
+                int(tasks.shape[task]),
+                int(by_limit),
+                int(tasks.devices[task]),
+            )
 
-    def _unlink(self, task: int, machine: int) -> None:
+    def _settle(self) -> None:
+        """Carry out what `_move` noted, in order: before anything reads or changes what machines hold."""
+        if not self._moves:
+            return
+        moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)
+        self._moves = []
         tasks, machines = self.tasks, self.machines
-        before, after = tasks.prev[task], tasks.next[task]
-        if before >= 0:
-            tasks.next[before] = after
-        else:
-            machines.head[machine] = after
-        if after >= 0:
-            tasks.prev[after] = before
-        tasks.next[task] = tasks.prev[task] = -1
-        machines.tasks[machine] -= 1
+        machines.tick += 1
+        accounts = Accounts(
+            tasks.next, tasks.prev, tasks.reservation, tasks.shapes.limit, machines.head, machines.tasks,
+            machines.limits, machines.reserved, machines.prod_limit, machines.devices, machines.changed,
+        )  # fmt: skip
+        settle(accounts, moves, machines.tick)

@@ -22,7 +22,8 @@ class Job:
     """A live job, or an ended one of which something still stops on a machine. `tasks[index]`: slot, -1 none."""
 
     __slots__ = (
-        "alloc_set", "by_limit", "departures", "ended", "id", "kind", "latency_sensitive", "name", "port_names",
+        "alloc_set", "by_limit", "departures", "disruption_budget", "ended", "gang",
+        "id", "kind", "latency_sensitive", "name", "port_names",
         "priority", "slot", "tasks", "tenant", "tenant_id",
     )  # fmt: skip
 
@@ -38,18 +39,21 @@ class Job:
         self.slot = -1
         self.tasks: Ints32 = np.full(0, -1, dtype=np.int32)
         self.departures = 0  # incarnations that have not been reported gone
+        self.gang = False
+        self.disruption_budget = 0
         self.ended = False
 
     port_names: tuple[str, ...]
 
 
 class Shapes:
-    """Distinct requirements: shape -> requirement, and its limit as a row."""
+    """Distinct requirements: shape -> requirement, its limit and its bounds as rows."""
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
         self.requirement: list[Requirement] = []
         self.limit: Ints = np.zeros((16, axis), dtype=np.int64)
+        self.bounds: Ints32 = np.zeros((16, 3), dtype=np.int32)  # tasks per machine, rack, power domain
         self._shape: dict[Requirement, int] = {}
 
     def of(self, requirement: Requirement) -> int:
@@ -62,8 +66,9 @@ class Shapes:
         if shape is None:
             shape = len(self.requirement)
             if shape == len(self.limit):
-                self.limit = np.ascontiguousarray(np.vstack([self.limit, np.zeros_like(self.limit)]))
+                self.limit, self.bounds = grown(self.limit, 2 * shape, 0), grown(self.bounds, 2 * shape, 0)
             self.limit[shape] = full.limit
+            self.bounds[shape] = full.max_per_machine, full.max_per_rack, full.max_per_power_domain
             self.requirement.append(full)
             self._shape[full] = shape
         self._shape[requirement] = shape
@@ -73,7 +78,9 @@ class Shapes:
 class TaskTable:
     """Axes: T slots, J jobs' slots, R resources. `last`: id of the machine it was on before, 0 none.
 
-    `next`, `prev`: the list of tasks on one machine, whose head is `MachineTable.head`.
+    `next`, `prev`: the list of tasks on one bare machine, whose head is `MachineTable.head`. `alloc`: slot of the
+    alloc that a task lives in (§2.4), -1 none: such a task holds the alloc's resources, nothing of the machine
+    but its ports. `devices`: bit mask of the accelerators it holds.
     """
 
     def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:
@@ -88,12 +95,20 @@ class TaskTable:
         self.reservation: Ints = np.zeros((slots, axis), dtype=np.int64)
         self.next: Ints32 = np.full(slots, -1, dtype=np.int32)
         self.prev: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.alloc: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.devices: Ints = np.zeros(slots, dtype=np.int64)
         self.ports: dict[int, tuple[int, ...]] = {}  # by slot, those that hold any
         self.jobs: dict[int, Job] = {}
         self.job_at: list[Job | None] = [None] * jobs
         self.job_priority: Ints32 = np.zeros(jobs, dtype=np.int32)
         self.job_by_limit: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_tenant: Ints = np.zeros(jobs, dtype=np.int64)
+        self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
+        self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
+        self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
+        self.job_alloc_set: Ints = np.zeros(
+            jobs, dtype=np.int64
+        )  # id of the alloc set its tasks live in, 0 none
         self.pending = 0
         self.running = 0
         self._free: list[int] = list(range(slots - 1, -1, -1))
@@ -103,12 +118,18 @@ class TaskTable:
         if not self._free_jobs:
             old = len(self.job_at)
             self.job_at += [None] * old
-            for name in ("job_priority", "job_by_limit", "job_tenant"):
+            for name in (
+                "job_priority", "job_by_limit", "job_tenant", "job_gang", "job_budget", "job_pending",
+                "job_alloc_set",
+            ):  # fmt: skip
                 setattr(self, name, grown(getattr(self, name), 2 * old, 0))
             self._free_jobs = list(range(2 * old - 1, old - 1, -1))
         job.slot = self._free_jobs.pop()
         self.job_at[job.slot] = job
         self.job_tenant[job.slot] = job.tenant_id
+        self.job_alloc_set[job.slot] = job.alloc_set
+        self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
+        self.job_pending[job.slot] = 0
         self.jobs[job.id] = job
 
     def remove_job(self, job: Job) -> None:
@@ -143,7 +164,18 @@ class TaskTable:
         self.machine[slots] = -1
         self.incarnation[slots] = 0
         self.last[slots] = 0
-        self.pending += number
+        self.alloc[slots] = -1
+        self.devices[slots] = 0
+        self.waits(job.slot, number)
+
+    def waits(self, job: int, by: int) -> None:
+        """`by` more tasks of a job's slot are pending."""
+        self.pending += by
+        self.job_pending[job] += by
+
+    def set_placing(self, job: Job, *, gang: bool, disruption_budget: int) -> None:
+        job.gang, job.disruption_budget = gang, disruption_budget
+        self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
 
     def set_priority(self, job: Job, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit
@@ -152,9 +184,9 @@ class TaskTable:
 
     def _grow(self) -> None:
         old, new = len(self.id), 2 * len(self.id)
-        for name in ("id", "state", "shape", "last", "incarnation", "reservation"):
+        for name in ("id", "state", "shape", "last", "incarnation", "reservation", "devices"):
             setattr(self, name, grown(getattr(self, name), new, 0))
-        for name in ("job", "machine", "next", "prev"):
+        for name in ("job", "machine", "next", "prev", "alloc"):
             setattr(self, name, grown(getattr(self, name), new, -1))
         self._free = list(range(new - 1, old - 1, -1)) + self._free
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.classes import Sorting
 from scheduling.core.forecast import expected_start
-from scheduling.core.layout import Ints32
+from scheduling.core.layout import Ints, Ints32
 from scheduling.core.reasons import Ahead, Place, Why
 from scheduling.core.requirement import Requirement
 from scheduling.core.state import CellState
@@ -76,7 +76,7 @@ class Waiting(NamedTuple):
         return len(by_tenant), tuple(Ahead(tenant, jobs, tasks) for tenant, (jobs, tasks) in most)
 
 
-def left_over(state: CellState, sorting: Sorting, answer: Ints32) -> tuple[Waiting, list[Key]]:
+def left_over(state: CellState, sorting: Sorting, answer: Ints) -> tuple[Waiting, list[Key]]:
     """Groups that differ for the pass alone are one class: where it puts each task into a group of its own."""
     where = np.flatnonzero(answer == -1)
     of, job = sorting.of_task[where], sorting.job[where]
@@ -140,13 +140,11 @@ def _rank(of: Ints32) -> NDArray[np.intp]:
 
 
 def _key(state: CellState, sorting: Sorting, group: int) -> Key:
-    groups = sorting.groups
-    job = int(groups.job[group])
-    avoided = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
+    job = int(sorting.own_job[group])
     return (
         sorting.requirements[group],
-        bool(groups.by_limit[group]),
-        int(groups.ceiling[group]),
+        bool(sorting.by_limit[group]),
+        int(sorting.ceiling[group]),
         sorting.jobs[job].id if job >= 0 else 0,
-        tuple(state.machines.id[avoided].tolist()),
+        tuple(state.machines.id[list(sorting.avoid.get(group, ()))].tolist()),
     )

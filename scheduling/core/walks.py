@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.layout import Groups, Ints32
+from scheduling.core.layout import Bools, Ints, Ints32
 from scheduling.core.policy import Policy
 from scheduling.core.state import CellState
 
@@ -13,27 +13,27 @@ _MOST = 0.75
 
 
 def beginnings(
-    state: CellState, policy: Policy, groups: Groups, of_task: Ints32, rng: np.random.Generator
+    state: CellState, policy: Policy, limit: Ints, by_limit: Bools, of_task: Ints32, rng: np.random.Generator
 ) -> Ints32:
-    """Positions [G] in the order of the machines. `of_task`: the group of each task of the queue.
+    """Positions [G] in the walk. `limit` [G, R], `by_limit`: of the groups; `of_task`: that of each task of the queue.
 
     While there is plenty of room each group begins somewhere else: work of all kinds mixes on the machines, and
     what one kind cannot use is left where the other finds it. A kind (by limit, or by reservation, §5.5) that asks
     for most of the room there is for it begins at one place: the machines met first fill up, and those met
     last stay empty for tasks that come late and are large. E-PVM spreads load, whatever is asked for.
     """
-    number = len(groups.level)
+    number = len(limit)
     if not policy.search.randomise or len(state.machines) == 0:
         return np.zeros(number, dtype=np.int32)
     result: Ints32 = rng.integers(len(state.machines), size=number, dtype=np.int32)
     if policy.scorer == "e-pvm":
         return result
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
-    asked = groups.limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
+    asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
     up = state.machines.up
     capacity = state.machines.capacity[up][:, counted]
-    for by_limit, used in ((True, state.machines.prod_limit), (False, state.machines.reserved)):
-        kind = groups.by_limit == by_limit
+    for placed_by_limit, used in ((True, state.machines.prod_limit), (False, state.machines.reserved)):
+        kind = by_limit == placed_by_limit
         room = np.maximum(0, capacity - used[up][:, counted]).sum(axis=0)
         if (asked[kind].sum(axis=0) > _MOST * room).any():
             result[kind] = result[0]

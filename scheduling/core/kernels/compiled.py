@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,10 +32,25 @@ CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or _HERE / "__pycache__") / f"ker
 numba.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
 
 
+def constant(value: int) -> int:
+    """A constant of a kernel's integer type: for each literal argument a function would be compiled anew."""
+    return cast(int, np.int64(value))
+
+
+# Without references to count, what makes no arrays compiles faster.
+_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+
+
 def compiled(function: F) -> F:
-    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+    """For what works on the arrays it is given, and makes none."""
+    return cast(F, numba.njit(**_OPTIONS)(function))
 
 
 def inlined(function: F) -> F:
     """For what is called per machine: handing over tables of arrays would cost more than the work itself."""
-    return cast(F, numba.njit(cache=True, error_model="numpy", forceinline=True)(function))
+    return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
+
+
+def allocating(function: F) -> F:
+    """For what makes arrays."""
+    return cast(F, numba.njit(cache=True, error_model="numpy")(function))

@@ -1,11 +1,14 @@
-"""How many tasks of a job are on a machine, in a rack, in a power domain: an open hash."""
+"""How many tasks of a job are on a machine, in a rack, in a power domain."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.layout import Counts, Ints32, Machines
+from scheduling.core.layout import Counts, Ints, Machines
+
+# Kinds of domain.
+MACHINE, RACK, POWER = range(3)
 
 
 @inlined
@@ -19,29 +22,44 @@ def _find(counts: Counts, key: np.int64) -> int:
 
 @inlined
 def count_of(counts: Counts, job: int, kind: int, domain: int) -> int:
-    """Tasks of `job` on a machine (kind 0), in a rack (1), in a power domain (2); none where it is unknown."""
-    if domain < 0:
+    """Tasks of `job` on a machine, in a rack or in a power domain; none where that is unknown."""
+    row = counts.row[job]
+    if domain < 0 or row < 0:
         return 0
-    place = _find(counts, (np.int64(job) * 4 + kind) << 32 | np.int64(domain))
-    return counts.values[place] if counts.keys[place] != -1 else 0
+    if kind == RACK:
+        return int(counts.rack[row, domain])
+    if kind == POWER:
+        return int(counts.power[row, domain])
+    place = _find(counts, np.int64(row) << 32 | np.int64(domain))
+    return int(counts.values[place]) if counts.keys[place] != -1 else 0
+
+
+@inlined
+def count_on(counts: Counts, machines: Machines, job: int, m: int) -> int:
+    """Tasks of `job` on a machine: the table is asked first, which is smaller than the hash."""
+    row = counts.row[job]
+    if row < 0 or (machines.rack[m] >= 0 and counts.rack[row, machines.rack[m]] == 0):
+        return 0
+    return count_of(counts, job, MACHINE, m)
 
 
 @compiled
-def count_in(machines: Machines, counts: Counts, job: int, m: int) -> None:
-    """A task of the job is on the machine."""
-    if counts.size[job] <= 1:
+def count_in(machines: Machines, counts: Counts, job: int, m: int, by: int) -> None:
+    """`by` more tasks of the job are on the machine."""
+    row = counts.row[job]
+    if row < 0:
         return
-    for kind in range(3):
-        domain = m if kind == 0 else (machines.rack[m] if kind == 1 else machines.power[m])
-        if domain < 0:
-            continue
-        key = (np.int64(job) * 4 + kind) << 32 | np.int64(domain)
-        place = _find(counts, key)
-        counts.keys[place] = key
-        counts.values[place] += 1
+    key = np.int64(row) << 32 | np.int64(m)
+    place = _find(counts, key)
+    counts.keys[place] = key
+    counts.values[place] += by
+    if machines.rack[m] >= 0:
+        counts.rack[row, machines.rack[m]] += by
+    if machines.power[m] >= 0:
+        counts.power[row, machines.power[m]] += by
 
 
 @compiled
-def count_all(machines: Machines, counts: Counts, jobs: Ints32, slots: Ints32) -> None:
+def count_all(machines: Machines, counts: Counts, jobs: Ints, positions: Ints) -> None:
     for i in range(jobs.shape[0]):
-        count_in(machines, counts, jobs[i], slots[i])
+        count_in(machines, counts, jobs[i], positions[i], 1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
-from scheduling.core.kernels.counts import count_of
-from scheduling.core.layout import Counts, Groups, Levels, Machines
+from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
+from scheduling.core.layout import Bools, Counts, Groups, Levels, Machines
+
+# Machines that are scanned at once.
+BLOCK = 256
 
 # What `spread_excess` answers.
 FREE: int = 0
@@ -28,9 +31,25 @@ def is_up(machines: Machines, m: int) -> bool:
 def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
     """The first resource of which the machine has too little left (§5.5), ports included; -1 when it has all."""
     for r in range(groups.limit.shape[1]):
-        if groups.limit[g, r] > 0 and levels.left[level, m, r] < groups.limit[g, r]:
+        if groups.limit[g, r] > 0 and levels.left[level, r, m] < groups.limit[g, r]:
             return r
     return -1
+
+
+@inlined
+def scan(
+    machines: Machines, levels: Levels, level: int, groups: Groups, g: int, first: int, n: int, mask: Bools
+) -> None:
+    """`lacking`, `is_up`, `satisfies` for `n` machines in a row, in `mask[:n]`: loops that can be vectorised."""
+    allowed = groups.allowed[groups.hard[g]]
+    for i in range(n):
+        mask[i] = allowed[first + i] & machines.up[first + i]
+    for r in range(groups.limit.shape[1]):
+        want = groups.limit[g, r]
+        if want > 0:
+            left = levels.left[level, r]
+            for i in range(n):
+                mask[i] &= left[first + i] >= want
 
 
 @inlined
@@ -39,11 +58,11 @@ def spread_excess(machines: Machines, groups: Groups, g: int, m: int, counts: Co
     job = groups.job[g]
     if job < 0:
         return FREE
-    if groups.max_machine[g] > 0 and count_of(counts, job, 0, m) >= groups.max_machine[g]:
+    if groups.max_machine[g] > 0 and count_on(counts, machines, job, m) >= groups.max_machine[g]:
         return MACHINE_FULL
-    if groups.max_rack[g] > 0 and count_of(counts, job, 1, machines.rack[m]) >= groups.max_rack[g]:
+    if groups.max_rack[g] > 0 and count_of(counts, job, RACK, machines.rack[m]) >= groups.max_rack[g]:
         return RACK_FULL
-    if groups.max_power[g] > 0 and count_of(counts, job, 2, machines.power[m]) >= groups.max_power[g]:
+    if groups.max_power[g] > 0 and count_of(counts, job, POWER, machines.power[m]) >= groups.max_power[g]:
         return POWER_FULL
     return FREE
 
@@ -59,10 +78,5 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 
 @inlined
 def may_hold(machines: Machines, groups: Groups, g: int, m: int, counts: Counts) -> bool:
-    """Every filter but resources."""
-    return (
-        is_up(machines, m)
-        and satisfies(groups, g, m)
-        and spread_excess(machines, groups, g, m, counts) == FREE
-        and not has_crashed(groups, g, m)
-    )
+    """What `scan` does not ask: bounds, and crashes."""
+    return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

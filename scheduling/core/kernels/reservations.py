@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels.compiled import compiled
+from scheduling.core.kernels.compiled import allocating, compiled
 from scheduling.core.layout import Estimates, Estimating, History, Ints, Ints32, Reserved
 
 _SPREAD = np.int64(
@@ -14,7 +14,7 @@ _SPREAD = np.int64(
 HELD, LOWERED, RAISED = 0, 1, 2
 
 
-@compiled
+@allocating
 def find(
     ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_incarnations: Ints32, found: Ints
 ) -> None:

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from quota.resources import PORTS
 from scheduling.core.kernels.compiled import compiled
-from scheduling.core.layout import Levels, Machines, Running
+from scheduling.core.layout import Bools, Ints, Levels, Machines, Running
 
 
 @compiled
-def room(machines: Machines, running: Running, levels: Levels, m: int) -> None:
-    """Count what one machine has left, at each level. May be negative where it shrank."""
+def room(machines: Machines, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
+    """Count what one machine has left of what is `asked` for [R], at each level. May be negative where it shrank.
+
+    `sums`: scratch [2, R].
+    """
     axis = machines.capacity.shape[1]
     for level in range(levels.ceiling.shape[0]):
+        ceiling = levels.ceiling[level]
         for r in range(axis):
-            free = machines.capacity[m, r] - machines.reserved[m, r]
-            free_by_limit = machines.capacity[m, r] - machines.prod_limit[m, r]
-            if levels.ceiling[level] > 0:
-                t = machines.head[m]
-                while t >= 0:
-                    if not running.gone[t] and running.job_priority[running.job[t]] < levels.ceiling[level]:
-                        free += running.reservation[t, r]
-                        if running.job_by_limit[running.job[t]]:
-                            free_by_limit += running.shape_limit[running.shape[t], r]
-                    t = running.next[t]
+            sums[0, r] = sums[1, r] = 0
+        if ceiling > 0:
+            t = machines.head[m]
+            while t >= 0:
+                job = running.job[t]
+                if running.job_priority[job] < ceiling and not running.gone[t]:
+                    for r in range(axis):
+                        sums[0, r] += running.reservation[t, r]
+                    if running.job_by_limit[job]:
+                        for r in range(axis):
+                            sums[1, r] += running.shape_limit[running.shape[t], r]
+                t = running.next[t]
+        for r in range(axis):
+            if not asked[r]:
+                continue
+            left = machines.capacity[m, r] - machines.reserved[m, r] + sums[0, r]
             if levels.by_limit[level]:
-                free = min(free, free_by_limit)
-            levels.left[level, m, r] = free
-        levels.left[level, m, PORTS] = min(levels.left[level, m, PORTS], machines.ports_free[m])
+                left = min(left, machines.capacity[m, r] - machines.prod_limit[m, r] + sums[1, r])
+            levels.left[level, r, m] = left
+        levels.left[level, PORTS, m] = min(levels.left[level, PORTS, m], machines.ports_free[m])
 
 
 @compiled
-def count_room(machines: Machines, running: Running, levels: Levels) -> None:
-    for m in machines.order:
-        room(machines, running, levels, m)
+def count_room(
+    machines: Machines, running: Running, levels: Levels, positions: Ints, asked: Bools, sums: Ints
+) -> None:
+    for m in positions:
+        room(machines, running, levels, m, asked, sums)

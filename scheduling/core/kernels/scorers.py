@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
-from scheduling.core.kernels.counts import count_of
+from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
 from scheduling.core.layout import Counts, Floats, Groups, Knobs, Machines
 
 # Parts of a score, by column of `Placed.parts`; each has its weight in `policy.Weights`.
@@ -13,6 +13,8 @@ PART_NAMES = (
     "mixing", "preemption",
 )  # fmt: skip
 PARTS = len(PART_NAMES)
+# How many of the machines that were not taken a placement tells of.
+RUNNERS = 3
 # How `packing` is measured, chosen per cell.
 HYBRID, BEST_FIT, E_PVM = range(3)
 PACKINGS = {"hybrid": HYBRID, "best-fit": BEST_FIT, "e-pvm": E_PVM}
@@ -35,16 +37,16 @@ def packing(machines: Machines, knobs: Knobs, m: int, groups: Groups, g: int) ->
     cost = 0.0
     for r in range(groups.limit.shape[1]):
         weight = knobs.resources[r]
-        capacity = machines.capacity[m, r]
-        if weight == 0.0 or capacity == 0:
+        share = machines.share[m, r]
+        if weight == 0.0 or share == 0.0:
             continue
         used = machines.prod_limit[m, r] if groups.by_limit[g] else machines.reserved[m, r]
-        after = max(0.0, (capacity - used - groups.limit[g, r]) / capacity)
+        after = max(0.0, (machines.capacity[m, r] - used - groups.limit[g, r]) * share)
         total += weight
         left += weight * after
         least = min(least, after)
         if knobs.packing == E_PVM:
-            cost += weight * (_EPVM_BASE ** (1.0 - after) - _EPVM_BASE ** min(1.0, used / capacity))
+            cost += weight * (_EPVM_BASE ** (1.0 - after) - _EPVM_BASE ** min(1.0, used * share))
     if total == 0.0:
         return 0.0
     if knobs.packing == E_PVM:
@@ -56,12 +58,9 @@ def packing(machines: Machines, knobs: Knobs, m: int, groups: Groups, g: int) ->
 
 
 @inlined
-def spread(counts: Counts, job: int, kind: int, domain: int) -> float:
-    """The share of the job that would fail with this machine, rack or power domain (§4)."""
-    size = counts.size[job]
-    if size <= 1:
-        return 0.0
-    return float(-count_of(counts, job, kind, domain) / size)
+def spread(counts: Counts, job: int, number: int) -> float:
+    """The share of the job that would fail with a machine, rack or power domain that has `number` of it (§4)."""
+    return float(-number / counts.size[job])
 
 
 @inlined
@@ -73,14 +72,13 @@ def liking(groups: Groups, g: int, m: int) -> float:
 @inlined
 def mixing(machines: Machines, knobs: Knobs, m: int, by_limit: bool) -> float:
     """High and low priority share machines, so that the high may expand in a spike of load (§3.2)."""
-    share = 0.0
+    found = 0.0
     for r in range(machines.capacity.shape[1]):
-        capacity = machines.capacity[m, r]
-        if knobs.resources[r] > 0.0 and capacity > 0:
+        if knobs.resources[r] > 0.0:
             prod = machines.prod_limit[m, r]
             mine = prod if by_limit else max(0, machines.reserved[m, r] - prod)
-            share += knobs.resources[r] * min(1.0, mine / capacity)
-    return -share
+            found += knobs.resources[r] * min(1.0, mine * machines.share[m, r])
+    return -found
 
 
 @inlined
@@ -94,11 +92,16 @@ def own_score(machines: Machines, groups: Groups, knobs: Knobs, g: int, m: int, 
 
 @inlined
 def job_score(machines: Machines, counts: Counts, knobs: Knobs, job: int, m: int, parts: Floats) -> float:
-    """The overlay of the job: never cached."""
-    if counts.size[job] <= 1:
-        parts[SPREAD_MACHINE] = parts[SPREAD_RACK] = parts[SPREAD_POWER] = 0.0
+    """The overlay of the job, never above 0: never cached."""
+    parts[SPREAD_MACHINE] = parts[SPREAD_RACK] = parts[SPREAD_POWER] = 0.0
+    if counts.row[job] < 0:
         return 0.0
-    parts[SPREAD_MACHINE] = knobs.weights[SPREAD_MACHINE] * spread(counts, job, 0, m)
-    parts[SPREAD_RACK] = knobs.weights[SPREAD_RACK] * spread(counts, job, 1, machines.rack[m])
-    parts[SPREAD_POWER] = knobs.weights[SPREAD_POWER] * spread(counts, job, 2, machines.power[m])
+    weights = knobs.weights
+    parts[SPREAD_MACHINE] = weights[SPREAD_MACHINE] * spread(counts, job, count_on(counts, machines, job, m))
+    parts[SPREAD_RACK] = weights[SPREAD_RACK] * spread(
+        counts, job, count_of(counts, job, RACK, machines.rack[m])
+    )
+    parts[SPREAD_POWER] = weights[SPREAD_POWER] * spread(
+        counts, job, count_of(counts, job, POWER, machines.power[m])
+    )
     return float(parts[SPREAD_MACHINE] + parts[SPREAD_RACK] + parts[SPREAD_POWER])

@@ -20,17 +20,16 @@ def judge(
     machines: Machines, left: Ints, direct: Ints, groups: Groups, g: int, counts: Counts, failed: Ints32,
     failures: Ints32, judged: Judged
 ) -> None:  # fmt: skip
-    """Say for each machine, in `machines.order`, what stands in the way of group `g`.
+    """Say for each machine, by position, what stands in the way of group `g`.
 
-    `left`, `direct` [M, R]: room when it preempts whom it may, and nobody. `failed`: the machine's first hard
+    `left`, `direct` [R, P]: room when it preempts whom it may, and nobody. `failed`: the machine's first hard
     constraint that fails, -1; `failures`: how many do. Obstacles are numbered as `Judged` says.
     """
     limit = groups.limit[g]
     axis = limit.shape[0]
     job = groups.job[g]
     state = judged.constraints
-    for i in range(machines.order.shape[0]):
-        m = machines.order[i]
+    for m in range(machines.slot.shape[0]):
         lacks = -1
         lacked = 0
         short = 0.0
@@ -41,13 +40,13 @@ def judge(
             want = limit[r]
             if want == 0:
                 continue
-            has = left[m, r]
+            has = left[r, m]
             if has < want:
                 lacked += 1
                 if lacks < 0:
                     lacks = r
                 short += (want - max(has, 0)) / want
-                if has > direct[m, r]:
+                if has > direct[r, m]:
                     evictable = True
             if machines.capacity[m, r] < want:
                 able = False
@@ -58,7 +57,7 @@ def judge(
         bounds = 0
         bound = 0
         for kind in range(3):
-            judged.there[i, kind] = 0
+            judged.there[m, kind] = 0
             most = groups.max_machine[g]
             domain = m
             if kind == 1:
@@ -67,7 +66,7 @@ def judge(
                 most, domain = groups.max_power[g], machines.power[m]
             if job >= 0 and most > 0:
                 there = count_of(counts, job, kind, domain)
-                judged.there[i, kind] = there
+                judged.there[m, kind] = there
                 if there >= most:
                     bounds += 1
                     if bound == 0:
@@ -84,15 +83,15 @@ def judge(
             first = state + axis + bound
         elif crashed:
             first = state + axis + 4
-        judged.first[i] = first
+        judged.first[m] = first
         obstacles = failures[m] + lacked + bounds
         only = -1
         if obstacles == 1 and machines.up[m] and not crashed:
             only = first
-        judged.only[i] = only
-        judged.lacking[i] = lacks
+        judged.only[m] = only
+        judged.lacking[m] = lacks
         # Constraints and bounds weigh more than any shortage: each is another decision of the user's.
-        judged.distance[i] = axis * (failures[m] + bounds) + short
+        judged.distance[m] = axis * (failures[m] + bounds) + short
         flags = 0
         if able:
             flags |= ABLE
@@ -102,4 +101,4 @@ def judge(
             flags |= EVICTABLE
         if by_reservation:
             flags |= BY_RESERVATION
-        judged.flags[i] = flags
+        judged.flags[m] = flags

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from quota.resources import PORTS
-from scheduling.core.kernels.compiled import compiled
-from scheduling.core.layout import Floats, Ints, Ints32, Machines, Running
+from quota.resources import ACCELERATORS, PORTS
+from scheduling.core.kernels.compiled import compiled, constant
+from scheduling.core.kernels.devices import devices_suffice
+from scheduling.core.layout import Floats, Ints, Machines, Running
 
 _NO_BOUND = np.int64(2**62)
+_NOBODY, _NONE = constant(-1), constant(0)
+# Of a job that any number of tasks may be down of.
+NO_BUDGET = 2**30
 
 
 @compiled
-def preemption_cost(running: Running, victims: Ints32, number: int) -> float:
+def preemption_cost(running: Running, victims: Ints, number: int) -> float:
     """Fewest victims, and of the lowest priority."""
     cost = 0.0
     for k in range(number):
@@ -22,7 +26,7 @@ def preemption_cost(running: Running, victims: Ints32, number: int) -> float:
 
 @compiled
 def _fits_without(
-    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, victims: Ints32, number: int, spared: int
+    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, victims: Ints, number: int, spared: int
 ) -> bool:  # fmt: skip
     """Whether it fits when `victims[:number]`, but not `spared`, have left."""
     for r in range(limit.shape[0]):
@@ -38,34 +42,16 @@ def _fits_without(
                     free_by_limit += running.shape_limit[running.shape[t], r]
         if min(free, free_by_limit) < limit[r]:
             return False
+    if limit[ACCELERATORS] > 0 and not devices_suffice(
+        machines, running, m, limit[ACCELERATORS], victims, number, spared
+    ):
+        return False
     return bool(limit[PORTS] <= machines.ports_free[m])  # a victim holds its ports until it is gone
 
 
 @compiled
-def victims_on(
-    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, ceiling: int, victims: Ints32,
-    relief: Floats
-) -> int:  # fmt: skip
-    """Fill `victims` with whom to preempt there, lowest priority first; their number, or -1 if it can't fit.
-
-    Of equal priority whoever relieves most of the shortage goes first; who turns out unnecessary is spared,
-    the highest priority first.
-    """
-    n = 0
-    t = machines.head[m]
-    while t >= 0:
-        if not running.gone[t] and running.job_priority[running.job[t]] < ceiling:
-            victims[n] = t
-            n += 1
-        t = running.next[t]
-    if not _fits_without(machines, running, m, limit, by_limit, victims, n, -1):
-        return -1
-    for k in range(n):
-        relief[k] = 0.0
-        for r in range(limit.shape[0]):
-            short = machines.reserved[m, r] + limit[r] - machines.capacity[m, r]
-            if short > 0 and limit[r] > 0:
-                relief[k] += min(short, running.reservation[victims[k], r]) / short
+def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
+    """Sort: lowest priority first, of equal priority whoever relieves most of the shortage, then by id."""
     for k in range(1, n):
         t, gain = victims[k], relief[k]
         priority = running.job_priority[running.job[t]]
@@ -81,8 +67,56 @@ def victims_on(
             victims[j + 1], relief[j + 1] = u, relief[j]
             j -= 1
         victims[j + 1], relief[j + 1] = t, gain
-    needed = 0
-    while not _fits_without(machines, running, m, limit, by_limit, victims, needed, -1):
+
+
+@compiled
+def _within_budgets(running: Running, victims: Ints, n: int) -> int:
+    """Keep, in order, those whose jobs may have one more task down; their number."""
+    kept = 0
+    for k in range(n):
+        job = running.job[victims[k]]
+        down = 0
+        for j in range(kept):
+            if running.job[victims[j]] == job:
+                down += 1
+        if down < running.budget[job]:
+            victims[kept] = victims[k]
+            kept += 1
+    return kept
+
+
+@compiled
+def victims_on(
+    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, ceiling: int, budgets: bool,
+    victims: Ints, relief: Floats
+) -> int:  # fmt: skip
+    """Fill `victims` with whom to preempt there, lowest priority first; their number, or -1 if it can't fit.
+
+    `budgets`: disruption budgets of jobs are respected. Of equal priority whoever relieves most of the shortage
+    goes first; who turns out unnecessary is spared, the highest priority first.
+    """
+    n = 0
+    t = machines.head[m]
+    while t >= 0:
+        if not running.gone[t] and running.job_priority[running.job[t]] < ceiling:
+            victims[n] = t
+            n += 1
+        t = running.next[t]
+    if not _fits_without(machines, running, m, limit, by_limit, victims, n, _NOBODY):
+        return -1
+    for k in range(n):
+        relief[k] = 0.0
+        for r in range(limit.shape[0]):
+            short = machines.reserved[m, r] + limit[r] - machines.capacity[m, r]
+            if short > 0 and limit[r] > 0:
+                relief[k] += min(short, running.reservation[victims[k], r]) / short
+    _in_order(running, victims, relief, n)
+    if budgets:
+        kept = _within_budgets(running, victims, n)
+        if kept < n and not _fits_without(machines, running, m, limit, by_limit, victims, kept, _NOBODY):
+            return -1
+    needed = _NONE
+    while not _fits_without(machines, running, m, limit, by_limit, victims, needed, _NOBODY):
         needed += 1
     k = needed - 1
     while k >= 0:

@@ -1,141 +1,185 @@
 """The pass over the queue: for each task the best of the machines that its group's walk finds.
 
-Each kernel has a slow obvious twin in `tests/unit/core/twins.py`.
-
     queue ─► group of the task ─► candidates (cached) ─► walk on over machines until the sample is full ─► best
-                                         none fit directly ─► the same again, counting what could be preempted
-                                         none fit at all ────► the group is full for the rest of the pass
+                     none fits ─► the same again, counting whom it may preempt within disruption budgets
+                 none fits then ─► the same again, breaking budgets
+               none fits at all ─► the group is full for the rest of the pass
 
 A pass only ever takes room, and victims leave it to a task of higher priority: a machine that was too full
-for a group stays so until the pass ends. So each machine is examined once per group, and rooms that a
-preemption left over are found by the second walk, which counts zero victims as well.
+for a group stays so until the pass ends. So each machine is examined once per group and stage, and rooms that a
+preemption left over are found by the later walks, which count zero victims as well. A gang whose last task finds
+no room gives back what the others took, as if it had not been tried.
+
+Each kernel has a slow obvious twin in `tests/unit/core/twins.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from quota.resources import PORTS
-from scheduling.core.kernels.compiled import compiled, inlined
+from quota.resources import ACCELERATORS, PORTS
+from scheduling.core.kernels.compiled import compiled, constant, inlined
 from scheduling.core.kernels.counts import count_in
-from scheduling.core.kernels.filters import FREE, lacking, may_hold, spread_excess
-from scheduling.core.kernels.room import room
-from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, job_score, own_score
-from scheduling.core.kernels.victims import preemption_cost, victims_on
-from scheduling.core.layout import (
-    Cache,
-    Counts,
-    Floats,
-    Groups,
-    Ints,
-    Ints32,
-    Knobs,
-    Levels,
-    Machines,
-    Placed,
-    Queue,
-    Running,
+from scheduling.core.kernels.devices import hold_devices, pick_devices, share_of
+from scheduling.core.kernels.filters import (
+    BLOCK,
+    FREE,
+    is_up,
+    lacking,
+    may_hold,
+    satisfies,
+    scan,
+    spread_excess,
 )
+from scheduling.core.kernels.room import room
+from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, RUNNERS, job_score, own_score
+from scheduling.core.kernels.victims import NO_BUDGET, preemption_cost, victims_on
+from scheduling.core.layout import Cache, Floats, Ints, Ints32, Knobs, Machines, Running, Tables
 
 # How far the search of a group has come.
-DIRECT, PREEMPTING, FULL = range(3)
+DIRECT, PREEMPTING, BREAKING, FULL = range(4)
+NONE_FITS, NOT_TRIED = -1, -2
+# A task comes, or what came goes again.
+_COMES, _GOES, _NONE = constant(1), constant(-1), constant(0)
 
 
 @inlined
-def _evaluate(
-    machines: Machines, running: Running, levels: Levels, groups: Groups, counts: Counts, knobs: Knobs, g: int,
-    m: int, stage: int, parts: Floats, victims: Ints32, relief: Floats
-) -> float:  # fmt: skip
-    """The cached part of the score of a machine for a group; -inf when it can't hold the task."""
-    level = groups.direct[g] if stage == DIRECT else groups.level[g]
-    if lacking(levels, level, m, groups, g) >= 0 or not may_hold(machines, groups, g, m, counts):
-        return -np.inf
-    parts[PREEMPTION] = 0.0
-    if stage != DIRECT:
-        number = victims_on(
-            machines, running, m, groups.limit[g], groups.by_limit[g], groups.ceiling[g], victims, relief
-        )
-        if number < 0:
-            return -np.inf
-        parts[PREEMPTION] = knobs.weights[PREEMPTION] * preemption_cost(running, victims, number)
-    return float(own_score(machines, groups, knobs, g, m, parts) + parts[PREEMPTION])
+def _victims(t: Tables, g: int, m: int) -> int:
+    """Whom the group preempts there at its stage, in scratch; -1: it does not fit."""
+    return victims_on(
+        t.machines, t.running, m, t.groups.limit[g], t.groups.by_limit[g], t.groups.ceiling[g],
+        t.cache.stage[g] == PREEMPTING and t.knobs.budgets, t.scratch.victims, t.scratch.relief,
+    )  # fmt: skip
 
 
 @compiled
-def _candidates(
-    machines: Machines, running: Running, levels: Levels, groups: Groups, counts: Counts, cache: Cache, knobs: Knobs,
-    g: int,
-    parts: Floats, victims: Ints32, relief: Floats, figures: Ints
-) -> None:  # fmt: skip
+def _evaluate(t: Tables, g: int, m: int) -> float:
+    """The cached part of the score of a machine that `scan` let through; -inf when it can't hold the task."""
+    if not may_hold(t.machines, t.groups, g, m, t.counts):
+        return -np.inf
+    parts = t.scratch.parts
+    parts[PREEMPTION] = 0.0
+    if t.cache.stage[g] != DIRECT:
+        number = _victims(t, g, m)
+        if number < 0:
+            return -np.inf
+        parts[PREEMPTION] = t.knobs.weights[PREEMPTION] * preemption_cost(
+            t.running, t.scratch.victims, number
+        )
+    elif (
+        t.groups.limit[g, ACCELERATORS] > 0
+        and pick_devices(t.machines, m, t.groups.limit[g, ACCELERATORS]) < 0
+    ):
+        return -np.inf
+    return float(own_score(t.machines, t.groups, t.knobs, g, m, parts) + parts[PREEMPTION])
+
+
+@inlined
+def _fits(t: Tables, g: int, m: int) -> bool:
+    """What `scan` asks, of one machine."""
+    level = t.groups.direct[g] if t.cache.stage[g] == DIRECT else t.groups.level[g]
+    return lacking(t.levels, level, m, t.groups, g) < 0 and is_up(t.machines, m) and satisfies(t.groups, g, m)
+
+
+@compiled
+def _drop(cache: Cache, g: int, k: int) -> None:
+    end = cache.filled[g] - 1
+    cache.machine[g, k] = cache.machine[g, end]
+    cache.version[g, k] = cache.version[g, end]
+    cache.score[g, k] = cache.score[g, end]
+    cache.filled[g] = end
+
+
+@compiled
+def _candidates(t: Tables, g: int) -> None:
     """Bring the group's candidates up to date, then walk on until there are enough of them."""
+    machines, cache, figures = t.machines, t.cache, t.placed.figures
     k = 0
     while k < cache.filled[g]:
         m = cache.machine[g, k]
-        keep = True
         if cache.version[g, k] != machines.version[m]:
             figures[1] += 1
-            score = _evaluate(
-                machines, running, levels, groups, counts, knobs, g, m, cache.stage[g], parts, victims, relief
-            )
+            score = _evaluate(t, g, m) if _fits(t, g, m) else -np.inf
             keep = score != -np.inf
             cache.score[g, k] = score
             cache.version[g, k] = machines.version[m]
         else:
             figures[0] += 1
             # A sibling elsewhere in the rack changes no version.
-            keep = spread_excess(machines, groups, g, m, counts) == FREE
+            keep = t.groups.job[g] < 0 or spread_excess(machines, t.groups, g, m, t.counts) == FREE
         if keep:
             k += 1
         else:
-            end = cache.filled[g] - 1
-            cache.machine[g, k] = cache.machine[g, end]
-            cache.version[g, k] = cache.version[g, end]
-            cache.score[g, k] = cache.score[g, end]
-            cache.filled[g] = end
-    total = machines.order.shape[0]
-    while cache.filled[g] < cache.machine.shape[1] and cache.cursor[g] < total:
-        m = machines.order[(groups.start[g] + cache.cursor[g] * knobs.step) % total]
-        cache.cursor[g] += 1
-        figures[1] += 1
-        score = _evaluate(
-            machines, running, levels, groups, counts, knobs, g, m, cache.stage[g], parts, victims, relief
-        )
-        if score != -np.inf:
+            _drop(cache, g, k)
+    total = machines.slot.shape[0]
+    width = cache.machine.shape[1]
+    level = t.groups.direct[g] if cache.stage[g] == DIRECT else t.groups.level[g]
+    while cache.filled[g] < width and cache.cursor[g] < total:
+        first = t.groups.start[g] + cache.cursor[g]
+        if first >= total:
+            first -= total
+        n = min(BLOCK, total - first, total - cache.cursor[g])
+        scan(machines, t.levels, level, t.groups, g, first, n, t.scratch.mask)
+        seen = n
+        for i in range(n):
+            if not t.scratch.mask[i]:
+                continue
+            figures[1] += 1
+            score = _evaluate(t, g, first + i)
+            if score == -np.inf:
+                continue
             k = cache.filled[g]
-            cache.machine[g, k] = m
-            cache.version[g, k] = machines.version[m]
+            cache.machine[g, k] = first + i
+            cache.version[g, k] = machines.version[first + i]
             cache.score[g, k] = score
             cache.filled[g] = k + 1
+            if k + 1 == width:
+                seen = i + 1
+                break
+        cache.cursor[g] += seen
 
 
 @compiled
-def _best(
-    machines: Machines, running: Running, levels: Levels, groups: Groups, counts: Counts, cache: Cache, knobs: Knobs,
-    g: int,
-    job: int, last: int, parts: Floats, victims: Ints32, relief: Floats
-) -> int:  # fmt: skip
-    """The machine with the highest score, ties to the lowest machine id; -1 when none can hold the task.
+def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> None:
+    """Keep the best few: highest score first, ties to the lowest machine id."""
+    k = RUNNERS + 1
+    while k > 0 and (
+        top[k - 1] < 0 or score > scores[k - 1] or (score == scores[k - 1] and rank[m] < rank[top[k - 1]])
+    ):
+        if k <= RUNNERS:
+            top[k], scores[k] = top[k - 1], scores[k - 1]
+        k -= 1
+    if k <= RUNNERS:
+        top[k], scores[k] = m, score
+
+
+@compiled
+def _best(t: Tables, g: int, job: int, last: int) -> int:
+    """The machine with the highest score, and the runners-up in scratch; -1 when none can hold the task.
 
     The machine where the task was before competes whether the walk came to it or not: its packages are there.
     """
-    best = -1
-    top = -np.inf
+    cache, parts = t.cache, t.scratch.parts
+    for k in range(RUNNERS + 1):
+        t.scratch.top[k] = -1
+    known = False
     for k in range(cache.filled[g]):
         m = cache.machine[g, k]
-        score = cache.score[g, k] + job_score(machines, counts, knobs, job, m, parts)
+        most = cache.score[g, k] + (t.knobs.weights[PACKAGES] if m == last else 0.0)
+        if t.scratch.top[RUNNERS] >= 0 and most < t.scratch.top_score[RUNNERS]:
+            known = known or m == last
+            continue  # spreading only lowers it
+        score = cache.score[g, k] + job_score(t.machines, t.counts, t.knobs, job, m, parts)
         if m == last:
-            score += knobs.weights[PACKAGES]
-        if best < 0 or score > top or (score == top and machines.rank[m] < machines.rank[best]):
-            best, top = m, score
-    if last >= 0 and best != last and cache.stage[g] == DIRECT:
-        score = _evaluate(
-            machines, running, levels, groups, counts, knobs, g, last, DIRECT, parts, victims, relief
-        )
+            score += t.knobs.weights[PACKAGES]
+            known = True
+        _rank_in(t.scratch.top, t.scratch.top_score, t.machines.rank, m, score)
+    if last >= 0 and not known and cache.stage[g] == DIRECT and _fits(t, g, last):
+        score = _evaluate(t, g, last)
         if score != -np.inf:
-            score += knobs.weights[PACKAGES] + job_score(machines, counts, knobs, job, last, parts)
-            if best < 0 or score > top:
-                best = last
-    return best
+            score += t.knobs.weights[PACKAGES] + job_score(t.machines, t.counts, t.knobs, job, last, parts)
+            _rank_in(t.scratch.top, t.scratch.top_score, t.machines.rank, last, score)
+    return int(t.scratch.top[0])
 
 
 @compiled
@@ -144,93 +188,145 @@ def _begin(cache: Cache, g: int, stage: int) -> None:
 
 
 @compiled
-def _take(
-    machines: Machines, running: Running, levels: Levels, groups: Groups, counts: Counts, g: int, job: int,
-    m: int, victims: Ints32, number: int
-) -> None:  # fmt: skip
-    """Victims leave the machine, the task takes its limit there."""
-    for k in range(number):
-        t = victims[k]
-        running.gone[t] = True
-        for r in range(machines.capacity.shape[1]):
-            machines.reserved[m, r] -= running.reservation[t, r]
-            if running.job_by_limit[running.job[t]]:
-                machines.prod_limit[m, r] -= running.shape_limit[running.shape[t], r]
-    for r in range(machines.capacity.shape[1]):
-        machines.reserved[m, r] += groups.limit[g, r]
-        if groups.by_limit[g]:
-            machines.prod_limit[m, r] += groups.limit[g, r]
-    machines.ports_free[m] -= groups.limit[g, PORTS]
-    machines.version[m] += 1
-    room(machines, running, levels, m)
-    count_in(machines, counts, job, m)
+def _next_stage(cache: Cache, knobs: Knobs, g: int) -> None:
+    stage = cache.stage[g] + 1
+    if stage == PREEMPTING and not knobs.preempting:
+        stage = FULL
+    if stage == BREAKING and not knobs.budgets:
+        stage = FULL
+    _begin(cache, g, stage)
 
 
 @compiled
-def place(
-    machines: Machines, running: Running, levels: Levels, groups: Groups, queue: Queue, counts: Counts,
-    cache: Cache, knobs: Knobs, placed: Placed, most_on_machine: int
-) -> None:  # fmt: skip
+def _leave(machines: Machines, running: Running, m: int, victim: int, by: int) -> None:
+    """A victim leaves the machine (`by` 1), or comes back (-1)."""
+    job = running.job[victim]
+    running.gone[victim] = by > 0
+    for r in range(machines.capacity.shape[1]):
+        machines.reserved[m, r] -= by * running.reservation[victim, r]
+        if running.job_by_limit[job]:
+            machines.prod_limit[m, r] -= by * running.shape_limit[running.shape[victim], r]
+    if running.devices[victim] != 0:
+        share = share_of(running.shape_limit[running.shape[victim], ACCELERATORS])
+        hold_devices(machines, m, running.devices[victim], by * share)
+    if running.budget[job] != NO_BUDGET:
+        running.budget[job] -= by
+        for k in range(machines.version.shape[0]):
+            machines.version[k] += 1  # whoever counted on the budget elsewhere looks again
+
+
+@compiled
+def _hold(t: Tables, g: int, job: int, m: int, devices: int, by: int) -> None:
+    """A task of the group takes its limit there (`by` 1), or gives it back (-1)."""
+    machines = t.machines
+    for r in range(machines.capacity.shape[1]):
+        machines.reserved[m, r] += by * t.groups.limit[g, r]
+        if t.groups.by_limit[g]:
+            machines.prod_limit[m, r] += by * t.groups.limit[g, r]
+    machines.ports_free[m] -= by * t.groups.limit[g, PORTS]
+    if devices > 0:
+        hold_devices(machines, m, devices, -by * share_of(t.groups.limit[g, ACCELERATORS]))
+    machines.version[m] += 1
+    room(machines, t.running, t.levels, m, t.knobs.asked, t.scratch.sums)
+    count_in(machines, t.counts, job, m, by)
+
+
+@compiled
+def _find(t: Tables, i: int) -> int:
+    """The machine for the task at a place in the queue; -1 when none fits."""
+    g, last = t.queue.group[i], t.queue.last[i]
+    if not t.knobs.caching:
+        _begin(t.cache, g, DIRECT)
+    while t.cache.stage[g] != FULL:
+        _candidates(t, g)
+        best = _best(t, g, t.queue.job[i], last)
+        if best >= 0:
+            return best
+        _next_stage(t.cache, t.knobs, g)
+    return NONE_FITS
+
+
+@compiled
+def _take(t: Tables, i: int, m: int, preempted: int) -> int:
+    """Put the task there; how many have been preempted so far in the pass."""
+    g, job, placed, parts = t.queue.group[i], t.queue.job[i], t.placed, t.scratch.parts
+    number = _NONE
+    for k in range(PARTS):
+        parts[k] = 0.0
+    if t.cache.stage[g] != DIRECT:
+        number = _victims(t, g, m)
+        parts[PREEMPTION] = t.knobs.weights[PREEMPTION] * preemption_cost(
+            t.running, t.scratch.victims, number
+        )
+    own_score(t.machines, t.groups, t.knobs, g, m, parts)
+    job_score(t.machines, t.counts, t.knobs, job, m, parts)
+    parts[PACKAGES] = t.knobs.weights[PACKAGES] if m == t.queue.last[i] else 0.0
+    placed.machine[i] = m
+    for k in range(PARTS):
+        placed.parts[i, k] = parts[k]
+    for k in range(RUNNERS):
+        placed.runner[i, k] = t.scratch.top[k + 1]
+        placed.runner_score[i, k] = t.scratch.top_score[k + 1]
+    placed.victims_from[i] = preempted
+    for k in range(number):
+        placed.victims[preempted] = t.scratch.victims[k]
+        preempted += 1
+        _leave(t.machines, t.running, m, t.scratch.victims[k], _COMES)
+    placed.victims_to[i] = preempted
+    devices = 0
+    if t.groups.limit[g, ACCELERATORS] > 0:
+        devices = pick_devices(t.machines, m, t.groups.limit[g, ACCELERATORS])
+    placed.devices[i] = devices
+    _hold(t, g, job, m, devices, _COMES)
+    return preempted
+
+
+@compiled
+def _give_back(t: Tables, first: int, until: int) -> int:
+    """Undo the tasks of a gang, the last one first; how many were placed."""
+    placed = t.placed
+    undone = 0
+    for i in range(until - 1, first - 1, -1):
+        m, g = placed.machine[i], t.queue.group[i]
+        if m >= 0:
+            for k in range(placed.victims_from[i], placed.victims_to[i]):
+                _leave(t.machines, t.running, m, placed.victims[k], _GOES)
+            _hold(t, g, t.queue.job[i], m, placed.devices[i], _GOES)
+            placed.victims_to[i] = placed.victims_from[i]
+            undone += 1
+        placed.machine[i] = NONE_FITS
+        _begin(t.cache, g, DIRECT)
+    return undone
+
+
+@compiled
+def place(t: Tables) -> None:
     """Decide the whole queue; the answer is in `placed`, the room taken in `machines`."""
-    victims = np.empty(most_on_machine + 1, dtype=np.int32)
-    relief = np.empty(most_on_machine + 1, dtype=np.float64)
-    parts = np.zeros(PARTS, dtype=np.float64)
-    preempted = 0
+    queue, placed = t.queue, t.placed
+    preempted = _NONE
     done = 0
+    gang = -1  # its first place in the queue
+    gang_end = 0
+    before = 0  # how many were preempted before it
+    failed = False
     for i in range(queue.group.shape[0]):
-        if done >= knobs.most:
-            placed.machine[i] = -2
+        if i >= gang_end:
+            gang, failed = -1, False
+            if queue.gang_end[i] > 0:
+                gang, gang_end, before = i, queue.gang_end[i], preempted
+        size = gang_end - i if gang == i else 1
+        if done > 0 and done + size > t.knobs.most and gang in (-1, i):
+            for k in range(i, queue.group.shape[0]):
+                placed.machine[k] = NOT_TRIED
+            break
+        if failed:
+            placed.machine[i] = NONE_FITS
             continue
-        g, job, last = queue.group[i], queue.job[i], queue.last[i]
-        if not knobs.caching:
-            _begin(cache, g, DIRECT)
-        best = -1
-        while best < 0 and cache.stage[g] != FULL:
-            _candidates(
-                machines,
-                running,
-                levels,
-                groups,
-                counts,
-                cache,
-                knobs,
-                g,
-                parts,
-                victims,
-                relief,
-                placed.figures,
-            )
-            best = _best(
-                machines, running, levels, groups, counts, cache, knobs, g, job, last, parts, victims, relief
-            )
-            if best < 0:
-                _begin(cache, g, cache.stage[g] + 1)
-        placed.machine[i] = best
-        placed.victims_from[i] = placed.victims_to[i] = preempted
-        if best < 0:
-            continue
-        number = 0
-        parts[:] = 0.0
-        if cache.stage[g] == PREEMPTING:
-            number = victims_on(
-                machines,
-                running,
-                best,
-                groups.limit[g],
-                groups.by_limit[g],
-                groups.ceiling[g],
-                victims,
-                relief,
-            )
-            parts[PREEMPTION] = knobs.weights[PREEMPTION] * preemption_cost(running, victims, number)
-        own_score(machines, groups, knobs, g, best, parts)
-        job_score(machines, counts, knobs, job, best, parts)
-        parts[PACKAGES] = knobs.weights[PACKAGES] if best == last else 0.0
-        placed.parts[i] = parts
-        for k in range(number):
-            placed.victims[preempted] = victims[k]
-            preempted += 1
-        placed.victims_to[i] = preempted
-        _take(machines, running, levels, groups, counts, g, job, best, victims, number)
-        done += 1
+        m = _find(t, i)
+        if m >= 0:
+            preempted = _take(t, i, m, preempted)
+            done += 1
+        elif gang >= 0:
+            done -= _give_back(t, gang, i + 1)
+            preempted, failed = before, True
     placed.figures[2] = preempted

@@ -11,6 +11,7 @@ from scheduling.core.policy import Policy, Search
 from scheduling.core.queue import pending_in_order, pending_of
 from scheduling.core.requirement import Group, Requirement
 from scheduling.core.state import CellState
+from scheduling.core.walks import beginnings
 
 MACHINES = 1000
 CLASSES = 8
@@ -37,8 +38,10 @@ def _starts(policy: Policy, *, tasks: int, priority: int = 200, machines: int = 
     )  # fmt: skip
     state.apply(submitted, revision=state.revision + 1, time=0.0)
     slots = pending_in_order(state.tasks, pending_of(state.tasks, policy.workload))
-    sorting = sort_into_groups(state, policy, slots, now=0.0, starts=np.random.default_rng(1))
-    return [int(start) for start in sorting.groups.start]
+    sorting = sort_into_groups(state, policy, slots, now=0.0)
+    limit = state.tasks.shapes.limit[sorting.shape]
+    starts = beginnings(state, policy, limit, sorting.by_limit, sorting.of_task, np.random.default_rng(1))
+    return [int(start) for start in starts]
 
 
 @pytest.mark.parametrize("priority", [200, 0])

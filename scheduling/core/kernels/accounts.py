@@ -1,0 +1,68 @@
+"""What tasks hold of machines, as they come and go: many moves at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quota.resources import ACCELERATORS
+from scheduling.core.kernels.compiled import compiled
+from scheduling.core.kernels.devices import share_of
+from scheduling.core.layout import Ints, Ints32
+
+# Columns of a move: slot of the task, slot of the machine, +1 comes or -1 leaves, shape, placed by limit, devices.
+TASK, MACHINE, SIGN, SHAPE, BY_LIMIT, DEVICES = range(6)
+COLUMNS = 6
+
+
+class Accounts(NamedTuple):
+    """The state's own arrays, by slot."""
+
+    next: Ints32
+    prev: Ints32
+    reservation: Ints  # [T, R]
+    shape_limit: Ints  # [S, R]
+    head: Ints32
+    tasks: Ints32
+    limits: Ints  # [M, R]
+    reserved: Ints
+    prod_limit: Ints
+    devices: Ints32  # [M, D]
+    changed: Ints
+
+
+@compiled
+def settle(accounts: Accounts, moves: Ints, tick: int) -> None:
+    """Carry out `moves` [N, COLUMNS] in order. Who comes reserves its limit (§5.5)."""
+    for i in range(moves.shape[0]):
+        t, m, sign, shape = moves[i, TASK], moves[i, MACHINE], moves[i, SIGN], moves[i, SHAPE]
+        if sign > 0:
+            first = accounts.head[m]
+            accounts.next[t], accounts.prev[t] = first, -1
+            if first >= 0:
+                accounts.prev[first] = t
+            accounts.head[m] = t
+        else:
+            before, after = accounts.prev[t], accounts.next[t]
+            if before >= 0:
+                accounts.next[before] = after
+            else:
+                accounts.head[m] = after
+            if after >= 0:
+                accounts.prev[after] = before
+            accounts.next[t] = accounts.prev[t] = -1
+        accounts.tasks[m] += sign
+        for r in range(accounts.limits.shape[1]):
+            limit = accounts.shape_limit[shape, r]
+            if sign > 0:
+                accounts.reservation[t, r] = limit
+            accounts.limits[m, r] += sign * limit
+            accounts.reserved[m, r] += sign * accounts.reservation[t, r]
+            if moves[i, BY_LIMIT] != 0:
+                accounts.prod_limit[m, r] += sign * limit
+        mask = moves[i, DEVICES]
+        if mask != 0:
+            share = share_of(accounts.shape_limit[shape, ACCELERATORS])
+            for d in range(accounts.devices.shape[1]):
+                if mask >> d & 1:
+                    accounts.devices[m, d] -= sign * share
+        accounts.changed[m] = tick

@@ -1,0 +1,62 @@
+"""Accelerators: a share lies on one device, more is whole devices; never the sum of scraps of several."""
+
+from __future__ import annotations
+
+from quota.resources import ACCELERATORS
+from scheduling.core.kernels.compiled import inlined
+from scheduling.core.layout import Ints, Machines, Running
+
+WHOLE = 1000  # milli-units
+
+
+@inlined
+def share_of(want: int) -> int:
+    """What a request takes of each device it lies on, milli-units."""
+    return WHOLE if want >= WHOLE else want
+
+
+@inlined
+def pick_devices(machines: Machines, m: int, want: int) -> int:
+    """Bit mask of the devices for a request of `want` milli-units: for a share the fullest that has room, so that
+    others stay whole; else the first whole ones. -1: they are not there.
+    """
+    mask = 0
+    if want < WHOLE:
+        best = -1
+        for d in range(machines.devices.shape[1]):
+            free = machines.devices[m, d]
+            if free >= want and (best < 0 or free < machines.devices[m, best]):
+                best = d
+        return 1 << best if best >= 0 else -1
+    missing = (want + WHOLE - 1) // WHOLE
+    for d in range(machines.devices.shape[1]):
+        if missing > 0 and machines.devices[m, d] == WHOLE:
+            mask |= 1 << d
+            missing -= 1
+    return mask if missing == 0 else -1
+
+
+@inlined
+def devices_suffice(
+    machines: Machines, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
+) -> bool:
+    """Whether they are there when `leaving[:number]`, but not `spared`, have left."""
+    whole = 0
+    for d in range(machines.devices.shape[1]):
+        free = machines.devices[m, d]
+        for k in range(number):
+            t = leaving[k]
+            if t != spared and running.devices[t] >> d & 1:
+                free += share_of(running.shape_limit[running.shape[t], ACCELERATORS])
+        if want < WHOLE and free >= want:
+            return True
+        if free == WHOLE:
+            whole += 1
+    return want >= WHOLE and whole * WHOLE >= want
+
+
+@inlined
+def hold_devices(machines: Machines, m: int, mask: int, change: int) -> None:
+    for d in range(machines.devices.shape[1]):
+        if mask >> d & 1:
+            machines.devices[m, d] += change
