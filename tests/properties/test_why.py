@@ -72,6 +72,10 @@ def test_the_smallest_change_makes_it_fit_on_as_many_machines_as_promised(
                 more = changed(before, msgspec.structs.replace(change, to=int(change.to) + 1))
                 world.update(name, 0, more)
                 assert world.plan(policy).assignments == (), f"{change} is not the smallest"
+            if change.kind is ChangeKind.RAISE:
+                fewer = changed(before, msgspec.structs.replace(change, to=int(change.to) - 1))
+                world.update(name, 0, fewer)
+                assert world.plan(policy).assignments == (), f"{change} is not the smallest"
 
 
 @thorough

@@ -226,6 +226,33 @@ def test_ends_count_where_the_class_could_run_and_where_room_was_not_its_own_alr
     assert why.expected.low_s < why.expected.high_s
 
 
+def test_ends_of_what_it_could_have_preempted_promise_no_room() -> None:
+    world = World().machine("m1", cpu=4000)
+    seen = Ends(world.state.axis)
+    for job, priority in (("above", 118), ("below", 101)):
+        world.job(job, cpu=1000, priority=priority).place(job, 0, on="m1")
+        ended = events.TaskEnded(
+            job_id=world.jobs[job].job_id,
+            index=0,
+            machine_id=world.id_of("m1"),
+            incarnation=1,
+            how="finished",
+        )
+        seen.observe(world.state, ended, 1000.0)
+    world.job("a", cpu=3500, priority=110)
+    why = verdict(world, explainer=Explainer(seen=seen), now=1060.0)
+    assert why.expected is not None
+    assert why.expected.ends == 1
+
+
+def test_the_least_bound_that_would_do_is_told() -> None:
+    world = World().machine("m1", rack="r1").machine("m2", rack="r2").machine("m3", rack="r2")
+    world.job("a", needs(max_per_rack=1, cpu=100), tasks=4)
+    world.place("a", 0, on="m1").place("a", 1, on="m2").place("a", 2, on="m3")
+    (change,) = verdict(world).changes
+    assert (change.subject, change.to, change.machines) == ("max-per-rack", 2, 1)
+
+
 @pytest.mark.parametrize("ahead", [0, 3, 12])
 def test_the_actual_start_lies_in_the_range_in_most_queues(ahead: int) -> None:
     """Twenty servers, exponential run times: the range holds the start of the next in at least 3 of 4 queues."""
