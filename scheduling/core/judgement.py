@@ -17,7 +17,7 @@ from scheduling.core.state import CellState
 BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PER_POWER_DOMAIN)
 # How far a reason is from the request: what stands in the way on machines that it asks for comes first.
 _LEADING = (
-    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR),
+    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.GANG),
     (ReasonCode.MACHINE_STATE,),
     (ReasonCode.CONSTRAINT,),
 )
@@ -100,6 +100,8 @@ class Judgement:
             for kind, code in enumerate(BOUNDS)
         ]
         found.append(RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
+        # One task would fit; what was left pending all the same starts together or not at all.
+        found.append(RuledOut(ReasonCode.GANG, "", int(np.count_nonzero(first == -1))))
         return tuple(one for one in found if one.machines)
 
     def nearest(self) -> Nearest | None:

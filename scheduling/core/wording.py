@@ -196,6 +196,7 @@ class _Teller:
                 "%(n)s in power domains with %(bound)d of its tasks already, as many as one may hold"
             ),
             ReasonCode.CRASHED_PAIR: _("%(n)s where it crashed a short while ago"),
+            ReasonCode.GANG: _("%(n)s with room for one, where not all that start together find room"),
         }
         return texts[one.code] % given
 

@@ -9,9 +9,13 @@ import pytest
 
 from quota.resources import RAM
 from scheduling.core import events
+from scheduling.core.changes import smallest_changes
 from scheduling.core.conforming import conforming, platforms_of
 from scheduling.core.explain import Budget, Explainer
 from scheduling.core.forecast import Ends, expected_start
+from scheduling.core.judgement import Judgement, leading
+from scheduling.core.kernels.verdicts import ABLE, OPEN
+from scheduling.core.layout import Judged
 from scheduling.core.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
 from scheduling.core.requirement import Constraint, Relation
 from scheduling.core.waiting import of_job
@@ -142,6 +146,28 @@ def test_machines_that_are_down_are_waited_for_and_nothing_else() -> None:
     assert "It waits for machines to come back up." in told
     assert "room" not in told
     assert "priority" not in told
+
+
+def test_what_fits_alone_is_left_over_only_where_it_starts_together() -> None:
+    world = World().machine("m1")
+    number = np.zeros(1, dtype=np.int32)
+    judged = Judged(
+        constraints=0, first=number - 1, only=number - 1, lacking=number - 1, distance=np.zeros(1),
+        there=np.zeros((1, 3), dtype=np.int32), flags=np.full(1, ABLE | OPEN, dtype=np.int8),
+    )  # fmt: skip
+    state = world.state
+    one = Judgement(
+        state,
+        needs(),
+        (),
+        state.machines.order,
+        state.machines.capacity,
+        np.zeros(64, dtype=np.int32),
+        judged,
+    )
+    (told,) = one.ruled_out()
+    assert (told.code, told.machines, leading((told,))) == (ReasonCode.GANG, 1, "gang")
+    assert smallest_changes(one) == ()
 
 
 # --- the budget of a pass
