@@ -155,15 +155,9 @@ def test_what_fits_alone_is_left_over_only_where_it_starts_together() -> None:
         constraints=0, first=number - 1, only=number - 1, lacking=number - 1, distance=np.zeros(1),
         there=np.zeros((1, 3), dtype=np.int32), flags=np.full(1, ABLE | OPEN, dtype=np.int8),
     )  # fmt: skip
-    state = world.state
+    machines = world.state.machines
     one = Judgement(
-        state,
-        needs(),
-        (),
-        state.machines.order,
-        state.machines.capacity,
-        np.zeros(64, dtype=np.int32),
-        judged,
+        world.state, needs(), (), machines.order, number, machines.capacity[machines.order].T, number, judged
     )
     (told,) = one.ruled_out()
     assert (told.code, told.machines, leading((told,))) == (ReasonCode.GANG, 1, "gang")
