@@ -135,7 +135,7 @@ class World:
 
     def job(
         self, name: str, requirement: Requirement | None = None, *, tasks: int = 1, priority: int = 200,
-        tenant: int = 1, latency_sensitive: bool = True, **asks: Any
+        tenant: int = 1, latency_sensitive: bool = True, gang: bool = False, **asks: Any
     ) -> World:  # fmt: skip
         wanted = requirement or needs(**asks)
         submitted = events.JobSubmitted(
@@ -150,6 +150,7 @@ class World:
             spec_version=1,
             groups=(Group(wanted, ((0, tasks - 1),)),),
             port_names=tuple(f"p{number}" for number in range(wanted.limit[PORTS])),
+            gang=gang,
         )
         self.jobs[name] = JobRow(submitted.job_id, submitted, {i: TaskRow(wanted) for i in range(tasks)})
         return self.tell(submitted)

@@ -115,7 +115,11 @@ class Explainer:
         by_limit = bool(groups.by_limit[group])
         ruled_out = judged.ruled_out()
         code = leading(ruled_out)
+        shapes = conforming(judged.requirement.limit, *self._kinds(judged, now))
         never = not judged.able.any()
+        if code == ReasonCode.GANG and shapes.asked is not None:
+            # However few there are of the smallest of these gangs, an empty cell has no room for them all.
+            never = min(pair.tasks for pair in waiting.pairs[group]) > shapes.asked.in_all
         tenants, ahead_of = waiting.ahead_at(waiting.first[position], sorting)
         return Why(
             tasks=(),
@@ -133,7 +137,7 @@ class Explainer:
             expected=self._expected(
                 judged, sorting, groups, waiting, position, code, never, now, crashed_pair_s
             ),
-            shapes=conforming(judged.requirement.limit, *self._kinds(judged, now)),
+            shapes=shapes,
         )
 
     def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:

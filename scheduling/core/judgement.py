@@ -17,7 +17,8 @@ from scheduling.core.state import CellState
 BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PER_POWER_DOMAIN)
 # How far a reason is from the request: what stands in the way on machines that it asks for comes first.
 _LEADING = (
-    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.GANG),
+    (ReasonCode.GANG,),
+    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR),
     (ReasonCode.MACHINE_STATE,),
     (ReasonCode.CONSTRAINT,),
 )

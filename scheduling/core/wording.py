@@ -35,6 +35,8 @@ class Words:
 
 # Where a machine holds so many tasks, one more or less is no matter of their shape.
 FEW = 4
+# Reasons where another shape of the request would help.
+_SHAPED = (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE, ReasonCode.GANG)
 ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 else many)
 
 
@@ -103,7 +105,7 @@ class _Teller:
             return Told(_("%s can't be placed in this pass; the next one tries again.") % who)
         given = {"who": who, "machines": self.machines(why.machines)}
         cures = [*self.outlook(why), *(self.cure(change) for change in why.changes)]
-        if why.shapes is not None and why.code in (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE):
+        if why.shapes is not None and why.code in _SHAPED:
             # What is too large for any machine hears of the largest from the changes already.
             cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
         if why.never and len(cures) == 1:
@@ -123,6 +125,8 @@ class _Teller:
     def outlook(self, why: Why) -> list[str]:
         """What it comes to, if nothing changes."""
         _ = self.words.gettext
+        if why.never and why.code == ReasonCode.GANG:
+            return [_("The cell could not hold all of them even if it were empty.")]
         if why.never:
             return [_("No machine of the cell could hold one even if it were empty.")]
         if why.code == ReasonCode.MACHINE_STATE:

@@ -9,13 +9,9 @@ import pytest
 
 from quota.resources import RAM
 from scheduling.core import events
-from scheduling.core.changes import smallest_changes
 from scheduling.core.conforming import conforming, platforms_of
 from scheduling.core.explain import Budget, Explainer
 from scheduling.core.forecast import Ends, expected_start
-from scheduling.core.judgement import Judgement, leading
-from scheduling.core.kernels.verdicts import ABLE, OPEN
-from scheduling.core.layout import Judged
 from scheduling.core.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
 from scheduling.core.requirement import Constraint, Relation
 from scheduling.core.waiting import of_job
@@ -148,20 +144,19 @@ def test_machines_that_are_down_are_waited_for_and_nothing_else() -> None:
     assert "priority" not in told
 
 
-def test_what_fits_alone_is_left_over_only_where_it_starts_together() -> None:
-    world = World().machine("m1")
-    number = np.zeros(1, dtype=np.int32)
-    judged = Judged(
-        constraints=0, first=number - 1, only=number - 1, lacking=number - 1, distance=np.zeros(1),
-        there=np.zeros((1, 3), dtype=np.int32), flags=np.full(1, ABLE | OPEN, dtype=np.int8),
-    )  # fmt: skip
-    machines = world.state.machines
-    one = Judgement(
-        world.state, needs(), (), machines.order, number, machines.capacity[machines.order].T, number, judged
-    )
-    (told,) = one.ruled_out()
-    assert (told.code, told.machines, leading((told,))) == (ReasonCode.GANG, 1, "gang")
-    assert smallest_changes(one) == ()
+def test_a_gang_waits_where_one_of_it_would_fit() -> None:
+    world = World().machine("m1", cpu=1000).machine("m2", cpu=1000).job("x", cpu=600).place("x", 0, on="m1")
+    why = verdict(world.job("two", cpu=600, tasks=2, gang=True))
+    assert (why.code, why.never) == (ReasonCode.GANG, False)
+    assert [(one.code, one.machines) for one in why.ruled_out] == [
+        (ReasonCode.RESOURCE, 1), (ReasonCode.GANG, 1),
+    ]  # fmt: skip
+    world.end("two", 0).end("two", 1)
+    why = verdict(world.job("three", cpu=600, tasks=3, gang=True))
+    assert why.never
+    told = sentence(why)
+    assert "The cell could not hold all of them even if it were empty." in told
+    assert "of 0.5 cores of cpu it would hold 2" in told
 
 
 # --- the budget of a pass
