@@ -218,8 +218,8 @@ def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
             " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
             [
-                list(by_id),
-                [e.incarnation for e in by_id.values()],
+                column(by_id),
+                column([e.incarnation for e in by_id.values()]),
                 [e.detail[:500] for e in by_id.values()],
                 [_json(e.exit) for e in by_id.values()],
                 entry.time,
@@ -274,8 +274,8 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
             " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
             [
-                list(by_id),
-                [e.incarnation for e in by_id.values()],
+                column(by_id),
+                column([e.incarnation for e in by_id.values()]),
                 [e.how for e in by_id.values()],
                 [e.detail[:500] for e in by_id.values()],
                 [_json(e.exit) for e in by_id.values()],
@@ -344,12 +344,12 @@ def tasks_follow(entry: Entry, changes: Sequence[tuple[int, int, Requirement]]) 
             " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
             " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
             " ELSE c.vector::bigint[] END"
-            " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS c(id, version, vector)"
+            " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';')) AS c(id, version, vector)"
             " WHERE t.id = c.id RETURNING t.id",
             [
-                list(by_id),
-                [version for version, _ in by_id.values()],
-                [_array(requirement.limit) for _, requirement in by_id.values()],
+                column(by_id),
+                column([version for version, _ in by_id.values()]),
+                ";".join([column(requirement.limit) for _, requirement in by_id.values()]),
             ],
         )
         changed = sorted(row[0] for row in cursor.fetchall())
@@ -378,12 +378,12 @@ def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int
             " since = CASE WHEN t.up = was.new_up THEN t.since ELSE %s END"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
             [
-                list(by_id),
-                [o.incarnation for o in by_id.values()],
+                column(by_id),
+                column([o.incarnation for o in by_id.values()]),
                 [o.phase for o in by_id.values()],
                 [o.health for o in by_id.values()],
                 [o.up for o in by_id.values()],
-                [o.restarts for o in by_id.values()],
+                column([o.restarts for o in by_id.values()]),
                 [_json(o.exit) for o in by_id.values()],
                 entry.time,
             ],
@@ -420,7 +420,7 @@ def tasks_gone(
             "DELETE FROM scheduling_departure AS d USING unnest(%s::bigint[], %s::integer[]) AS g(id, incarnation)"
             " WHERE d.task_id = g.id AND d.incarnation = g.incarnation"
             " RETURNING d.task_id, d.incarnation, d.machine_id",
-            [[identity for identity, _ in exits], [incarnation for _, incarnation in exits]],
+            [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])],
         )
         rows = sorted(cursor.fetchall())
         cursor.execute(
@@ -428,8 +428,8 @@ def tasks_gone(
             " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS g(id, incarnation, exit)"
             " WHERE t.id = g.id AND t.incarnation = g.incarnation AND t.state <> 'running' AND g.exit IS NOT NULL",
             [
-                [identity for identity, _ in exits],
-                [incarnation for _, incarnation in exits],
+                column([identity for identity, _ in exits]),
+                column([incarnation for _, incarnation in exits]),
                 [_json(exit_) for exit_ in exits.values()],
             ],
         )
@@ -504,17 +504,18 @@ def _depart(entry: Entry, left: Sequence[tuple[Was, str, float | None, int | Non
             "INSERT INTO scheduling_departure"
             " (task_id, incarnation, machine_id, cause, notice_s, ports, preemptor, since)"
             " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.notice_s, d.ports::integer[], d.preemptor, %s"
-            " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], %s::float8[], %s::text[],"
-            " %s::bigint[]) AS d(id, incarnation, machine_id, cause, notice_s, ports, preemptor)",
+            " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], %s::float8[],"
+            " string_to_array(%s, ';'), %s::bigint[])"
+            " AS d(id, incarnation, machine_id, cause, notice_s, ports, preemptor)",
             [
                 entry.time,
-                [was.task_id for was, *_ in left],
-                [was.incarnation for was, *_ in left],
-                [was.machine_id for was, *_ in left],
+                column([was.task_id for was, *_ in left]),
+                column([was.incarnation for was, *_ in left]),
+                column([was.machine_id for was, *_ in left]),
                 [cause for _, cause, _, _ in left],
                 [notice for _, _, notice, _ in left],
-                [_array(was.ports) for was, *_ in left],
-                [preemptor for *_, preemptor in left],
+                ";".join([column(was.ports) for was, *_ in left]),
+                column([preemptor for *_, preemptor in left]),
             ],
         )
 
@@ -527,7 +528,11 @@ def _avoid(entry: Entry, crashed: Sequence[Was]) -> None:
             "INSERT INTO scheduling_crashedpair (task_id, machine_id, at)"
             " SELECT c.id, c.machine_id, %s FROM unnest(%s::bigint[], %s::bigint[]) AS c(id, machine_id)"
             " ON CONFLICT (task_id, machine_id) DO UPDATE SET at = excluded.at",
-            [entry.time, [was.task_id for was in crashed], [was.machine_id for was in crashed]],
+            [
+                entry.time,
+                column([was.task_id for was in crashed]),
+                column([was.machine_id for was in crashed]),
+            ],
         )
 
 
@@ -535,10 +540,6 @@ def _was(rows: Iterable[tuple]) -> list[Was]:
     return sorted(
         (Was(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows), key=lambda was: was.task_id
     )
-
-
-def _array(values: Iterable[int]) -> str:
-    return "{" + ",".join(map(str, values)) + "}"
 
 
 def _json(value: dict[str, Any] | None) -> str | None:
