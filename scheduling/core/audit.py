@@ -89,7 +89,7 @@ def _devices(state: CellState) -> Iterator[str]:
     """What is free of each accelerator is what nobody holds; a share lies on one device (§5.4)."""
     tasks, machines = state.tasks, state.machines
     held = np.zeros_like(machines.devices)
-    for task in np.flatnonzero((tasks.state == RUNNING) & (tasks.devices != 0)).tolist():
+    for task in np.flatnonzero((tasks.state == RUNNING) & (tasks.devices != 0) & (tasks.alloc < 0)).tolist():
         if tasks.machine[task] >= 0:
             mask, limit = int(tasks.devices[task]), int(tasks.shapes.limit[tasks.shape[task], ACCELERATORS])
             for device in range(held.shape[1]):

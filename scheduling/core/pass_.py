@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.resources import PORTS
+from scheduling.core.allocs import Taken, place_in_allocs
 from scheduling.core.classes import Sorting, arrays, sort_into_groups
 from scheduling.core.explain import Explainer
 from scheduling.core.kernels.counts import count_all
@@ -54,7 +55,8 @@ def schedule_pass(
     own = pending_of(state.tasks, policy.workload)
     if len(own) == 0:
         return Plan(revision=state.revision)
-    slots = pending_in_order(state.tasks, own)
+    inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
+    slots = pending_in_order(state.tasks, own[~inside])
     sorting = sort_into_groups(state, policy, slots, now=now)
     memory = Memory() if memory is None else memory
     tables = _tables(state, policy, sorting, memory, rng)
@@ -62,10 +64,20 @@ def schedule_pass(
         memory.spoil(np.arange(len(state.machines)))
         place(tables)
         memory.spoil(tables.placed.machine[tables.placed.machine >= 0])
-    assignments = _assignments(state, sorting, tables)
+    taken: Taken = {}
+    assignments = _assignments(state, sorting, tables, taken)
     unplaced = (explainer or Explainer()).explain(
         state, sorting, tables, now=now, crashed_pair_s=policy.crashed_pair_s
     )
+    ports_free = state.machines.ports_free.copy()
+    ports_free[tables.machines.slot] = tables.machines.ports_free
+    into_allocs, left_out = place_in_allocs(
+        state, policy, pending_in_order(state.tasks, own[inside]),
+        gone=tables.running.gone, ports_free=ports_free, taken=taken, now=now,
+        most=policy.max_assignments - len(assignments),
+    )  # fmt: skip
+    assignments += tuple(into_allocs)
+    unplaced += tuple(left_out)
     return Plan(
         revision=state.revision,
         assignments=assignments,
@@ -221,7 +233,7 @@ def _knobs(state: CellState, policy: Policy, sorting: Sorting) -> Knobs:
     )  # fmt: skip
 
 
-def _assignments(state: CellState, sorting: Sorting, tables: Tables) -> tuple[Assignment, ...]:
+def _assignments(state: CellState, sorting: Sorting, tables: Tables, taken: Taken) -> tuple[Assignment, ...]:
     """The kernel's answer as values: ids for slots, port numbers, the score by part."""
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
@@ -230,7 +242,7 @@ def _assignments(state: CellState, sorting: Sorting, tables: Tables) -> tuple[As
     parts = np.round(placed.parts[where], 4).tolist()
     runners = np.where(placed.runner[where] >= 0, machines.id[tables.machines.slot[placed.runner[where]]], 0)
     totals = np.round(placed.runner_score[where], 4).tolist()
-    ports = _port_numbers(state, at, tables.groups.limit[sorting.of_task[where], PORTS])
+    ports = _port_numbers(state, at, tables.groups.limit[sorting.of_task[where], PORTS], taken)
     victims = {
         i: tuple(
             split_task_id(victim)
@@ -264,9 +276,10 @@ def _assignments(state: CellState, sorting: Sorting, tables: Tables) -> tuple[As
     )
 
 
-def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows) -> dict[int, tuple[int, ...]]:
+def _port_numbers(
+    state: CellState, at: NDArray[np.int32], wanted: Rows, taken: Taken
+) -> dict[int, tuple[int, ...]]:
     """The numbers for each assignment that wants any; no two of a pass get the same on one machine."""
-    taken: dict[int, set[int]] = {}
     return {
         i: state.machines.ports[slot].offer(number, taken.setdefault(slot, set()))
         for i, (slot, number) in enumerate(zip(at.tolist(), wanted.tolist(), strict=True))

@@ -15,24 +15,27 @@ from scheduling.core.state import CellState
 
 
 def compile_kernels() -> None:
-    """Every kernel once: a small cell in which one task is placed, one preempts, and one fits nowhere."""
+    """Every kernel once: a small cell with tasks placed, preempting, fitting nowhere, and entering an alloc."""
     state = CellState()
     vector = (1000,) * SIZE
     machine = events.MachineSet(machine_id=1, hostname="m1", address="127.0.0.1", capacity=vector, rack="r1")
     state.apply(machine, revision=1, time=0.0)
-    for job, priority in enumerate((0, 200, 201), start=1):
-        half = Requirement(limit=tuple(600 if r == 0 else 1 for r in range(SIZE)))
+    for job, (priority, cpu, alloc_set) in enumerate(
+        ((0, 600, 0), (200, 600, 0), (201, 600, 0), (200, 100, 0), (200, 50, 4)), start=1
+    ):
+        asked = Requirement(limit=tuple(cpu if r == 0 else 1 for r in range(SIZE)))
         submitted = events.JobSubmitted(
             job_id=job,
             uid=f"{job:032x}",
             tenant_id=1,
             tenant="t",
             name=f"j{job}",
-            job_kind="job",
+            job_kind="alloc-set" if job == 4 else "job",
             priority=priority,
             latency_sensitive=True,
             spec_version=1,
-            groups=(Group(half, ((0, 1),)),),
+            groups=(Group(asked, ((0, 1),)),),
+            alloc_set=alloc_set,
         )
         state.apply(submitted, revision=state.revision + 1, time=0.0)
         plan = schedule_pass(state, Policy(), now=0.0, rng=np.random.default_rng(0))
@@ -48,6 +51,8 @@ def compile_kernels() -> None:
                 machine_id=assignment.machine_id,
                 incarnation=1,
                 ports=assignment.ports,
+                alloc=assignment.alloc,
+                devices=assignment.devices,
             )
             state.apply(placed, revision=state.revision + 1, time=0.0)
     UsageHistory().look(state.tasks, Samples.none(), MEDIUM, passed_s=1.0)

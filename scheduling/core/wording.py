@@ -202,7 +202,27 @@ class _Teller:
             ReasonCode.CRASHED_PAIR: _("%(n)s where it crashed a short while ago"),
             ReasonCode.GANG: _("%(n)s with room for one, where not all that start together find room"),
         }
+        if one.code == ReasonCode.ALLOC:
+            return self.in_allocs(one)
         return texts[one.code] % given
+
+    def in_allocs(self, one: RuledOut) -> str:
+        """What is the matter with the allocs of a task's set."""
+        _, ngettext = self.words.gettext, self.words.ngettext
+        if one.machines == 0:
+            return _("no alloc of its set runs")
+        allocs = ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
+        if not one.subject:
+            return (
+                _("%s may not take it: as many tasks of the job as may be are there, or it crashed there")
+                % allocs
+            )
+        return _("%(allocs)s with less than %(wanted)s of %(subject)s left (largest %(largest)s)") % {
+            "allocs": allocs,
+            "wanted": self.quantity(one.subject, one.wanted),
+            "subject": one.subject,
+            "largest": self.quantity(one.subject, one.largest),
+        }
 
     def cure(self, change: Change) -> str:
         _ = self.words.gettext

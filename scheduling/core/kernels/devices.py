@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quota.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import inlined
-from scheduling.core.layout import Ints, Machines, Running
+from scheduling.core.layout import Ints, Ints32, Machines, Running
 
 WHOLE = 1000  # milli-units
 
@@ -16,21 +16,20 @@ def share_of(want: int) -> int:
 
 
 @inlined
-def pick_devices(machines: Machines, m: int, want: int) -> int:
-    """Bit mask of the devices for a request of `want` milli-units: for a share the fullest that has room, so that
-    others stay whole; else the first whole ones. -1: they are not there.
+def pick_devices(free: Ints32, row: int, want: int) -> int:
+    """Bit mask of the devices of a `row` of `free` [N, D] for a request of `want` milli-units: for a share the fullest
+    that has room, so that others stay whole; else the first whole ones. -1: they are not there.
     """
     mask = 0
     if want < WHOLE:
         best = -1
-        for d in range(machines.devices.shape[1]):
-            free = machines.devices[m, d]
-            if free >= want and (best < 0 or free < machines.devices[m, best]):
+        for d in range(free.shape[1]):
+            if free[row, d] >= want and (best < 0 or free[row, d] < free[row, best]):
                 best = d
         return 1 << best if best >= 0 else -1
     missing = (want + WHOLE - 1) // WHOLE
-    for d in range(machines.devices.shape[1]):
-        if missing > 0 and machines.devices[m, d] == WHOLE:
+    for d in range(free.shape[1]):
+        if missing > 0 and free[row, d] == WHOLE:
             mask |= 1 << d
             missing -= 1
     return mask if missing == 0 else -1

@@ -68,7 +68,7 @@ def _evaluate(t: Tables, g: int, m: int) -> float:
         )
     elif (
         t.groups.limit[g, ACCELERATORS] > 0
-        and pick_devices(t.machines, m, t.groups.limit[g, ACCELERATORS]) < 0
+        and pick_devices(t.machines.devices, m, t.groups.limit[g, ACCELERATORS]) < 0
     ):
         return -np.inf
     return float(own_score(t.machines, t.groups, t.knobs, g, m, parts) + parts[PREEMPTION])
@@ -275,7 +275,7 @@ def _take(t: Tables, i: int, m: int, preempted: int) -> int:
     placed.victims_to[i] = preempted
     devices = 0
     if t.groups.limit[g, ACCELERATORS] > 0:
-        devices = pick_devices(t.machines, m, t.groups.limit[g, ACCELERATORS])
+        devices = pick_devices(t.machines.devices, m, t.groups.limit[g, ACCELERATORS])
     placed.devices[i] = devices
     _hold(t, g, job, m, devices, _COMES)
     return preempted

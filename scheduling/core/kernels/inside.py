@@ -1,0 +1,124 @@
+"""Tasks into allocs (§2.4): around the allocs of their set in turn, as long as one has room."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quota.resources import ACCELERATORS, PORTS
+from scheduling.core.kernels.compiled import compiled, constant
+from scheduling.core.kernels.devices import pick_devices, share_of
+from scheduling.core.layout import Ints, Ints32
+
+_COMES, _GOES = constant(1), constant(-1)
+
+
+class Allocs(NamedTuple):
+    """Running allocs by set, in order of id. `machine`: row of `ports_free` and of `there`."""
+
+    free: Ints  # [A, R]
+    devices: Ints32  # [A, D] milli-units free of the accelerators that it holds
+    machine: Ints
+    ports_free: Ints  # [M]
+    there: Ints32  # [B, M] tasks of each bounded job on each machine
+
+
+class Inner(NamedTuple):
+    """Pending tasks in order. `kind`: tasks of one set and requirement, of one job where that has a bound."""
+
+    kind: Ints
+    gang_end: Ints  # as in `Queue`
+    avoid_from: Ints  # rows of `avoid`: machines the task crashed on
+    avoid_to: Ints
+    avoid: Ints
+
+
+class Kinds(NamedTuple):
+    """`first`, `until`: the allocs of the set; `next`: where the search goes on; `full`: nothing fits any more."""
+
+    limit: Ints  # [K, R]
+    first: Ints
+    until: Ints
+    next: Ints
+    full: Ints
+    bound: Ints  # tasks of the job per machine at most, 0 any
+    job: Ints  # row of `there`, -1: not bounded
+
+
+@compiled
+def _holds(allocs: Allocs, inner: Inner, kinds: Kinds, i: int, k: int, a: int) -> bool:
+    for r in range(kinds.limit.shape[1]):
+        if r != PORTS and allocs.free[a, r] < kinds.limit[k, r]:
+            return False
+    m = allocs.machine[a]
+    if allocs.ports_free[m] < kinds.limit[k, PORTS]:
+        return False
+    if kinds.job[k] >= 0 and allocs.there[kinds.job[k], m] >= kinds.bound[k]:
+        return False
+    for j in range(inner.avoid_from[i], inner.avoid_to[i]):
+        if inner.avoid[j] == m:
+            return False
+    return bool(
+        kinds.limit[k, ACCELERATORS] == 0
+        or pick_devices(allocs.devices, a, kinds.limit[k, ACCELERATORS]) >= 0
+    )
+
+
+@compiled
+def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> None:
+    """A task of the kind comes into the alloc (`by` 1), or is taken out again (-1)."""
+    m = allocs.machine[a]
+    for r in range(kinds.limit.shape[1]):
+        allocs.free[a, r] -= by * kinds.limit[k, r]
+    allocs.ports_free[m] -= by * kinds.limit[k, PORTS]
+    if kinds.job[k] >= 0:
+        allocs.there[kinds.job[k], m] += by
+    for d in range(allocs.devices.shape[1]):
+        if mask >> d & 1:
+            allocs.devices[a, d] -= by * share_of(kinds.limit[k, ACCELERATORS])
+
+
+@compiled
+def _find(allocs: Allocs, inner: Inner, kinds: Kinds, i: int) -> int:
+    """The alloc for a task; -1: none of the set has room."""
+    k = inner.kind[i]
+    number = kinds.until[k] - kinds.first[k]
+    if kinds.full[k] != 0:
+        return -1
+    for step in range(number):
+        a = kinds.first[k] + (kinds.next[k] + step) % number
+        if _holds(allocs, inner, kinds, i, k, a):
+            kinds.next[k] = (kinds.next[k] + step + 1) % number
+            return int(a)
+    if inner.avoid_from[i] == inner.avoid_to[i]:
+        kinds.full[k] = 1
+    return -1
+
+
+@compiled
+def place_inside(allocs: Allocs, inner: Inner, kinds: Kinds, alloc: Ints, devices: Ints) -> None:
+    """Decide all of them: `alloc` [N] gets the row of the alloc, -1: none; `devices` [N] the bit mask."""
+    gang = -1
+    gang_end = 0
+    failed = False
+    for i in range(inner.kind.shape[0]):
+        if i >= gang_end:
+            gang, failed = -1, False
+            if inner.gang_end[i] > 0:
+                gang, gang_end = i, inner.gang_end[i]
+        alloc[i] = -1
+        if failed:
+            continue
+        k = inner.kind[i]
+        a = _find(allocs, inner, kinds, i)
+        if a >= 0:
+            mask = _COMES - _COMES
+            if kinds.limit[k, ACCELERATORS] > 0:
+                mask = pick_devices(allocs.devices, a, kinds.limit[k, ACCELERATORS])
+            _hold(allocs, kinds, k, a, mask, _COMES)
+            alloc[i], devices[i] = a, mask
+        elif gang >= 0:
+            failed = True
+            for j in range(gang, i):
+                _hold(allocs, kinds, inner.kind[j], alloc[j], devices[j], _GOES)
+                kinds.full[inner.kind[j]] = 0
+                alloc[j] = -1
