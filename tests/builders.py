@@ -9,7 +9,7 @@ assert world.from_rows().diff(world.state) == []
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from quota.resources import NAMES, PORTS
 from scheduling.core import events
 from scheduling.core.explain import Explainer
+from scheduling.core.memory import Memory
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Assignment, Plan
 from scheduling.core.policy import Policy
@@ -39,12 +40,14 @@ def needs(
     *,
     cpu: int = 1000,
     ram: int = GIB,
+    accelerators: int = 0,
     ports: int = 0,
     constraints: tuple[Constraint, ...] = (),
     **bounds: int,
 ) -> Requirement:
     """What a task asks for. `bounds`: max_per_machine, max_per_rack, max_per_power_domain."""
-    return Requirement(vector(cpu=cpu, ram=ram, ports=ports), constraints=constraints, **bounds)
+    limit = vector(cpu=cpu, ram=ram, accelerators=accelerators, ports=ports)
+    return Requirement(limit, constraints=constraints, **bounds)
 
 
 def must(attribute: str, relation: str, value: str = "") -> Constraint:
@@ -62,6 +65,7 @@ class TaskRow:
     machine_id: int | None = None
     incarnation: int = 0
     ports: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
     reservation: tuple[int, ...] = ()
 
 
@@ -95,8 +99,8 @@ class World:
     # --- machines
 
     def machine(
-        self, name: str, *, cpu: int = 8000, ram: int = 32 * GIB, rack: str = "", power: str = "", ports: int = 100,
-        state: str = "up", machine_id: int | None = None, **attributes: str
+        self, name: str, *, cpu: int = 8000, ram: int = 32 * GIB, accelerators: int = 0, rack: str = "",
+        power: str = "", ports: int = 100, state: str = "up", machine_id: int | None = None, **attributes: str
     ) -> World:  # fmt: skip
         """One joins, or its facts change."""
         known = self.machines.get(name)
@@ -106,7 +110,7 @@ class World:
             machine_id=machine_id,
             hostname=name,
             address="127.0.0.1",
-            capacity=vector(cpu=cpu, ram=ram, ports=ports),
+            capacity=vector(cpu=cpu, ram=ram, accelerators=accelerators, ports=ports),
             attributes=attributes,
             rack=rack,
             power_domain=power,
@@ -131,11 +135,16 @@ class World:
         self.crashes = {key: when for key, when in self.crashes.items() if key[2] != gone}
         return self.tell(events.MachineRemoved(machine_id=gone))
 
+    def free_devices(self, name: str) -> list[int]:
+        """Milli-units free on each accelerator, as the state counts them."""
+        free: list[int] = self.state.machines.devices[self.state.machines.slot[self.id_of(name)]].tolist()
+        return free
+
     # --- jobs
 
     def job(
         self, name: str, requirement: Requirement | None = None, *, tasks: int = 1, priority: int = 200,
-        tenant: int = 1, latency_sensitive: bool = True, gang: bool = False, **asks: Any
+        tenant: int = 1, latency_sensitive: bool = True, gang: bool = False, disruption_budget: int = 0, **asks: Any
     ) -> World:  # fmt: skip
         wanted = requirement or needs(**asks)
         submitted = events.JobSubmitted(
@@ -151,21 +160,28 @@ class World:
             groups=(Group(wanted, ((0, tasks - 1),)),),
             port_names=tuple(f"p{number}" for number in range(wanted.limit[PORTS])),
             gang=gang,
+            disruption_budget=disruption_budget,
         )
         self.jobs[name] = JobRow(submitted.job_id, submitted, {i: TaskRow(wanted) for i in range(tasks)})
         return self.tell(submitted)
 
     def change_priority(self, name: str, priority: int) -> World:
+        return self.change(name, priority=priority)
+
+    def change(self, name: str, **facts: Any) -> World:
+        """Facts of the job itself: priority, gang, disruption_budget."""
         row = self.jobs[name]
         fields = {field: getattr(row.submitted, field) for field in row.submitted.__struct_fields__}
-        row.submitted = events.JobSubmitted(**{**fields, "priority": priority})
+        row.submitted = events.JobSubmitted(**{**fields, **facts})
         return self.tell(
             events.JobChanged(
                 job_id=row.job_id,
-                priority=priority,
+                priority=row.submitted.priority,
                 latency_sensitive=row.submitted.latency_sensitive,
                 spec_version=2,
                 port_names=row.submitted.port_names,
+                gang=row.submitted.gang,
+                disruption_budget=row.submitted.disruption_budget,
             )
         )
 
@@ -183,25 +199,31 @@ class World:
             if task.state == state
         ]
 
-    def place(self, job: str, index: int, *, on: str, ports: tuple[int, ...] = ()) -> World:
-        return self._place(job, index, self.id_of(on), ports)
+    def place(
+        self, job: str, index: int, *, on: str, ports: tuple[int, ...] = (), devices: tuple[int, ...] = ()
+    ) -> World:
+        return self._place(job, index, self.id_of(on), ports, devices)
 
-    def _place(self, job: str, index: int, machine_id: int, ports: tuple[int, ...]) -> World:
+    def _place(
+        self, job: str, index: int, machine_id: int, ports: tuple[int, ...], devices: tuple[int, ...]
+    ) -> World:
         task = self.task(job, index)
-        task.state, task.machine_id, task.ports = "running", machine_id, ports
+        task.state, task.machine_id, task.ports, task.devices = "running", machine_id, ports, devices
         task.incarnation += 1
         task.reservation = task.requirement.limit
-        return self.tell(self._placed(job, index, machine_id, task.incarnation, ports))
+        return self.tell(self._placed(job, index, machine_id, task.incarnation, ports, devices))
 
     def _placed(
-        self, job: str, index: int, machine_id: int, incarnation: int, ports: tuple[int, ...]
-    ) -> events.TaskPlaced:
+        self, job: str, index: int, machine_id: int, incarnation: int, ports: tuple[int, ...] = (),
+        devices: tuple[int, ...] = ()
+    ) -> events.TaskPlaced:  # fmt: skip
         return events.TaskPlaced(
             job_id=self.jobs[job].job_id,
             index=index,
             machine_id=machine_id,
             incarnation=incarnation,
             ports=ports,
+            devices=devices,
         )
 
     def evict(self, job: str, index: int, *, gone: bool = False, crashed: bool = False) -> World:
@@ -250,7 +272,7 @@ class World:
         assert machine_id is not None
         if not gone:
             self.departures[job, index, task.incarnation] = (machine_id, task.ports)
-        task.machine_id, task.ports = None, ()
+        task.machine_id, task.ports, task.devices = None, (), ()
         return machine_id
 
     def gone(self, job: str, index: int, incarnation: int) -> World:
@@ -278,7 +300,7 @@ class World:
     def reserve(self, job: str, index: int, *, cpu: int, ram: int) -> World:
         """The estimate of what it will use (§5.5)."""
         task = self.task(job, index)
-        task.reservation = vector(cpu=cpu, ram=ram, ports=task.requirement.limit[PORTS])
+        task.reservation = (cpu, ram, *task.requirement.limit[2:])
         pair = (self.jobs[job].job_id, index)
         return self.tell(events.ReservationsSet(tasks=(pair,), reservations=(task.reservation,)))
 
@@ -286,21 +308,27 @@ class World:
 
     def plan(
         self, policy: Policy | None = None, *, seed: int = 0, now: float | None = None,
-        explainer: Explainer | None = None
+        explainer: Explainer | None = None, memory: Memory | None = None
     ) -> Plan:  # fmt: skip
         rng = np.random.default_rng(seed)
         when = self.time if now is None else now
-        return schedule_pass(self.state, policy or Policy(), now=when, rng=rng, explainer=explainer)
+        return schedule_pass(
+            self.state, policy or Policy(), now=when, rng=rng, memory=memory, explainer=explainer
+        )
 
-    def schedule(self, policy: Policy | None = None, *, seed: int = 0) -> Plan:
+    def schedule(self, policy: Policy | None = None, *, seed: int = 0, memory: Memory | None = None) -> Plan:
         """A pass, and its plan committed: victims first."""
-        plan = self.plan(policy, seed=seed)
-        for assignment in plan.assignments:
+        plan = self.plan(policy, seed=seed, memory=memory)
+        self.commit(plan.assignments)
+        return plan
+
+    def commit(self, assignments: Iterable[Assignment]) -> None:
+        """Victims first, then who comes in their place."""
+        for assignment in assignments:
             for job_id, index in assignment.victims:
                 self.evict(self.name_of(job_id), index)
             job = self.name_of(assignment.job_id)
-            self._place(job, assignment.index, assignment.machine_id, assignment.ports)
-        return plan
+            self._place(job, assignment.index, assignment.machine_id, assignment.ports, assignment.devices)
 
     def name_of(self, job_id: int) -> str:
         return next(name for name, row in self.jobs.items() if row.job_id == job_id)
@@ -335,14 +363,17 @@ class World:
         for index, task in row.tasks.items():
             for (job, i, machine_id), when in self.crashes.items():
                 if (job, i) == (name, index):
-                    yield self._placed(name, index, machine_id, 0, ()), when
+                    yield self._placed(name, index, machine_id, 0), when
                     yield self._left(row, index, machine_id, 0, gone=True, avoid=True), when
             for (job, i, incarnation), (machine_id, ports) in self.departures.items():
                 if (job, i) == (name, index):
                     yield self._placed(name, index, machine_id, incarnation, ports), 0.0
                     yield self._left(row, index, machine_id, incarnation, gone=False, avoid=False), 0.0
             if task.state == "running":
-                yield self._placed(name, index, task.machine_id or 0, task.incarnation, task.ports), 0.0
+                placed = self._placed(
+                    name, index, task.machine_id or 0, task.incarnation, task.ports, task.devices
+                )
+                yield placed, 0.0
                 if task.reservation != task.requirement.limit:
                     pair = (row.job_id, index)
                     yield events.ReservationsSet(tasks=(pair,), reservations=(task.reservation,)), 0.0

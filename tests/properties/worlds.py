@@ -26,6 +26,7 @@ def requirements(draw: st.DrawFn) -> Requirement:
     return needs(
         cpu=draw(st.sampled_from((0, 500, 1000, 3000, 9000))),
         ram=draw(st.sampled_from((0, GIB, 3 * GIB, 40 * GIB))),
+        accelerators=draw(st.sampled_from((0, 0, 0, 300, 500, 1000, 2000))),
         ports=draw(st.sampled_from((0, 0, 1, 3))),
         constraints=draw(st.sampled_from(CONSTRAINTS)),
         **draw(st.sampled_from(BOUNDS)),
@@ -41,6 +42,7 @@ def add_machine(draw: st.DrawFn, world: World, *, machine_id: int | None = None)
         f"m{world.time}",
         cpu=draw(st.sampled_from((1000, 4000, 8000))),
         ram=draw(st.sampled_from((4, 16))) * GIB,
+        accelerators=draw(st.sampled_from((0, 0, 1000, 2500, 4000))),
         rack=f"r{number}" if number < 4 else "",
         power=f"p{number // 2}" if number < 4 else "",
         ports=draw(st.sampled_from((2, 10))),
@@ -49,14 +51,18 @@ def add_machine(draw: st.DrawFn, world: World, *, machine_id: int | None = None)
     )
 
 
-def add_job(draw: st.DrawFn, world: World, *, most_tasks: int = 4) -> None:
+def add_job(
+    draw: st.DrawFn, world: World, *, most_tasks: int = 4, tenant: int | None = None, gang: bool | None = None
+) -> None:
     world.job(
         f"j{len(world.jobs)}",
         draw(requirements()),
         tasks=draw(st.integers(1, most_tasks)),
         priority=draw(st.sampled_from(PRIORITIES)),
-        tenant=draw(st.integers(1, 3)),
+        tenant=draw(st.integers(1, 3)) if tenant is None else tenant,
         latency_sensitive=draw(st.booleans()),
+        gang=draw(st.sampled_from((False, False, True))) if gang is None else gang,
+        disruption_budget=draw(st.sampled_from((0, 0, 1, 2))),
     )
 
 
@@ -69,11 +75,16 @@ def worlds(draw: st.DrawFn, *, steps: int = 12, waiting: int = 2, most_tasks: in
     for _ in range(draw(st.integers(1, 4))):
         add_job(draw, world)
     for _ in range(draw(st.integers(0, steps))):
-        step: Callable[[st.DrawFn, World], None] = draw(st.sampled_from(_STEPS))
         step(draw, world)
     for _ in range(waiting):
         add_job(draw, world, most_tasks=most_tasks)
     return world
+
+
+def step(draw: st.DrawFn, world: World) -> None:
+    """Something happens."""
+    happening: Callable[[st.DrawFn, World], None] = draw(st.sampled_from(_STEPS))
+    happening(draw, world)
 
 
 def _pass(draw: st.DrawFn, world: World) -> None:
@@ -114,7 +125,8 @@ def _shrink(draw: st.DrawFn, world: World) -> None:
     if alive := [*world.in_state("running"), *world.in_state("pending")]:
         job, index = draw(st.sampled_from(alive))
         before = world.task(job, index).requirement
-        world.update(job, index, needs(cpu=before.limit[0] // 2, ram=before.limit[1], ports=before.limit[5]))
+        cpu, *others = before.limit
+        world.update(job, index, Requirement((cpu // 2, *others)))
 
 
 def _reprioritise(draw: st.DrawFn, world: World) -> None:
@@ -122,6 +134,12 @@ def _reprioritise(draw: st.DrawFn, world: World) -> None:
     batch = [name for name, row in world.jobs.items() if row.submitted.priority < 120 and not row.ended]
     if batch:
         world.change_priority(draw(st.sampled_from(batch)), draw(st.sampled_from((0, 25, 101, 110))))
+
+
+def _rebudget(draw: st.DrawFn, world: World) -> None:
+    if alive := [name for name, row in world.jobs.items() if not row.ended]:
+        name = draw(st.sampled_from(alive))
+        world.change(name, gang=draw(st.booleans()), disruption_budget=draw(st.integers(0, 2)))
 
 
 def _drain(draw: st.DrawFn, world: World) -> None:
@@ -144,5 +162,6 @@ def _join(draw: st.DrawFn, world: World) -> None:
 
 
 _STEPS = (
-    _pass, _pass, _pass, _evict, _end, _gone, _revive, _reserve, _shrink, _reprioritise, _drain, _remove, _join,
+    _pass, _pass, _pass, _evict, _end, _gone, _revive, _reserve, _shrink, _reprioritise, _rebudget, _drain, _remove,
+    _join,
 )  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quota.bands import may_preempt
-from quota.resources import PORTS
+from quota.resources import ACCELERATORS, PORTS
 from scheduling.core.attributes import holds
 from scheduling.core.audit import tasks_on
 from scheduling.core.policy import Policy
@@ -14,6 +14,8 @@ from scheduling.core.state import CellState
 from scheduling.core.tasks import PENDING, Job
 
 EPVM_BASE = 10.0
+WHOLE = 1000
+RUNNERS_UP = 3
 
 
 @dataclass
@@ -24,7 +26,33 @@ class Tenancy:
     job: Job
     limit: tuple[int, ...]
     reservation: tuple[int, ...]
+    devices: tuple[int, ...] = ()
     new: bool = False
+
+    def holds(self, device: int) -> int:
+        """Milli-units of that accelerator: a share of one, or all of several."""
+        return min(WHOLE, self.limit[ACCELERATORS]) if device in self.devices else 0
+
+
+@dataclass
+class Option:
+    """What taking a machine would mean."""
+
+    score: float
+    machine_id: int
+    victims: list[Tenancy] = field(default_factory=list)
+
+    @property
+    def merit(self) -> tuple[float, int]:
+        return self.score, -self.machine_id
+
+
+@dataclass
+class Decision:
+    machine_id: int
+    victims: list[tuple[int, int]]
+    devices: tuple[int, ...]
+    runners_up: list[int]
 
 
 class Twin:
@@ -35,7 +63,11 @@ class Twin:
         state.count_by_limit(policy)
         self.there: dict[int, list[Tenancy]] = {}
         self.ports_free: dict[int, int] = {}
+        self.down: dict[int, int] = {}  # by job id, tasks that wait, and victims of this pass
         tasks = state.tasks
+        for job in tasks.jobs.values():
+            slots = job.tasks[job.tasks >= 0]
+            self.down[job.id] = sum(int(tasks.state[t]) == PENDING for t in slots)
         for machine_id, slot in sorted(state.machines.slot.items()):
             self.ports_free[machine_id] = state.machines.ports[slot].free
             self.there[machine_id] = [
@@ -44,6 +76,7 @@ class Twin:
                     self._job(t),
                     tasks.shapes.requirement[tasks.shape[t]].limit,
                     tuple(tasks.reservation[t].tolist()),
+                    tuple(d for d in range(64) if int(tasks.devices[t]) >> d & 1),
                 )
                 for t in tasks_on(state, slot)
             ]
@@ -53,22 +86,48 @@ class Twin:
         assert job is not None
         return job
 
-    def run(self) -> dict[tuple[int, int], tuple[int, list[tuple[int, int]]]]:
-        """(job id, index) -> (machine id, victims)."""
-        result = {}
-        for task in self._queue():
-            choice = self._choose(task)
-            if choice is not None:
-                machine_id, victims = choice
-                self._take(task, machine_id, victims)
-                result[split_task_id(int(self.state.tasks.id[task]))] = (
-                    machine_id,
-                    [split_task_id(victim.identity) for victim in victims],
-                )
+    def run(self) -> dict[tuple[int, int], Decision]:
+        """By (job id, index)."""
+        result: dict[tuple[int, int], Decision] = {}
+        for together in self._queue():
+            before = (
+                {m: list(there) for m, there in self.there.items()},
+                dict(self.ports_free),
+                dict(self.down),
+            )
+            decided = {}
+            for task in together:
+                options = self.options(task)
+                if not options:
+                    # All or nothing: whoever was placed leaves, and their victims were never sent away.
+                    (self.there, self.ports_free, self.down), decided = before, {}
+                    break
+                decided[split_task_id(int(self.state.tasks.id[task]))] = self._decide(task, options)
+            result |= decided
         return result
 
-    def _queue(self) -> list[int]:
-        """One by one: of the highest priority the tenant served least, of its jobs the one served least."""
+    def _decide(self, task: int, options: list[Option]) -> Decision:
+        best, *others = sorted(options, key=lambda option: option.merit, reverse=True)
+        devices = self.take(task, best.machine_id, best.victims)
+        victims = [split_task_id(victim.identity) for victim in best.victims]
+        return Decision(best.machine_id, victims, devices, [o.machine_id for o in others[:RUNNERS_UP]])
+
+    def _queue(self) -> list[list[int]]:
+        """One by one, but a gang as one when its first task's turn comes."""
+        result: list[list[int]] = []
+        gangs: dict[int, list[int]] = {}
+        for task in self._turns():
+            job = self._job(task)
+            if job.gang and job.id in gangs:
+                gangs[job.id].append(task)
+            else:
+                result.append([task])
+                if job.gang:
+                    gangs[job.id] = result[-1]
+        return result
+
+    def _turns(self) -> list[int]:
+        """Of the highest priority the tenant served least, of its jobs the one served least."""
         tasks = self.state.tasks
         waiting = [t for t in range(len(tasks.id)) if tasks.state[t] == PENDING]
         served: dict[tuple[int, int], int] = {}
@@ -94,20 +153,29 @@ class Twin:
     def _requirement(self, task: int) -> Requirement:
         return self.state.tasks.shapes.requirement[self.state.tasks.shape[task]]
 
-    def _choose(self, task: int) -> tuple[int, list[Tenancy]] | None:
-        options = [m for m in self.there if self._may_hold(task, m)]
-        direct = [(self._score(task, m, []), m) for m in options if self._fits(task, m, [])]
-        if direct:
-            return max(direct, key=lambda option: (option[0], -option[1]))[1], []
-        preempting = []
-        for machine_id in options:
-            victims = self._victims(task, machine_id)
-            if victims is not None:
-                preempting.append((self._score(task, machine_id, victims), machine_id, victims))
-        if not preempting:
-            return None
-        _, machine_id, victims = max(preempting, key=lambda option: (option[0], -option[1]))
-        return machine_id, victims
+    def options(self, task: int) -> list[Option]:
+        """The machines to choose from: each way is open only where the one before leads nowhere."""
+        return (
+            self.direct(task) or self.preempting(task, budgets=True) or self.preempting(task, budgets=False)
+        )
+
+    def direct(self, task: int) -> list[Option]:
+        """Machines that have room."""
+        return [
+            Option(self._score(task, m, []), m)
+            for m in self.there
+            if self._may_hold(task, m) and self._fits(task, m, [])
+        ]
+
+    def preempting(self, task: int, *, budgets: bool) -> list[Option]:
+        """Machines where there would be room without lower priorities. `budgets`: of which no more leave than may."""
+        found = []
+        for m in self.there:
+            if self._may_hold(task, m):
+                victims = self._victims(task, m, budgets=budgets)
+                if victims is not None:
+                    found.append(Option(self._score(task, m, victims), m, victims))
+        return found
 
     def _may_hold(self, task: int, machine_id: int) -> bool:
         state, requirement, job = self.state, self._requirement(task), self._job(task)
@@ -148,9 +216,35 @@ class Twin:
                 return False
             if job.by_limit and sum(t.limit[r] for t in stay if t.job.by_limit) + want > capacity[r]:
                 return False
+        if limit[ACCELERATORS] and not self._devices(limit[ACCELERATORS], machine_id, without):
+            return False
         return limit[PORTS] <= self.ports_free[machine_id]
 
-    def _victims(self, task: int, machine_id: int) -> list[Tenancy] | None:
+    def _devices(self, want: int, machine_id: int, without: list[Tenancy]) -> tuple[int, ...]:
+        """Which accelerators it gets; none when they are not there. A share lies on the fullest that has room."""
+        capacity = int(self.state.machines.capacity[self.state.machines.slot[machine_id], ACCELERATORS])
+        stay = [tenancy for tenancy in self.there[machine_id] if tenancy not in without]
+        free = [
+            min(WHOLE, capacity - d * WHOLE) - sum(tenancy.holds(d) for tenancy in stay)
+            for d in range(-(-capacity // WHOLE))
+        ]
+        if want < WHOLE:
+            return min(((left, d) for d, left in enumerate(free) if left >= want), default=(0,))[1:]
+        whole = [d for d, left in enumerate(free) if left == WHOLE]
+        number = -(-want // WHOLE)
+        return tuple(whole[:number]) if len(whole) >= number else ()
+
+    def _within_budgets(self, tenancies: list[Tenancy]) -> list[Tenancy]:
+        down = dict(self.down)
+        kept = []
+        for tenancy in tenancies:
+            job = tenancy.job
+            if job.disruption_budget == 0 or down[job.id] < job.disruption_budget:
+                down[job.id] += 1
+                kept.append(tenancy)
+        return kept
+
+    def _victims(self, task: int, machine_id: int, *, budgets: bool = False) -> list[Tenancy] | None:
         job, limit = self._job(task), self._requirement(task).limit
         capacity = self.state.machines.capacity[self.state.machines.slot[machine_id]].tolist()
         there = self.there[machine_id]
@@ -163,6 +257,8 @@ class Twin:
             (t for t in there if may_preempt(job.priority, t.job.priority, self.policy.bands)),
             key=lambda t: (t.job.priority, -relief(t), t.identity),
         )
+        if budgets:
+            lower = self._within_budgets(lower)
         if not self._fits(task, machine_id, lower):
             return None
         chosen: list[Tenancy] = []
@@ -212,11 +308,12 @@ class Twin:
                 used = sum(t.limit[r] for t in self.there[machine_id] if t.job.by_limit)
             else:
                 used = sum(t.reservation[r] for t in self.there[machine_id])
-            after = max(0.0, (capacity[r] - used - limit[r]) / capacity[r])
+            part = 1.0 / capacity[r]  # kernels multiply: equal to the last bit, so that ties are ties
+            after = max(0.0, (capacity[r] - used - limit[r]) * part)
             total += weight
             left += weight * after
             least = min(least, after)
-            cost += weight * (EPVM_BASE ** (1.0 - after) - EPVM_BASE ** min(1.0, used / capacity[r]))
+            cost += weight * (EPVM_BASE ** (1.0 - after) - EPVM_BASE ** min(1.0, used * part))
         if total == 0:
             return 0.0
         if self.policy.scorer == "e-pvm":
@@ -233,12 +330,18 @@ class Twin:
             if weight > 0 and capacity[r] > 0:
                 prod = sum(t.limit[r] for t in self.there[machine_id] if t.job.by_limit)
                 reserved = sum(t.reservation[r] for t in self.there[machine_id])
-                share += weight * min(1.0, (prod if job.by_limit else max(0, reserved - prod)) / capacity[r])
+                mine = prod if job.by_limit else max(0, reserved - prod)
+                share += weight * min(1.0, mine * (1.0 / capacity[r]))
         return -share
 
-    def _take(self, task: int, machine_id: int, victims: list[Tenancy]) -> None:
+    def take(self, task: int, machine_id: int, victims: list[Tenancy]) -> tuple[int, ...]:
+        """The victims leave, the task comes. Returns the accelerators it gets."""
         limit = self._requirement(task).limit
+        for victim in victims:
+            self.down[victim.job.id] += 1
         self.there[machine_id] = [t for t in self.there[machine_id] if t not in victims]
+        devices = self._devices(limit[ACCELERATORS], machine_id, []) if limit[ACCELERATORS] else ()
         identity = int(self.state.tasks.id[task])
-        self.there[machine_id].append(Tenancy(identity, self._job(task), limit, limit, new=True))
+        self.there[machine_id].append(Tenancy(identity, self._job(task), limit, limit, devices, new=True))
         self.ports_free[machine_id] -= limit[PORTS]
+        return devices

@@ -1,0 +1,52 @@
+"""What only saves work changes nothing: a memory kept between passes, many events applied at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.audit import tasks_on
+from scheduling.core.memory import Memory
+from scheduling.core.pass_ import schedule_pass
+from scheduling.core.policy import Policy
+from scheduling.core.state import CellState
+from tests.builders import World
+from tests.properties.test_scheduling import policies, thorough
+from tests.properties.worlds import add_job, step, worlds
+
+
+@thorough
+@given(worlds(steps=6), st.data())
+def test_passes_with_a_memory_decide_what_passes_without_decide(world: World, data: st.DataObject) -> None:
+    """Whatever happens in between, whoever's policy it is, and however much of each plan is committed."""
+    memory = Memory()
+    for seed in range(data.draw(st.integers(2, 4))):
+        policy = data.draw(policies)
+        plan = world.plan(policy, seed=seed, memory=memory)
+        assert plan == world.plan(policy, seed=seed)
+        world.commit(plan.assignments[: data.draw(st.sampled_from((0, 1, len(plan.assignments))))])
+        for _ in range(data.draw(st.integers(0, 3))):
+            step(data.draw, world)
+        add_job(data.draw, world)
+
+
+@thorough
+@given(worlds(), st.data())
+def test_many_events_at_once_are_as_many_one_by_one(world: World, data: st.DataObject) -> None:
+    news = [(event, revision, time) for revision, (event, time) in enumerate(world.journal, start=1)]
+    batched = CellState()
+    while news:
+        number = data.draw(st.integers(1, len(news)))
+        batched.apply_all(news[:number])
+        del news[:number]
+    assert batched.revision == world.state.revision
+    assert batched.diff(world.state) == []
+    assert batched.validate() == []
+    for name in ("reserved", "limits", "prod_limit", "ports_free", "devices", "tasks"):
+        assert (getattr(batched.machines, name) == getattr(world.state.machines, name)).all(), name
+    for slot in world.state.machines.slot.values():
+        assert list(tasks_on(batched, slot)) == list(tasks_on(world.state, slot))
+    assert batched.tasks.job_pending.tolist() == world.state.tasks.job_pending.tolist()
+    now, policy = world.time, Policy()
+    assert schedule_pass(batched, policy, now=now, rng=np.random.default_rng(0)) == world.plan(policy)

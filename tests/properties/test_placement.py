@@ -1,0 +1,118 @@
+"""Gangs, accelerators, disruption budgets and runners-up, in every cell and by every policy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quota.resources import ACCELERATORS
+from scheduling.core.plan import Assignment
+from scheduling.core.policy import Policy, Search
+from scheduling.core.requirement import split_task_id
+from tests.builders import World
+from tests.properties.test_scheduling import policies, thorough
+from tests.properties.worlds import add_job, worlds
+from tests.unit.core.twins import RUNNERS_UP, WHOLE, Tenancy, Twin
+
+ROUNDED = 1e-3  # scores are told to four places, each part of one for itself
+
+# --- gangs
+
+
+@thorough
+@given(worlds(waiting=3), policies)
+def test_a_gang_is_placed_whole_or_not_at_all(world: World, policy: Policy) -> None:
+    plan = world.plan(policy)
+    for name, row in world.jobs.items():
+        if row.submitted.gang:
+            waiting = [index for job, index in world.in_state("pending") if job == name]
+            placed = [assignment.index for assignment in world.assignments(plan, name)]
+            assert sorted(placed) in ([], waiting)
+
+
+@thorough
+@given(worlds(), st.data())
+def test_a_gang_that_finds_no_room_leaves_no_trace(world: World, data: st.DataObject) -> None:
+    """All others are decided as if it had not been there. (Of another tenant, so that it costs nobody a turn.)"""
+    policy = Policy(search=Search(randomise=False, caching=data.draw(st.booleans())))
+    without = world.plan(policy)
+    add_job(data.draw, world, tenant=9, gang=True)
+    gang = list(world.jobs)[-1]
+    plan = world.plan(policy)
+    if not world.assignments(plan, gang):
+        assert plan.assignments == without.assignments
+        assert plan.stats.preempted == without.stats.preempted
+
+
+# --- accelerators
+
+
+@thorough
+@given(worlds(), policies)
+def test_no_accelerator_gets_more_than_it_has(world: World, policy: Policy) -> None:
+    """From the rows alone; and a share lies on one device, more is whole devices."""
+    world.schedule(policy)
+    held: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for job, index in world.in_state("running"):
+        task = world.task(job, index)
+        want = task.requirement.limit[ACCELERATORS]
+        assert len(task.devices) == -(-want // WHOLE)
+        for device in task.devices:
+            held[task.machine_id or 0, device].append(min(want, WHOLE))
+    for name, machine in world.machines.items():
+        capacity = machine.capacity[ACCELERATORS]
+        free = [
+            min(WHOLE, capacity - d * WHOLE) - sum(held.pop((machine.machine_id, d), []))
+            for d in range(-(-capacity // WHOLE))
+        ]
+        assert all(left >= 0 for left in free)
+        counted = world.free_devices(name)
+        assert counted == free + [0] * (len(counted) - len(free))
+    assert not held, "devices that no machine has"
+
+
+# --- disruption budgets
+
+
+@thorough
+@given(worlds(waiting=3), policies)
+def test_worse_ways_are_taken_only_where_no_better_one_is_left(world: World, policy: Policy) -> None:
+    """Nobody is preempted while there is room, no budget broken while victims within budgets would do."""
+    twin = Twin(world.state, policy, world.time)
+    for assignment in world.plan(policy).assignments:
+        task, victims = followed(twin, assignment)
+        if victims:
+            assert not twin.direct(task)
+            assert victims == twin._victims(task, assignment.machine_id, budgets=within(twin, victims))
+        if not within(twin, victims):
+            assert not twin.preempting(task, budgets=True)
+        assert twin.take(task, assignment.machine_id, victims) == assignment.devices
+
+
+def followed(twin: Twin, assignment: Assignment) -> tuple[int, list[Tenancy]]:
+    """The slot of the task, and its victims as they are there now."""
+    task = int(twin.state.tasks.jobs[assignment.job_id].tasks[assignment.index])
+    there = {split_task_id(tenancy.identity): tenancy for tenancy in twin.there[assignment.machine_id]}
+    return task, [there[victim] for victim in assignment.victims]
+
+
+def within(twin: Twin, victims: list[Tenancy]) -> bool:
+    """Whether disruption budgets let all of them go."""
+    return twin._within_budgets(victims) == victims
+
+
+# --- runners-up
+
+
+@thorough
+@given(worlds(), policies)
+def test_runners_up_are_the_next_best_of_those_that_were_looked_at(world: World, policy: Policy) -> None:
+    for assignment in world.plan(policy).assignments:
+        totals = [total for _, total in assignment.runners_up]
+        machines = [machine for machine, _ in assignment.runners_up]
+        assert len(machines) <= RUNNERS_UP
+        assert totals == sorted(totals, reverse=True)
+        assert len({*machines, assignment.machine_id}) == len(machines) + 1
+        assert not totals or totals[0] <= sum(assignment.score.values()) + ROUNDED
