@@ -124,10 +124,11 @@ class Judgement:
 
     def closest(self, among: Bools) -> int | None:
         """The position of the machine that is least far from fitting; the lowest id of equals."""
-        where = np.flatnonzero(among)
-        if len(where) == 0:
+        if not among.any():
             return None
-        return int(where[np.lexsort((self.rank[where], self.judged.distance[where]))[0]])
+        distance = np.where(among, self.judged.distance, np.inf)
+        where = np.flatnonzero(distance == distance.min())
+        return int(where[np.argmin(self.rank[where])])
 
     def failing(self, i: int) -> tuple[Constraint, ...]:
         """The hard constraints that fail on the machine of a position."""

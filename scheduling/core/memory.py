@@ -37,7 +37,7 @@ class Memory:
         self._layout = -1
         self._tick = -1
         self._known: list[Level] = []
-        self._spoiled: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._spoiled: Bools = np.zeros(0, dtype=np.bool_)  # by position
         self._allowed: dict[tuple[Constraint, ...], Bools] = {}
         self._liking: dict[tuple[Constraint, ...], Floats] = {}
         self._attributes = -1
@@ -55,9 +55,10 @@ class Memory:
             dirty = np.arange(len(self.machines.slot), dtype=np.int64)
         else:
             changed = self.position[np.flatnonzero(table.changed > self._tick)]
-            dirty = np.union1d(changed[changed >= 0], self._spoiled)
+            self._spoiled[changed[changed >= 0]] = True
+            dirty = np.flatnonzero(self._spoiled)
         self._tick = table.tick
-        self._spoiled = np.zeros(0, dtype=np.int64)
+        self._spoiled[:] = False
         self._copy(table, dirty)
         self.machines.version[:] = 0
         if table.attributes.version != self._attributes:
@@ -69,7 +70,8 @@ class Memory:
 
     def spoil(self, positions: NDArray[np.int64]) -> None:
         """The pass took room there that is not in the state yet, and may never be."""
-        self._spoiled = np.unique(positions)
+        self._spoiled[:] = False
+        self._spoiled[positions] = True
 
     def allowed(self, demands: tuple[Constraint, ...]) -> Bools:
         """bool[P]: machines on which all hard constraints hold."""
@@ -126,6 +128,7 @@ class Memory:
             version=np.zeros(number, dtype=np.int32),
         )
         self.levels = _levels([], axis, number)
+        self._spoiled = np.zeros(number, dtype=np.bool_)
 
     def _copy(self, table: MachineTable, dirty: NDArray[np.int64]) -> None:
         machines = self.machines

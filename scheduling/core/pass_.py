@@ -252,28 +252,38 @@ def _assignments(state: CellState, sorting: Sorting, tables: Tables, taken: Take
         if placed.victims_to[q] > placed.victims_from[q]
     } if placed.figures[2] else {}  # fmt: skip
     devices = placed.devices[where].tolist()
-    return tuple(
-        Assignment(
-            job_id,
-            index,
-            machine_id,
-            ports.get(i, ()),
-            victims.get(i, ()),
-            {name: value for name, value in zip(PART_NAMES, parts[i], strict=True) if value},
-            0,
-            _bits(devices[i]) if devices[i] else (),
-            tuple((runner, total) for runner, total in zip(others, totals[i], strict=True) if runner),
+    result = []
+    for i, (job_id, index, machine_id, own, others, scores, mask) in enumerate(
+        zip(
+            (identities >> INDEX_BITS).tolist(),
+            (identities & (MAX_TASKS - 1)).tolist(),
+            machines.id[at].tolist(),
+            parts,
+            runners.tolist(),
+            totals,
+            devices,
+            strict=True,
         )
-        for i, (job_id, index, machine_id, others) in enumerate(
-            zip(
-                (identities >> INDEX_BITS).tolist(),
-                (identities & (MAX_TASKS - 1)).tolist(),
-                machines.id[at].tolist(),
-                runners.tolist(),
-                strict=True,
+    ):
+        score = {name: value for name, value in zip(PART_NAMES, own, strict=True) if value}
+        if others[-1]:
+            runners_up = tuple(zip(others, scores, strict=True))
+        else:
+            runners_up = tuple(pair for pair in zip(others, scores, strict=True) if pair[0])
+        result.append(
+            Assignment(
+                job_id,
+                index,
+                machine_id,
+                ports.get(i, ()),
+                victims.get(i, ()),
+                score,
+                0,
+                _bits(mask) if mask else (),
+                runners_up,
             )
         )
-    )
+    return tuple(result)
 
 
 def _port_numbers(

@@ -275,7 +275,7 @@ class CellState:
     def _task_ended(self, event: events.TaskEnded, time: float) -> None:
         job = self._job(event.job_id)
         task = self._slot(job, event.index)
-        if self.tasks.state[task] == RUNNING:
+        if self.tasks.state.item(task) == RUNNING:
             self._leave(job, task, event.machine_id, gone=event.gone)
         else:
             # One that never ran can't finish; what a synthetic stream tells of is over, however it ended.
@@ -288,8 +288,8 @@ class CellState:
     def _leave(self, job: Job, task: int, machine_id: int, *, gone: bool) -> None:
         """A running task gives back what it has; its ports only when its processes are gone."""
         tasks = self.tasks
-        machine = int(tasks.machine[task])
-        key = (int(tasks.id[task]), int(tasks.incarnation[task]))
+        machine = tasks.machine.item(task)
+        key = (tasks.id.item(task), tasks.incarnation.item(task))
         ports = tasks.ports.pop(task, ())
         tasks.running -= 1
         tasks.machine[task] = -1
@@ -300,8 +300,10 @@ class CellState:
                 job.departures += 1
             elif ports:
                 self.machines.release(machine, *key, ports)
-        tasks.alloc[task] = -1
-        tasks.devices[task] = 0
+        if tasks.alloc.item(task) >= 0:
+            tasks.alloc[task] = -1
+        if tasks.devices.item(task):
+            tasks.devices[task] = 0
 
     def _task_gone(self, event: events.TaskGone, time: float) -> None:
         self._forget_departure((task_id(event.job_id, event.index), event.incarnation))
@@ -373,14 +375,14 @@ class CellState:
             raise LookupError(f"job {job_id} is not in this cell, or is over") from None
 
     def _slot(self, job: Job, index: int) -> int:
-        slot = int(job.tasks[index]) if 0 <= index < len(job.tasks) else -1
+        slot = job.tasks.item(index) if 0 <= index < len(job.tasks) else -1
         if slot < 0:
             raise LookupError(f"job {job.name} ({job.id}) has no task {index}")
         return slot
 
     def _check(self, job: Job, index: int, task: int, wanted: int, step: Transition) -> None:
         """Raises `IllegalTransition` unless the task is in the state that the event starts from."""
-        code = int(self.tasks.state[task])
+        code = self.tasks.state.item(task)
         if code != wanted:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
             raise LookupError(f"task {index} of job {job.name} ({job.id}): {step} from {STATES[code]}")
@@ -393,16 +395,9 @@ class CellState:
     def _move(self, task: int, machine: int, sign: int) -> None:
         """A task comes to a machine or leaves it when `_settle` is called; who lives in an alloc does neither."""
         tasks = self.tasks
-        if tasks.alloc[task] < 0:
-            by_limit = tasks.job_by_limit[tasks.job[task]]
-            self._moves += (
-                task,
-                machine,
-                sign,
-                int(tasks.shape[task]),
-                int(by_limit),
-                int(tasks.devices[task]),
-            )
+        if tasks.alloc.item(task) < 0:
+            by_limit = tasks.job_by_limit.item(tasks.job.item(task))
+            self._moves += (task, machine, sign, tasks.shape.item(task), by_limit, tasks.devices.item(task))
 
     def _settle(self) -> None:
         """Carry out what `_move` noted, in order: before anything reads or changes what machines hold."""

@@ -30,11 +30,11 @@ def beginnings(
         return result
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
     asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
-    up = state.machines.up
-    capacity = state.machines.capacity[up][:, counted]
-    for placed_by_limit, used in ((True, state.machines.prod_limit), (False, state.machines.reserved)):
+    machines = state.machines
+    up = machines.up
+    for placed_by_limit, used in ((True, machines.prod_limit), (False, machines.reserved)):
         kind = by_limit == placed_by_limit
-        room = np.maximum(0, capacity - used[up][:, counted]).sum(axis=0)
-        if (asked[kind].sum(axis=0) > _MOST * room).any():
+        room = [np.maximum(machines.capacity[:, r] - used[:, r], 0).sum(where=up) for r in counted]
+        if (asked[kind].sum(axis=0) > _MOST * np.array(room)).any():
             result[kind] = result[0]
     return result
