@@ -28,6 +28,8 @@ import numpy as np
 
 from quota.resources import CPU, RAM
 from scheduling.core import events
+from scheduling.core.explain import Budget, Explainer
+from scheduling.core.memory import Memory
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy
@@ -89,6 +91,7 @@ class LoadedCell:
         self.rng = np.random.default_rng(SEED)
         self.policy = Policy(max_assignments=2**40)
         self.now = 0.0
+        self.memory, self.explainer = Memory(), Explainer(Budget())  # as a master has them
         whole = cells.google2011()
         chosen = np.sort(self.rng.permutation(len(whole.machines))[:MACHINES])
         self.state = replace(whole, machines=tuple(whole.machines[m] for m in chosen)).load()
@@ -103,13 +106,15 @@ class LoadedCell:
         gc.freeze()
 
     def apply(self, news: Sequence[events.Event]) -> None:
-        for event in news:
-            self.state.apply(event, revision=self.state.revision + 1, time=self.now)
+        first = self.state.revision + 1
+        self.state.apply_all((event, first + i, self.now) for i, event in enumerate(news))
 
     def plan(self) -> tuple[float, Plan]:
         """Seconds of a pass, and its plan."""
         began = time.perf_counter()
-        plan = schedule_pass(self.state, self.policy, now=self.now, rng=self.rng)
+        plan = schedule_pass(
+            self.state, self.policy, now=self.now, rng=self.rng, memory=self.memory, explainer=self.explainer
+        )
         return time.perf_counter() - began, plan
 
     def round(self) -> tuple[float, float, Plan]:

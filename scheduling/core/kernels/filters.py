@@ -39,8 +39,11 @@ def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
 @inlined
 def scan(
     machines: Machines, levels: Levels, level: int, groups: Groups, g: int, first: int, n: int, mask: Bools
-) -> None:
-    """`lacking`, `is_up`, `satisfies` for `n` machines in a row, in `mask[:n]`: loops that can be vectorised."""
+) -> bool:
+    """`lacking`, `is_up`, `satisfies` for `n` machines in a row, in `mask[:n]`: loops that can be vectorised.
+
+    False when all of them are ruled out.
+    """
     allowed = groups.allowed[groups.hard[g]]
     for i in range(n):
         mask[i] = allowed[first + i] & machines.up[first + i]
@@ -48,8 +51,14 @@ def scan(
         want = groups.limit[g, r]
         if want > 0:
             left = levels.left[level, r]
+            found = False
             for i in range(n):
                 mask[i] &= left[first + i] >= want
+            for i in range(n):
+                found |= mask[i]
+            if not found:
+                return False
+    return True
 
 
 @inlined

@@ -119,7 +119,9 @@ def _candidates(t: Tables, g: int) -> None:
         if first >= total:
             first -= total
         n = min(BLOCK, total - first, total - cache.cursor[g])
-        scan(machines, t.levels, level, t.groups, g, first, n, t.scratch.mask)
+        if not scan(machines, t.levels, level, t.groups, g, first, n, t.scratch.mask):
+            cache.cursor[g] += n
+            continue
         seen = n
         for i in range(n):
             if not t.scratch.mask[i]:
