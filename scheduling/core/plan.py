@@ -9,7 +9,7 @@ import msgspec
 from scheduling.core.reasons import Why
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True, gc=False):
     """One pending task gets a machine. Ids are those of the rows; `score` is the breakdown by scorer.
 
     `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
