@@ -72,6 +72,8 @@ class Explainer:
     ) -> tuple[Why, ...]:
         """One `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
         waiting, keys = left_over(state, sorting, tables.placed.machine)
+        if self.budget is None:
+            self._platforms = None
         self._hopeless = {
             group
             for group, key in zip(waiting.groups, keys, strict=True)
@@ -146,7 +148,6 @@ class Explainer:
             self._platforms is None
             or self._order is not judged.order
             or now - self._platforms_at >= PLATFORMS_KEPT_S
-            or self.budget is None
         ):
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
