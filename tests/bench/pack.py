@@ -4,7 +4,9 @@ Cases: `google2011x5` (the real cell, see `tests.bench.cells`), `synthetic-100k`
 its distribution), and the real cell with one technique of §3.4 switched off: `-no-cache`, `-no-classes`, `-no-random`,
 with `factor`, how much longer it takes than with all of them.
 
-Each case runs in a process of its own with one thread; loading is not timed. `peak_mib` is the process' peak
+Each case runs in a process of its own with one thread; loading is not timed. As a master's, a pass explains a few of
+the classes it leaves pending, and begins without a memory; `all_explained` is the time of one that explains all of
+them. `peak_mib` is the process' peak
 resident memory with everything in it. Afterwards `tests.bench.proof` counts anew what the plan says; a task left
 pending that would fit, or a broken rule, fails the bench.
 
@@ -28,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from scheduling.core.explain import Budget, Explainer
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.plan import Plan
 from scheduling.core.policy import Policy, Search
@@ -85,6 +88,9 @@ def run(name: str) -> dict[str, Any]:
     policy = Policy(search=case.search, max_assignments=EVERYTHING)
     plan, times, cpu = _timed(state, policy, case.runs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    start = time.perf_counter()
+    schedule_pass(state, policy, now=0.0, rng=np.random.default_rng(0))
+    all_explained = time.perf_counter() - start
     proof = prove(workload, plan, policy)
     failed = []
     if proof.fits_left:
@@ -100,6 +106,7 @@ def run(name: str) -> dict[str, Any]:
         "max": round(max(times), 3),
         "cpu": round(statistics.median(cpu), 3),
         "runs": len(times),
+        "all_explained": round(all_explained, 3),
         "machines": len(workload.machines),
         "tasks": workload.tasks,
         "classes": plan.stats.classes,
@@ -113,7 +120,10 @@ def run(name: str) -> dict[str, Any]:
 
 
 def _timed(state: CellState, policy: Policy, runs: int) -> tuple[Plan, list[float], list[float]]:
-    """The last plan, and wall and CPU seconds of each run after the first, which is warm-up."""
+    """The last plan, and wall and CPU seconds of each run after the first, which is warm-up.
+
+    A case whose first run alone is beyond the budget has no other, and that one counts.
+    """
     times: list[float] = []
     cpu: list[float] = []
     began = time.perf_counter()
@@ -121,12 +131,15 @@ def _timed(state: CellState, policy: Policy, runs: int) -> tuple[Plan, list[floa
         plan = None  # no two plans at once: the peak is that of one pass
         gc.collect()
         start, start_cpu = time.perf_counter(), time.process_time()
-        plan = schedule_pass(state, policy, now=0.0, rng=np.random.default_rng(number))
+        plan = schedule_pass(
+            state, policy, now=0.0, rng=np.random.default_rng(number), explainer=Explainer(Budget())
+        )
         times.append(time.perf_counter() - start)
         cpu.append(time.process_time() - start_cpu)
-        if number and time.perf_counter() - began + times[-1] > BUDGET_S:
+        if time.perf_counter() - began + times[-1] > BUDGET_S and (number or times[0] > BUDGET_S):
             break
-    return plan, times[1:], cpu[1:]
+    first = min(1, len(times) - 1)
+    return plan, times[first:], cpu[first:]
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ classes: 40 large ones that hardly fit anywhere, and 10 usual ones. Each round
     1,000 random tasks finish ─► absorbed ─► schedule_pass ─► placements applied ─► queue filled up to 1,000 again
                                  └────── timed ────────┘      └ `-with-commit` ┘    └──── never timed ──┘
 
-Every tenth round, untimed, what finished comes back where there is room, and a pass takes notice: the cell stays
-loaded.
+As a master's, passes share a memory and explain a few classes each. Every tenth round, untimed, what finished comes
+back where there is room, and a pass takes notice: the cell stays loaded.
 
 Cases: `loaded-10k-p50`, `-p99`; `loaded-10k-with-commit-p50`, `-p99`: its placements' way back as events inside too;
 `unchanged-p50`: the same queue, no news; `empty-p50`: nothing pending, no news.
