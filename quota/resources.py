@@ -91,7 +91,8 @@ def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
     """One quantity for people: `describe(RAM, 2**26)` is `"64 MiB"`."""
     name = (*NAMES, *extra)[index]
     if name in ("cpu", "accelerators"):
-        return f"{value / 1000:g} {'cores' if name == 'cpu' else 'accelerators'}"
+        unit = "core" if name == "cpu" else "accelerator"
+        return f"{value / 1000:g} {unit}{'' if value == 1000 else 's'}"
     if name in ("ram", "disk", "disk_bandwidth"):
         tail = "/s" if name == "disk_bandwidth" else ""
         for suffix, size in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -195,7 +195,7 @@ def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assi
                     task_id=victim,
                     incarnation=there[victim][1],
                     cause=EvictionCause.PREEMPTION.value,
-                    detail=f"preempted by task {assignment.index} of job {assignment.job_id}",
+                    detail="preempted by a more urgent task",  # whose it is, `why` tells whoever may know
                     preemptor=task_id(assignment.job_id, assignment.index),
                 )
                 for victim, assignment in claims.items()

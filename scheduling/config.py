@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from quota.errors import Refused
@@ -56,12 +58,8 @@ def load(settings: dict[str, object]) -> CellSettings:
     try:
         loaded = msgspec.convert(settings, CellSettings)
     except msgspec.ValidationError as error:
-        known = ", ".join(CellSettings.__struct_fields__)
-        raise Refused(
-            "invalid-settings",
-            f"{error}; the settings of a cell are {known}",
-            fields={"settings": str(error)},
-        ) from error
+        told, fields = _misread(settings, error)
+        raise Refused("invalid-settings", told, fields=fields) from error
     problems = {
         name: "must not be negative"
         for name in CellSettings.__struct_fields__
@@ -84,3 +82,20 @@ def load(settings: dict[str, object]) -> CellSettings:
             fields={f"settings.{name}": what for name, what in problems.items()},
         )
     return loaded
+
+
+def _misread(settings: object, error: msgspec.ValidationError) -> tuple[str, dict[str, str]]:
+    """What the matter is with settings that can't be read: the message, and the same by field."""
+    known = CellSettings.__struct_fields__
+    every = f"the settings of a cell are {', '.join(known)}"
+    if not isinstance(settings, dict):
+        told = f"must be a JSON object such as {{}}; {every}"
+        return f"settings {told}", {"settings": told}
+    if unknown := sorted(map(str, settings.keys() - set(known))):
+        told = f"unknown: {', '.join(unknown)}; {every}"
+        return f"settings {told}", {"settings": told}
+    name = str(error).rpartition("`$.")[2].rstrip("`")
+    default = getattr(CellSettings(), name)
+    wanted = {bool: "true or false", float: "a number", str: "text"}[type(default)]
+    told = f"must be {wanted}, such as {json.dumps(default)}; leave it out for the default"
+    return f"{name} {told}", {f"settings.{name}": told}

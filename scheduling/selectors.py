@@ -171,7 +171,7 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 def task_at(job: Job, index: int) -> Task:
     """Raises `NotFound`."""
-    task = Task.objects.filter(job=job, index=index).select_related("machine").first()
+    task = Task.objects.filter(job=job, index=index).select_related("machine", "alloc__job").first()
     if task is None:
         raise NotFound("task", f"{job.name}/{index}")
     return task

@@ -221,7 +221,10 @@ def _revision(job: Job, whys: list[Why]) -> int | None:
 
 
 def _running(name: str, task: Task) -> str:
-    there = f"{name} has machine {task.machine.hostname if task.machine else '?'}"
+    host = task.machine.hostname if task.machine else "?"
+    there = f"{name} has machine {host}"
+    if task.alloc is not None:
+        there += f", inside {task.alloc.job.name}/{task.alloc.index},"
     if task.up:
         return f"{there} and is up."
     return f"{there} and is {task.phase}, health {task.health or 'unknown'}."

@@ -45,6 +45,45 @@ def smallest_changes(judgement: Judgement) -> tuple[Change, ...]:
     return tuple(found)
 
 
+def room_after(judgement: Judgement, change: Change) -> int:
+    """For how many tasks there is room for sure once the change is made: a gang wants room for all."""
+    demands, limit, bounds = (
+        list(judgement.demands),
+        list(judgement.requirement.limit),
+        list(judgement.bounds),
+    )
+    for part in change.parts or (change,):
+        if part.constraint is not None:
+            demands.remove(part.constraint)
+            demands += [part.instead] if part.instead is not None else []
+        elif part.kind is ChangeKind.RAISE:
+            bounds[[code.value for code in BOUNDS].index(part.subject)] = int(part.to)
+        else:
+            limit[judgement.names.index(part.subject)] = int(part.to)
+    suits = judgement.open.copy()
+    for constraint in demands:
+        suits &= judgement.state.machines.attributes.mask(constraint)[judgement.order]
+    asked = np.flatnonzero(np.array(limit) > 0)
+    room = np.maximum(0, judgement.left[asked] // np.array(limit)[asked][:, None]).min(axis=0, initial=2**31)
+    room = np.where(suits, room, 0)
+    there = judgement.judged.there
+    if bounds[0]:
+        room = np.minimum(room, np.maximum(0, bounds[0] - there[:, 0]))
+    for kind, domain in ((1, judgement.rack), (2, judgement.power)):
+        if bounds[kind] and len(room):
+            # What a domain may take goes to its machines in turn.
+            by = np.argsort(domain, kind="stable")
+            ends = np.cumsum(room[by])
+            begins = np.flatnonzero(np.append(True, domain[by][1:] != domain[by][:-1]))
+            lengths = np.diff(np.append(begins, len(by)))
+            before = ends - room[by] - np.repeat((ends - room[by])[begins], lengths)
+            most = np.maximum(0, bounds[kind] - there[by, kind])
+            room[by] = np.where(
+                domain[by] < 0, room[by], np.clip(most - before, 0, room[by])
+            )  # unknown: no bound
+    return int(room.sum())
+
+
 def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) -> list[Change]:
     found = [
         Change(constraint.attribute, ANY, len(where), kind=ChangeKind.DROP, constraint=constraint),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from scheduling.core.changes import smallest_changes
+from scheduling.core.changes import room_after, smallest_changes
 from scheduling.core.classes import Sorting
 from scheduling.core.conforming import Platforms, conforming, platforms_of
 from scheduling.core.forecast import Ends, expected_start, openings
@@ -27,7 +27,7 @@ from scheduling.core.layout import Bools, Groups, Ints, Ints32, Tables
 from scheduling.core.reasons import Basis, Expected, ReasonCode, Why
 from scheduling.core.requirement import split_task_id
 from scheduling.core.state import CellState
-from scheduling.core.waiting import AheadOf, Key, Waiting, left_over
+from scheduling.core.waiting import AheadOf, Key, Waiting, left_over, smallest_gang
 
 # Capacities of machines hardly ever change: kinds are counted anew after this, or when a machine joins or leaves.
 PLATFORMS_KEPT_S = 30.0
@@ -82,10 +82,7 @@ class Explainer:
         due = self._due(keys, now)
         for position in due:
             group = waiting.groups[position]
-            judged = judgement(
-                state, sorting.requirements[group], tables.machines, tables.groups, group, tables.counts,
-                tables.levels.left[tables.groups.level[group]], tables.levels.left[tables.groups.direct[group]],
-            )  # fmt: skip
+            judged = judgement(state, sorting.requirements[group], tables, group)
             why = self._examine(judged, sorting, tables.groups, waiting, position, now, crashed_pair_s)
             self._known[keys[position]] = _Known(why, now, waiting.ahead(position, sorting))
         result = []
@@ -122,12 +119,15 @@ class Explainer:
         if code == ReasonCode.GANG and shapes.asked is not None:
             # However few there are of the smallest of these gangs, an empty cell has no room for them all.
             never = min(pair.tasks for pair in waiting.pairs[group]) > shapes.asked.in_all
+        changes = smallest_changes(judged)
+        if gang := smallest_gang(state, waiting.pairs[group]):
+            changes = tuple(change for change in changes if room_after(judged, change) >= gang)
         tenants, ahead_of = waiting.ahead_at(waiting.first[position], sorting)
         return Why(
             tasks=(),
             machines=len(state.machines),
             ruled_out=ruled_out,
-            changes=smallest_changes(judged),
+            changes=changes,
             never=never,
             code=code,
             revision=state.revision,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.resources import NAMES, PORTS
-from scheduling.core.kernels.verdicts import ABLE, BY_RESERVATION, EVICTABLE, OPEN, judge
-from scheduling.core.layout import Bools, Counts, Groups, Ints, Ints32, Judged, Machines
+from quota.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.kernels.verdicts import ABLE, BY_RESERVATION, EVICTABLE, OPEN, device_room, judge
+from scheduling.core.layout import Bools, Ints, Ints32, Judged, Tables
 from scheduling.core.reasons import Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
 from scheduling.core.requirement import Constraint, Relation, Requirement
 from scheduling.core.state import CellState
@@ -28,7 +28,8 @@ _LEADING = (
 class Judgement:
     """N machines by position in the walk, whose slots are `order`; `left` [R, N]: room when lower priorities make way.
 
-    `rank`: their order by id. `failures`: how many hard constraints fail on each.
+    Of accelerators, what one task may ask for on a device, or in whole ones. `rank`: their order by id. `failures`: how
+    many hard constraints fail on each.
     """
 
     state: CellState
@@ -36,6 +37,8 @@ class Judgement:
     demands: tuple[Constraint, ...]
     order: Ints32
     rank: Ints32
+    rack: Ints32
+    power: Ints32
     left: Ints
     failures: Ints32
     judged: Judged
@@ -157,11 +160,14 @@ class Judgement:
         return Reclamation(int(np.count_nonzero(fits)))
 
 
-def judgement(
-    state: CellState, requirement: Requirement, machines: Machines, groups: Groups, g: int, counts: Counts,
-    left: Ints, direct: Ints
-) -> Judgement:  # fmt: skip
-    """`left`, `direct` [R, P]: room on machines when the class preempts whom it may, and nobody."""
+def judgement(state: CellState, requirement: Requirement, tables: Tables, g: int) -> Judgement:
+    """Group `g` against the room that the pass left over."""
+    machines, groups = tables.machines, tables.groups
+    left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
+    if want := requirement.limit[ACCELERATORS]:
+        left, direct = left.copy(), direct.copy()
+        device_room(machines, tables.running, want, int(groups.ceiling[g]), left[ACCELERATORS])
+        device_room(machines, tables.running, want, 0, direct[ACCELERATORS])
     demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
     number = len(machines.slot)
     failed: NDArray[np.int32] = np.full(number, -1, dtype=np.int32)
@@ -179,8 +185,10 @@ def judgement(
         there=np.empty((number, 3), dtype=np.int32),
         flags=np.empty(number, dtype=np.int8),
     )
-    judge(machines, left, direct, groups, g, counts, failed, failures, judged)
-    return Judgement(state, requirement, demands, machines.slot, machines.rank, left, failures, judged)
+    judge(machines, left, direct, groups, g, tables.counts, failed, failures, judged)
+    return Judgement(
+        state, requirement, demands, machines.slot, machines.rank, machines.rack, machines.power, left, failures, judged
+    )  # fmt: skip
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:

@@ -107,6 +107,12 @@ def left_over(state: CellState, sorting: Sorting, answer: Ints) -> tuple[Waiting
     return Waiting(list(classes.values()), begins, of, job, pairs), list(classes)
 
 
+def smallest_gang(state: CellState, pairs: list[Pair]) -> int:
+    """Tasks of the smallest gang of a class; 0 where some of its tasks start by themselves."""
+    gangs = [bool(state.tasks.job_gang[state.tasks.jobs[pair.job_id].slot]) for pair in pairs]
+    return min(pair.tasks for pair in pairs) if all(gangs) else 0
+
+
 def of_job(why: Why, job_id: int) -> Why:
     """The verdict on a class as one of its jobs hears it: its own tasks, its own place, its own start."""
     number = next((i for i, (job, _) in enumerate(why.tasks) if job == job_id), None)

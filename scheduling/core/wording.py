@@ -180,15 +180,14 @@ class _Teller:
             "subject": one.subject,
             "bound": one.wanted,
             "wanted": self.quantity(one.subject, one.wanted),
+            "much": self.amount(one.subject, one.wanted),
             "largest": self.quantity(one.subject, one.largest),
         }
         texts = {
             ReasonCode.NO_MACHINES: _("the cell has no machine"),
             ReasonCode.CONSTRAINT: _("%(n)s without %(subject)s"),
             ReasonCode.MACHINE_STATE: _("%(n)s not up"),
-            ReasonCode.RESOURCE: _(
-                "%(n)s with less than %(wanted)s of %(subject)s free (largest %(largest)s)"
-            ),
+            ReasonCode.RESOURCE: _("%(n)s with less than %(much)s free (largest %(largest)s)"),
             ReasonCode.PORTS: _("%(n)s with less than %(wanted)s free (largest %(largest)s)"),
             ReasonCode.MAX_PER_MACHINE: _(
                 "%(n)s with %(bound)d of its tasks already, as many as a machine may hold"
@@ -217,10 +216,9 @@ class _Teller:
                 _("%s may not take it: as many tasks of the job as may be are there, or it crashed there")
                 % allocs
             )
-        return _("%(allocs)s with less than %(wanted)s of %(subject)s left (largest %(largest)s)") % {
+        return _("%(allocs)s with less than %(much)s left (largest %(largest)s)") % {
             "allocs": allocs,
-            "wanted": self.quantity(one.subject, one.wanted),
-            "subject": one.subject,
+            "much": self.amount(one.subject, one.wanted),
             "largest": self.quantity(one.subject, one.largest),
         }
 
@@ -241,7 +239,7 @@ class _Teller:
             return _("the constraint %s given up") % asked
         given = {"subject": change.subject, "to": self.quantity(change.subject, change.to)}
         if change.subject in self.names:
-            return _("at most %(to)s of %(subject)s") % given
+            return _("at most %s") % self.amount(change.subject, change.to)
         return _("%(subject)s raised to %(to)s") % given
 
     def nearest(self, nearest: Nearest) -> str:
@@ -249,11 +247,10 @@ class _Teller:
         parts = []
         for lack in nearest.lacks:
             given = {
-                "left": self.quantity(lack.resource, lack.left),
+                "left": self.amount(lack.resource, lack.left),
                 "short": self.quantity(lack.resource, lack.short),
-                "resource": lack.resource,
             }
-            parts.append(_("%(left)s of %(resource)s left, %(short)s short") % given)
+            parts.append(_("%(left)s left, %(short)s short") % given)
         parts += [_("not %s") % spelled(constraint) for constraint in nearest.fails]
         parts += [_("%s reached") % bound.value for bound in nearest.bounds]
         host = self.hostnames.get(nearest.machine_id) or _("machine %d") % nearest.machine_id
@@ -340,12 +337,19 @@ class _Teller:
 
     def limits(self, shape: Shape, wanted: tuple[int, ...]) -> str:
         """The resources of a shape that differ from what is wanted."""
-        told = [
-            (self.names[r], self.quantity(self.names[r], value))
-            for r, value in enumerate(shape.limit)
-            if value != wanted[r]
-        ]
-        return ", ".join(many if many.endswith(name) else f"{many} of {name}" for name, many in told)
+        return ", ".join(
+            self.amount(self.names[r], value) for r, value in enumerate(shape.limit) if value != wanted[r]
+        )
+
+    def amount(self, subject: str, value: int) -> str:
+        """A quantity and of what: "2 cores of cpu", but "2 accelerators"."""
+        many = self.quantity(subject, value)
+        of = {"many": many, "of": subject}
+        return (
+            many
+            if many.split()[-1].rstrip("s") == subject.rstrip("s")
+            else self.words.gettext("%(many)s of %(of)s") % of
+        )
 
     def quantity(self, subject: str, value: int) -> str:
         if subject not in self.names:

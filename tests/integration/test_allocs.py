@@ -139,7 +139,7 @@ def test_the_alloc_set_pays_and_what_lives_inside_costs_no_quota(cell, tenant, a
     "file, path, what",
     [
         (inside(alloc_set="shelves"), "alloc_set", "no live alloc set 'shelves'"),
-        (inside(limit={"cpu": 2}), "task.limit.cpu", "an alloc of shelf has 1 cores"),
+        (inside(limit={"cpu": 2}), "task.limit.cpu", "an alloc of shelf has 1 core"),
         (inside() | {"overrides": {"1": {"limit": {"ram": "2Gi"}}}}, "overrides.1.limit.ram", "has 1 GiB"),
         (inside() | {"priority": 201}, "priority", "above that of alloc set shelf, 120"),
     ],

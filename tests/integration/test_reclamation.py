@@ -324,7 +324,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
         ),
     )  # fmt: skip
     page = sre.get(path).text
-    assert "0.5 cores used, 1 cores reserved, 4 cores of limits, 8 cores in all; 75% reclaimed" in page
+    assert "0.5 cores used, 1 core reserved, 4 cores of limits, 8 cores in all; 75% reclaimed" in page
     notices.client().delete(f"borg:reclaim:{world.cell.pk}")
 
 

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from quota.resources import PORTS
+from quota.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled
 from scheduling.core.kernels.counts import count_of
+from scheduling.core.kernels.devices import WHOLE, share_of
 from scheduling.core.kernels.filters import has_crashed
-from scheduling.core.layout import Counts, Groups, Ints, Ints32, Judged, Machines
+from scheduling.core.layout import Counts, Groups, Ints, Ints32, Judged, Machines, Running
 
 # Bits of `Judged.flags`.
 ABLE = 1  # could hold one if it were empty
 OPEN = 2  # up, and the task has not crashed there lately
 EVICTABLE = 4  # lower priorities hold some of what it lacks
 BY_RESERVATION = 8  # it has room by reservations, as non-prod sees it
+
+
+@compiled
+def device_room(machines: Machines, running: Running, want: int, ceiling: int, room: Ints) -> None:
+    """Bound `room` [P], sums of accelerators, by the most that one request like `want` may ask for on devices: the
+    emptiest one for a share, the whole ones for more. Whoever is below the `ceiling` is counted as leaving.
+    """
+    for m in range(room.shape[0]):
+        most = 0
+        whole = 0
+        for d in range(machines.devices.shape[1]):
+            free = machines.devices[m, d]
+            t = machines.head[m] if ceiling > 0 else -1
+            while t >= 0:
+                leaves = running.job_priority[running.job[t]] < ceiling and not running.gone[t]
+                if leaves and running.devices[t] >> d & 1:
+                    free += share_of(running.shape_limit[running.shape[t], ACCELERATORS])
+                t = running.next[t]
+            most = max(most, free)
+            if free == WHOLE:
+                whole += WHOLE
+        room[m] = min(room[m], most if want < WHOLE else whole)
 
 
 @compiled
@@ -50,8 +73,10 @@ def judge(
                     evictable = True
             if machines.capacity[m, r] < want:
                 able = False
-            if machines.capacity[m, r] - machines.reserved[m, r] < want or (
-                r == PORTS and machines.ports_free[m] < want
+            if (
+                machines.capacity[m, r] - machines.reserved[m, r] < want
+                or (r == PORTS and machines.ports_free[m] < want)
+                or (r == ACCELERATORS and direct[r, m] < want)
             ):
                 by_reservation = False
         bounds = 0

@@ -159,6 +159,59 @@ def test_a_gang_waits_where_one_of_it_would_fit() -> None:
     assert "of 0.5 cores of cpu it would hold 2" in told
 
 
+def test_no_change_is_promised_that_would_not_hold_the_whole_gang() -> None:
+    world = World().machine("m1", cpu=600).machine("m2", cpu=500).machine("m3", cpu=400)
+    apart = needs(cpu=600, max_per_machine=1)
+    why = verdict(world.job("three", apart, tasks=3, gang=True))
+    assert (why.changes, why.never) == ((), True), "500 would do for two of them"
+    for index in range(3):
+        world.end("three", index)
+    (change,) = verdict(world.job("two", apart, tasks=2, gang=True)).changes
+    assert (change.to, change.machines) == (500, 1)
+
+
+@pytest.mark.parametrize("bound", ["max_per_rack", "max_per_power_domain"])
+def test_a_gang_is_promised_no_more_than_its_bounds_allow(bound: str) -> None:
+    world = World()
+    for name, cpu in (("m1", 600), ("m2", 500), ("m3", 500)):
+        world.machine(name, cpu=cpu, rack="r1", power="p1")
+    why = verdict(world.job("two", needs(cpu=600, **{bound: 1}), tasks=2, gang=True))
+    assert why.changes == ()
+    world.machine("m3", cpu=500, rack="r2", power="p2")
+    assert [change.to for change in verdict(world).changes] == [500]
+
+
+def test_scraps_of_several_accelerators_are_not_room_for_a_whole_one() -> None:
+    world = World().machine("m1", accelerators=4000)
+    half = needs(accelerators=500)
+    world.job("half", half, tasks=3)
+    for index in range(3):
+        world.place("half", index, on="m1", devices=(index,))
+    why = verdict(world.job("two", accelerators=2000))
+    assert why.code == ReasonCode.RESOURCE, "two halves and a whole one are free, of which one is of use"
+    assert [(one.subject, one.wanted, one.largest) for one in why.ruled_out] == [("accelerators", 2000, 1000)]
+    assert [(change.to, change.machines) for change in why.changes] == [(1000, 1)]
+    told = sentence(why)
+    assert "1 machine with less than 2 accelerators free (largest 1 accelerator)" in told
+    assert "It would fit with at most 1 accelerator (on 1 machine)." in told
+
+
+def test_a_share_lies_on_one_accelerator() -> None:
+    world = World().machine("m1", accelerators=2000).job("big", needs(accelerators=700), tasks=2)
+    world.place("big", 0, on="m1", devices=(0,)).place("big", 1, on="m1", devices=(1,))
+    (change,) = verdict(world.job("half", accelerators=500)).changes
+    assert change.to == 300
+
+
+def test_accelerators_of_lower_priorities_count_as_room() -> None:
+    world = (
+        World().machine("m1", accelerators=2000).job("low", needs(accelerators=1000), tasks=2, priority=50)
+    )
+    world.place("low", 0, on="m1", devices=(0,)).place("low", 1, on="m1", devices=(1,))
+    (change,) = verdict(world.job("mine", accelerators=3000)).changes
+    assert change.to == 2000
+
+
 # --- the budget of a pass
 
 

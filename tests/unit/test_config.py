@@ -1,0 +1,36 @@
+"""A cell's settings: what can't be read is refused by name, with what would be accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quota.errors import Refused
+from scheduling import config
+
+
+@pytest.mark.parametrize(
+    "settings, field, told",
+    [
+        ([1], "settings", "must be a JSON object"),
+        ({"nosuch": 1}, "settings", "unknown: nosuch; the settings of a cell are scorer, "),
+        ({"drain_patience_s": "x"}, "settings.drain_patience_s", "must be a number, such as 600.0"),
+        ({"shortage_at": None}, "settings.shortage_at", "must be a number, such as 0.97"),
+        (
+            {"batch_in_prod_by_reservation": 3},
+            "settings.batch_in_prod_by_reservation",
+            "must be true or false",
+        ),
+        ({"scorer": 1}, "settings.scorer", 'must be text, such as "hybrid"'),
+        ({"schedulers": "two"}, "settings.schedulers", "is one of one, by-workload"),
+        ({"reclamation": "medum"}, "settings.reclamation", "is one of off, baseline, medium, aggressive"),
+        ({"shortage_at": 2}, "settings.shortage_at", "lies between 0 and 1"),
+        ({"drain_patience_s": -1}, "settings.drain_patience_s", "must not be negative"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(settings: Any, field: str, told: str) -> None:
+    with pytest.raises(Refused) as caught:
+        config.load(settings)
+    assert told in caught.value.fields[field]
+    assert told in caught.value.detail
