@@ -1,0 +1,64 @@
+"""Disruption budgets: of a job's tasks so many may be down at once, and preemption is last to exceed it."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.core.policy import Policy, Search
+from tests.builders import World
+
+ALL = Policy(search=Search(randomise=False))
+
+
+def guarded(budget: int, *, tasks: int = 2, waiting: int = 0, priority: int = 0) -> World:
+    """A job of one-core tasks, each on a machine of its own that it fills; more of it wait for a machine."""
+    world = World().job(
+        "guarded", tasks=tasks + waiting, priority=priority, disruption_budget=budget, ports=1
+    )
+    for number in range(tasks):
+        world.machine(f"m{number}", cpu=1000).place("guarded", number, on=f"m{number}", ports=(20_000,))
+    return world
+
+
+def victims(world: World, job: str) -> list[str]:
+    """The names of the victims' jobs."""
+    plan = world.plan(ALL)
+    return [world.name_of(victim) for a in world.assignments(plan, job) for victim, _ in a.victims]
+
+
+def test_no_more_are_preempted_than_the_budget_allows_while_others_will_do() -> None:
+    world = guarded(1).machine("x", cpu=1000).job("other", priority=110).place("other", 0, on="x")
+    assert victims(world.job("high", tasks=2), "high") == ["guarded", "other"]
+
+
+def test_without_a_budget_the_lowest_go() -> None:
+    world = guarded(0).machine("x", cpu=1000).job("other", priority=110).place("other", 0, on="x")
+    assert victims(world.job("high", tasks=2), "high") == ["guarded", "guarded"]
+
+
+def test_a_budget_is_broken_before_production_waits() -> None:
+    assert victims(guarded(1).job("high", tasks=2), "high") == ["guarded", "guarded"]
+
+
+def test_tasks_that_wait_are_down_too() -> None:
+    world = guarded(1, waiting=1).machine("x", cpu=1000).job("other", priority=110).place("other", 0, on="x")
+    assert victims(world.job("high", ram=1), "high") == ["other"]
+
+
+def test_a_raised_budget_counts_from_the_next_pass() -> None:
+    world = guarded(1, waiting=1).machine("x", cpu=1000).job("other", priority=110).place("other", 0, on="x")
+    assert victims(world.job("high").change("guarded", disruption_budget=2), "high") == ["guarded"]
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(1, ["guarded", "other"]), (2, ["guarded", "guarded"])])
+def test_on_one_machine_too(budget: int, expected: list[str]) -> None:
+    """Whoever is protected is passed over, and the next higher priority goes instead."""
+    world = World().machine("m1", cpu=3000)
+    world.job("guarded", tasks=2, priority=0, disruption_budget=budget).job("other", priority=110)
+    world.place("guarded", 0, on="m1").place("guarded", 1, on="m1").place("other", 0, on="m1")
+    assert victims(world.job("high", cpu=2000), "high") == expected
+
+
+def test_a_gang_respects_budgets_as_a_whole() -> None:
+    world = guarded(1).machine("x", cpu=1000).job("other", priority=110).place("other", 0, on="x")
+    assert victims(world.job("gang", tasks=2, gang=True), "gang") == ["guarded", "other"]
