@@ -115,6 +115,7 @@ class Cache(NamedTuple):
     filled: Ints  # how many candidates it has
     cursor: Ints
     stage: Ints
+    offered: Ints  # how many of `Placed.emptied` it has looked at
 
 
 class Knobs(NamedTuple):
@@ -139,7 +140,8 @@ class Placed(NamedTuple):
     victims_from: Ints
     victims_to: Ints
     victims: Ints  # slots of tasks
-    figures: Ints  # hits, misses, preempted
+    emptied: Ints  # [Q] positions where somebody was preempted, in order
+    figures: Ints  # hits, misses, preempted, emptied
 
 
 class Scratch(NamedTuple):

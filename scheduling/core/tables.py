@@ -46,6 +46,7 @@ def tables_of(
             filled=np.zeros(number, dtype=np.int64),
             cursor=np.zeros(number, dtype=np.int64),
             stage=np.zeros(number, dtype=np.int64),
+            offered=np.zeros(number, dtype=np.int64),
         ),
         knobs=_knobs(state, policy, sorting),
         placed=Placed(
@@ -57,7 +58,8 @@ def tables_of(
             victims_from=np.zeros(places, dtype=np.int64),
             victims_to=np.zeros(places, dtype=np.int64),
             victims=np.zeros(tasks.running + 1, dtype=np.int64),
-            figures=np.zeros(3, dtype=np.int64),
+            emptied=np.zeros(places, dtype=np.int64),
+            figures=np.zeros(4, dtype=np.int64),
         ),
         scratch=Scratch(
             victims=np.zeros(longest, dtype=np.int64),

@@ -6,9 +6,9 @@
                none fits at all ─► the group is full for the rest of the pass
 
 A pass only ever takes room, and victims leave it to a task of higher priority: a machine that was too full
-for a group stays so until the pass ends. So each machine is examined once per group and stage, and rooms that a
-preemption left over are found by the later walks, which count zero victims as well. A gang whose last task finds
-no room gives back what the others took, as if it had not been tried.
+for a group stays so until the pass ends. So each machine is examined once per group and stage. Room that a
+preemption leaves over is offered to every group that would preempt: there it need not. A gang whose last task
+finds no room gives back what the others took, as if it had not been tried.
 
 Each kernel has a slow obvious twin in `tests/unit/core/twins.py`.
 """
@@ -91,6 +91,46 @@ def _drop(cache: Cache, g: int, k: int) -> None:
 
 
 @compiled
+def _among(cache: Cache, g: int, m: int) -> bool:
+    for k in range(cache.filled[g]):  # noqa: SIM110 - compiled: no generators
+        if cache.machine[g, k] == m:
+            return True
+    return False
+
+
+@inlined
+def _has_room(t: Tables, g: int, m: int) -> bool:
+    """Nobody need be preempted there."""
+    return lacking(t.levels, t.groups.direct[g], m, t.groups, g) < 0
+
+
+@compiled
+def _keep(t: Tables, g: int, k: int, m: int, score: float) -> None:
+    cache = t.cache
+    cache.machine[g, k], cache.version[g, k], cache.score[g, k] = m, t.machines.version[m], score
+    cache.filled[g] = max(cache.filled[g], k + 1)
+
+
+@compiled
+def _offer(t: Tables, g: int) -> None:
+    """Room that preemption left over elsewhere becomes a candidate, if need be in place of the worst one."""
+    cache, width = t.cache, t.cache.machine.shape[1]
+    while cache.offered[g] < t.placed.figures[3]:
+        m = t.placed.emptied[cache.offered[g]]
+        if _has_room(t, g, m) and not _among(cache, g, m):
+            k = cache.filled[g]
+            if k == width:
+                k = np.argmin(cache.score[g])
+                if _has_room(t, g, cache.machine[g, k]):
+                    return  # so have all the others: the rest can wait
+            t.placed.figures[1] += 1
+            score = _evaluate(t, g, m) if _fits(t, g, m) else -np.inf
+            if score != -np.inf:
+                _keep(t, g, k, m, score)
+        cache.offered[g] += 1
+
+
+@compiled
 def _candidates(t: Tables, g: int) -> None:
     """Bring the group's candidates up to date, then walk on until there are enough of them."""
     machines, cache, figures = t.machines, t.cache, t.placed.figures
@@ -111,6 +151,8 @@ def _candidates(t: Tables, g: int) -> None:
             k += 1
         else:
             _drop(cache, g, k)
+    if cache.stage[g] != DIRECT:
+        _offer(t, g)
     total = machines.slot.shape[0]
     width = cache.machine.shape[1]
     level = t.groups.direct[g] if cache.stage[g] == DIRECT else t.groups.level[g]
@@ -128,14 +170,10 @@ def _candidates(t: Tables, g: int) -> None:
                 continue
             figures[1] += 1
             score = _evaluate(t, g, first + i)
-            if score == -np.inf:
+            if score == -np.inf or (cache.offered[g] > 0 and _among(cache, g, first + i)):
                 continue
-            k = cache.filled[g]
-            cache.machine[g, k] = first + i
-            cache.version[g, k] = machines.version[first + i]
-            cache.score[g, k] = score
-            cache.filled[g] = k + 1
-            if k + 1 == width:
+            _keep(t, g, cache.filled[g], first + i, score)
+            if cache.filled[g] == width:
                 seen = i + 1
                 break
         cache.cursor[g] += seen
@@ -186,7 +224,7 @@ def _best(t: Tables, g: int, job: int, last: int) -> int:
 
 @compiled
 def _begin(cache: Cache, g: int, stage: int) -> None:
-    cache.stage[g], cache.cursor[g], cache.filled[g] = stage, 0, 0
+    cache.stage[g], cache.cursor[g], cache.filled[g], cache.offered[g] = stage, 0, 0, 0
 
 
 @compiled
@@ -275,6 +313,9 @@ def _take(t: Tables, i: int, m: int, preempted: int) -> int:
         preempted += 1
         _leave(t.machines, t.running, m, t.scratch.victims[k], _COMES)
     placed.victims_to[i] = preempted
+    if number > 0:
+        placed.emptied[placed.figures[3]] = m
+        placed.figures[3] += 1
     devices = 0
     if t.groups.limit[g, ACCELERATORS] > 0:
         devices = pick_devices(t.machines.devices, m, t.groups.limit[g, ACCELERATORS])

@@ -286,6 +286,18 @@ def test_room_that_a_preemption_leaves_over_is_used() -> None:
     assert [len(a.victims) for a in plan.assignments] == [1, 0]
 
 
+@pytest.mark.parametrize("search", [ALL, Search(sample=1)])
+def test_nobody_else_is_preempted_while_such_room_is_left(search: Search) -> None:
+    """Even for a class that has machines to choose from, where others would have to go."""
+    world = World().machine("m1", cpu=4000).machine("m2", cpu=1000).machine("m3", cpu=1000)
+    world.job("low", tasks=3, cpu=2000, priority=0, disruption_budget=1)
+    world.place("low", 0, on="m1").place("low", 1, on="m1")
+    world.job("k", tasks=2, priority=25).place("k", 0, on="m2").place("k", 1, on="m3")
+    plan = world.job("small", tasks=2, tenant=1).job("big", cpu=3000, tenant=2).plan(Policy(search=search))
+    assert [len(a.victims) for a in plan.assignments] == [1, 2, 0]
+    assert world.where(plan, "small")[1] == "m1"
+
+
 # --- the three techniques
 
 
