@@ -220,6 +220,7 @@ class Master:
         self, state: CellState, records: list[journal.Record]
     ) -> Iterator[tuple[events.Event, int, float]]:
         """Each event as the state takes it. Raises `_Unfollowable` before one that it can't take."""
+        lived_in = set(np.unique(state.tasks.job_alloc_set).tolist())
         for record in records:
             if record.revision > state.revision + 1:
                 # A new history, or a part is archived: what is warm may never have been.
@@ -229,7 +230,10 @@ class Master:
             time = record.time.timestamp()
             if self._explainer.seen is not None:
                 self._explainer.seen.observe(state, record.event, time)
-            self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT)
+            self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT) or (
+                # An alloc has a place: what waits to live in it has one.
+                isinstance(record.event, events.TaskPlaced) and record.event.job_id in lived_in
+            )
             yield record.event, record.revision, time
 
     def _read_settings(self) -> None:
