@@ -254,6 +254,7 @@ class CellState:
         machine = self.machines.slot.get(event.machine_id, -1)
         tasks.machine[task] = machine
         if machine < 0 or event.alloc:
+            self._settle()  # whoever had the slot before may still be on the way out
             tasks.reservation[task] = tasks.shapes.limit[tasks.shape[task]]
         if machine < 0:
             return  # a machine that has been removed since: `validate` tells, if it stays so

@@ -130,6 +130,36 @@ def test_tasks_follow_their_alloc_to_another_machine() -> None:
     assert cell.state.where(INNER, 0) == cell.state.where(SET, 0) != here
 
 
+def test_who_comes_into_an_alloc_keeps_its_limit_though_another_left_its_slot_just_before() -> None:
+    """As a journal is replayed: all at once, with what tasks hold added up at the end."""
+    cell, one_by_one = Cell(), Cell()
+    news: list[events.Event] = []
+    for one in (cell, one_by_one):
+        one.allocs(1)
+        one.place()
+        one.submit(OTHER, tasks=2, cpu=50)
+    asked = Group(Requirement((1000, 0, 0, 0, 0, 0)), ((0, 0),))
+    for index in range(2):
+        news.append(events.TaskPlaced(job_id=OTHER, index=index, machine_id=1, incarnation=1))
+        news.append(
+            events.TaskEnded(job_id=OTHER, index=index, machine_id=1, incarnation=1, how="killed", gone=True)
+        )
+    news += [
+        events.JobEnded(job_id=OTHER, how="killed"),
+        events.JobSubmitted(
+            job_id=INNER, uid="2", tenant_id=1, tenant="t", name="inner", job_kind="job", priority=200,
+            latency_sensitive=True, spec_version=1, groups=(asked,), alloc_set=SET,
+        ),
+        events.TaskPlaced(
+            job_id=INNER, index=0, machine_id=cell.state.where(SET, 0) or 0, incarnation=1, alloc=task_id(SET, 0)
+        ),
+    ]  # fmt: skip
+    for event in news:
+        one_by_one.apply(event)
+    cell.state.apply_all([(event, one_by_one.revision, 0.0) for event in news])
+    assert cell.state.diff(one_by_one.state) == []
+
+
 def test_an_alloc_on_a_draining_machine_takes_nobody_in() -> None:
     cell = Cell(machines=1)
     cell.allocs(1)
