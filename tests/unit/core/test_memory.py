@@ -64,6 +64,13 @@ def test_what_a_pass_took_is_free_for_the_next_unless_it_was_committed() -> None
     assert len(world.plan(memory=memory).assignments) == 2
 
 
+def test_it_notices_room_where_the_last_pass_placed_nobody() -> None:
+    world, memory = World().machine("m1", cpu=1000).job("a").place("a", 0, on="m1").job("b"), Memory()
+    assert world.plan(memory=memory).assignments == ()
+    world.end("a", 0, gone=True)
+    assert len(world.plan(memory=memory).assignments) == 1
+
+
 def test_what_a_gang_gave_back_is_free() -> None:
     world, memory = World().machine("m1", cpu=2000, accelerators=1000), Memory()
     world.job("gang", tasks=3, gang=True, accelerators=300, ports=1)
