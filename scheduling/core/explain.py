@@ -115,13 +115,12 @@ class Explainer:
         ruled_out = judged.ruled_out()
         code = leading(ruled_out)
         shapes = conforming(judged.requirement.limit, *self._kinds(judged, now))
-        never = not judged.able.any()
-        if code == ReasonCode.GANG and shapes.asked is not None:
-            # However few there are of the smallest of these gangs, an empty cell has no room for them all.
-            never = min(pair.tasks for pair in waiting.pairs[group]) > shapes.asked.in_all
         changes = smallest_changes(judged)
-        if gang := smallest_gang(state, waiting.pairs[group]):
+        gang = smallest_gang(state, waiting.pairs[group])
+        if gang:
             changes = tuple(change for change in changes if room_after(judged, change) >= gang)
+        # Of a gang: however few there are of the smallest, an empty cell has no room for them all.
+        never = not judged.able.any() or (shapes.asked is not None and gang > shapes.asked.in_all)
         tenants, ahead_of = waiting.ahead_at(waiting.first[position], sorting)
         return Why(
             tasks=(),
@@ -137,7 +136,7 @@ class Explainer:
             preemption=judged.preemption(),
             reclamation=judged.reclamation(by_limit),
             expected=self._expected(
-                judged, sorting, groups, waiting, position, code, never, now, crashed_pair_s
+                judged, sorting, groups, waiting, position, code, never, gang, now, crashed_pair_s
             ),
             shapes=shapes,
         )
@@ -158,7 +157,7 @@ class Explainer:
 
     def _expected(
         self, judged: Judgement, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, code: str,
-        never: bool, now: float, crashed_pair_s: float
+        never: bool, gang: int, now: float, crashed_pair_s: float
     ) -> Expected:  # fmt: skip
         state, group = judged.state, waiting.groups[position]
         if never or code == ReasonCode.CONSTRAINT:
@@ -179,9 +178,9 @@ class Explainer:
             self.seen, now, able=by_slot, machine_ids=state.machines.id, ceiling=int(groups.ceiling[group]),
             by_limit=bool(groups.by_limit[group]), r=r, want=judged.requirement.limit[r],
         )  # fmt: skip
-        return expected_start(
-            ends=ends, room=room, seconds=seconds, ahead=self._competing(sorting, groups, waiting, position, able, r)
-        )  # fmt: skip
+        least, most = self._competing(sorting, groups, waiting, position, able, r)
+        others = max(0, gang - 1)  # of a gang none starts before there is room for the last
+        return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
     def _competing(
         self, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, able: Bools, r: int

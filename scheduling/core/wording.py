@@ -125,7 +125,7 @@ class _Teller:
     def outlook(self, why: Why) -> list[str]:
         """What it comes to, if nothing changes."""
         _ = self.words.gettext
-        if why.never and why.code == ReasonCode.GANG:
+        if why.never and why.shapes is not None and why.shapes.asked is not None:
             return [_("The cell could not hold all of them even if it were empty.")]
         if why.never:
             return [_("No machine of the cell could hold one even if it were empty.")]

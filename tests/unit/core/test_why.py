@@ -170,6 +170,32 @@ def test_no_change_is_promised_that_would_not_hold_the_whole_gang() -> None:
     assert (change.to, change.machines) == (500, 1)
 
 
+def test_a_gang_too_large_for_the_cell_is_told_so_while_the_cell_is_full() -> None:
+    world = World().machine("m1", cpu=1000).machine("m2", cpu=1000).job("x", cpu=1000, tasks=2)
+    world.place("x", 0, on="m1").place("x", 1, on="m2")
+    why = verdict(world.job("three", cpu=600, tasks=3, gang=True))
+    assert (why.code, why.never) == (ReasonCode.RESOURCE, True)
+    assert why.expected is not None
+    assert why.expected.basis is Basis.NEEDS_CHANGE
+    told = sentence(why)
+    assert "The cell could not hold all of them even if it were empty." in told
+    assert "No machine" not in told
+
+
+def test_a_gang_is_expected_when_all_of_it_have_room() -> None:
+    world = World().machine("m1", cpu=4000).machine("m2", cpu=4000)
+    world.job("x", cpu=4000, tasks=2).place("x", 0, on="m1").place("x", 1, on="m2")
+    seen = Ends(world.state.axis)
+    ended = events.TaskEnded(
+        job_id=world.jobs["x"].job_id, index=0, machine_id=world.id_of("m1"), incarnation=1, how="finished"
+    )
+    for second in range(10):
+        seen.observe(world.state, ended, 1000.0 + second)
+    why = verdict(world.job("two", cpu=4000, tasks=2, gang=True), explainer=Explainer(seen=seen), now=1010.0)
+    assert why.expected is not None
+    assert (why.expected.least, why.expected.ahead) == (1, 1), "the first waits for the second"
+
+
 @pytest.mark.parametrize("bound", ["max_per_rack", "max_per_power_domain"])
 def test_a_gang_is_promised_no_more_than_its_bounds_allow(bound: str) -> None:
     world = World()
