@@ -86,7 +86,11 @@ def _task_evicted(data: _Data, hosts: _Hosts) -> str:
     given = {
         "task": _task(data), "machine": _host(data, hosts), "cause": data["cause"].replace("-", " "),
     }  # fmt: skip
-    told = _("%(task)s was evicted from %(machine)s by %(cause)s") % given
+    told = (
+        _("%(task)s was evicted from %(machine)s") % given
+        if data["cause"] == "other"
+        else _("%(task)s was evicted from %(machine)s by %(cause)s") % given
+    )
     return told + _tail(data.get("detail"), exit_of(data.get("exit")))
 
 

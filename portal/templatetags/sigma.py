@@ -17,6 +17,7 @@ from unfold.utils import convert_color
 
 from portal.sigma.sentences import exit_of
 from quota.resources import NAMES, describe
+from scheduling.core.requirement import split_task_id
 
 register = template.Library()
 
@@ -82,6 +83,12 @@ def quantity(value: int, resource: str) -> str:
 def exit_words(value: dict[str, Any] | None) -> str:
     """How the processes of a task ended, in words."""
     return exit_of(value)
+
+
+@register.filter
+def task_index(identity: int) -> int:
+    """A task's number in its job, of its id."""
+    return split_task_id(identity)[1]
 
 
 @register.simple_tag

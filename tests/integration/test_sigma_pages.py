@@ -314,3 +314,36 @@ def test_the_password_and_the_second_factor_have_pages(world, path) -> None:
     client = Client()
     client.post("/accounts/login/", {"login": "viewer", "password": portal_world.PASSWORD})
     assert client.get(path).status_code == 200
+
+
+def test_who_lives_in_an_alloc_is_told_to(world) -> None:
+    from scheduling import journal
+    from scheduling.core.requirement import task_id
+    from scheduling.services import transitions
+    from tests.integration import world as submitting
+
+    owner = submitting.principal("owner")
+    shelf = {"name": "shelf", "kind": "AllocSet", "priority": "production", "tasks": 1}
+    limit = {"cpu": "500m", "ram": "256Mi", "disk": "256Mi"}
+    outer = submitting.submit(owner, world.cell, shelf | {"task": {"limit": limit}}, tenant="ubar")
+    inner = submitting.submit(
+        owner, world.cell, submitting.a_file("inside", tasks=1, alloc_set="shelf"), tenant="ubar"
+    )
+    with journal.write(world.cell.id, rows.ME) as entry:
+        transitions.tasks_place(entry, [transitions.Placement(task_id(outer.id, 0), world.machine.id)])
+        transitions.tasks_place(
+            entry,
+            [
+                transitions.Placement(
+                    task_id(inner.id, 0), world.machine.id, ports=(20_900,), alloc=task_id(outer.id, 0)
+                )
+            ],
+        )
+    page = "/jobs/cc/ubar/inside/"
+    assert "in alloc 0" in signed_in("viewer").get(page).text
+    told = signed_in("viewer").get(page + "0/").text
+    assert "It lives in shelf/0, and is wherever that is." in told
+    assert "No score" not in told
+    with journal.write(world.cell.id, rows.ME) as entry:
+        transitions.tasks_evict(entry, [transitions.Eviction(task_id(outer.id, 0), 1, "preemption")])
+    assert "task 0 was evicted from m1: left with its alloc shelf/0" in signed_in("viewer").get(page).text
