@@ -6,7 +6,7 @@ Changes go through services, which validate and record them; the rest is read on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from django import forms
@@ -56,14 +56,14 @@ def principal_of(request: HttpRequest) -> Principal:
     return principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
 
 
-def vector_text(vector: list[int], *, most: int = len(NAMES)) -> SafeString:
-    """`500 cores, 2 TiB ram, …` of what is not zero, in one line."""
+def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeString:
+    """`500 cores, 2 TiB ram, …` of what is not zero, in one line. `extra`: the cell's further resources."""
     parts = []
-    for index, value in enumerate(vector[:most]):
+    for index, (name, value) in enumerate(zip((*NAMES, *extra), vector, strict=False)):
         if value:
-            text = describe(index, value)
-            named = NAMES[index] in text or NAMES[index] == "cpu"
-            parts.append(text if named else f"{text} {NAMES[index]}")
+            text = describe(index, value, extra=extra)
+            named = name == "cpu" or name.rstrip("s") in text
+            parts.append(text if named else f"{text} {name}")
     return format_html('<span class="whitespace-nowrap">{}</span>', ", ".join(parts) or "0")
 
 

@@ -46,7 +46,7 @@ class JobAdmin(FactsAdmin):
 
     @display(description=gettext_lazy("asked for"))
     def requested_shown(self, job: Job) -> SafeString:
-        return vector_text(job.requested, most=3)
+        return vector_text(job.requested, extra=job.cell.extra_resources)
 
     def kill(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
         principal = principal_of(request)

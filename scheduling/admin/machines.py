@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from unfold.decorators import display
 
 from quota.admin import FactsAdmin, principal_of, vector_text
+from quota.resources import PORTS
 from scheduling.admin.acting import act_with_reason
 from scheduling.core.states import MachineStatus
 from scheduling.models import Machine
@@ -50,7 +51,10 @@ class MachineAdmin(FactsAdmin):
 
     @display(description=gettext_lazy("capacity"))
     def capacity_shown(self, machine: Machine) -> SafeString:
-        return vector_text(machine.capacity, most=3)
+        held = [
+            0 if r == PORTS else amount for r, amount in enumerate(machine.capacity)
+        ]  # ports have their own fields
+        return vector_text(held, extra=machine.cell.extra_resources)
 
     @display(description=gettext_lazy("tasks"))
     def tasks_shown(self, machine: Any) -> int:

@@ -38,11 +38,11 @@ class TaskAdmin(FactsAdmin):
 
     @display(description=_("limit"))
     def limit_shown(self, task: Task) -> SafeString:
-        return vector_text(task.limit)
+        return vector_text(task.limit, extra=task.cell.extra_resources)
 
     @display(description=_("reservation"))
     def reservation_shown(self, task: Task) -> SafeString:
-        return vector_text(task.reservation)
+        return vector_text(task.reservation, extra=task.cell.extra_resources)
 
 
 class DepartureAdmin(FactsAdmin):

@@ -311,3 +311,17 @@ def test_an_sre_decides_about_what_is_in_quarantine(sre, world, action: str, rel
     act(sre, "scheduling_machine", action, world.machine, reason="it is from before the restore")
     world.machine.refresh_from_db()
     assert world.machine.quarantined == [{**stranger, "release": release}]
+
+
+def test_accelerators_and_further_resources_of_a_machine_and_a_task_are_shown(world, sre) -> None:
+    Cell.objects.filter(pk=world.cell.pk).update(extra_resources=["tpu"])
+    Machine.objects.filter(pk=world.machine.pk).update(capacity=[8000, 2**34, 2**40, 0, 1000, 100, 3])
+    Task.objects.filter(job=world.job).update(limit=[100, 2**26, 2**26, 0, 1000, 1, 2])
+    for page in (
+        listed("scheduling_machine"),
+        reverse("admin:scheduling_machine_change", args=[world.machine.pk]),
+    ):
+        assert "8 cores, 16 GiB ram, 1 TiB disk, 1 accelerator, 3 tpu<" in sre.get(page).text
+    task = Task.objects.filter(job=world.job).earliest("id")
+    told = sre.get(reverse("admin:scheduling_task_change", args=[task.pk])).text
+    assert "1 accelerator, 1 ports, 2 tpu<" in told
