@@ -220,6 +220,15 @@ _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+_EXPECTED = re.compile(r"Expected `(\w+)`, got")
+_GIVE = {
+    "bool": "true or false",
+    "int": "a whole number, without quotes",
+    "float": "a number, without quotes",
+    "str": "text; numbers and such in quotes",
+    "array": "a list",
+    "object": "fields with values",
+}
 
 
 def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
@@ -242,7 +251,9 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
         name = missing.group(1)
         problems.add(f"{path}.{name}" if path else name, "is missing; give it")
     else:
-        cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else ""
+        expected = _EXPECTED.match(text)
+        cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
+        cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
         problems.add(path or "file", text[0].lower() + text[1:] + cure)
     return None
 
