@@ -30,6 +30,8 @@ _BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.remov
 _BREAKS_TASK = ("task.updated", "task.placed", "task.ended")
 _BREAKS_JOB = ("job.changed", "job.ended")
 _BREAKS_MANY = ("reservations.set",)
+# News that uses up disruption budgets of the job it is about.
+_DISRUPTS = "task.evicted"
 # Whoever comes first in a large plan, a small job of high priority perhaps, need not wait until all of it is written.
 _URGENT, _MANY = 100, 500
 
@@ -57,9 +59,12 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
     """
     outcome = Outcome()
     gangs = _gangs(cell_id) if plan.assignments else frozenset()
+    unfreed: set[int] = set()
     for part in _parts(plan.assignments, chunk, gangs):
         with journal.write(cell_id, principal) as entry:
-            holds, broken = _recheck(cell_id, part, since=plan.revision, own=outcome.revisions, gangs=gangs)
+            holds, broken = _recheck(
+                cell_id, part, since=plan.revision, own=outcome.revisions, gangs=gangs, unfreed=unfreed
+            )
             applied = _apply(entry, holds)
         outcome.applied += applied
         done = {(a.job_id, a.index) for a in applied}
@@ -94,25 +99,51 @@ def _parts(
 
 
 def _recheck(
-    cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int], gangs: frozenset[int]
-) -> tuple[list[Assignment], list[Assignment]]:
-    """What holds, and what does not; of a gang nothing holds as soon as one part does not."""
+    cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int], gangs: frozenset[int],
+    unfreed: set[int]
+) -> tuple[list[Assignment], list[Assignment]]:  # fmt: skip
+    """What holds, and what does not; of a gang nothing holds as soon as one part does not.
+
+    `unfreed`: machines where victims stay because their preemptor was handed back, in this part of the plan or in one
+    before. Others may have been given the room that those would have left over: they are handed back too.
+    """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
     left = inside - allocs.still_there(inside)
-    if not touched and not left:
+    if not touched and not left and not unfreed:
         return list(assignments), []
+    limited = _with_budgets(touched.disrupted & {job for a in assignments for job, _ in a.victims})
     broken = {
         position
         for position, a in enumerate(assignments)
-        if touched.breaks(a) or (a.alloc and (a.alloc, a.machine_id) in left)
+        if touched.breaks(a)
+        or (a.alloc and (a.alloc, a.machine_id) in left)
+        or any(job in limited for job, _ in a.victims)
     }
-    torn = {assignments[position].job_id for position in broken} & gangs
+    while True:
+        torn = {assignments[position].job_id for position in broken} & gangs
+        broken |= {
+            position
+            for position, a in enumerate(assignments)
+            if a.job_id in torn or (a.machine_id in unfreed and not a.alloc)
+        }
+        stay = {assignments[p].machine_id for p in broken if assignments[p].victims}
+        if stay <= unfreed and {assignments[p].job_id for p in broken} & gangs <= torn:
+            break
+        unfreed |= stay
     holds: list[Assignment] = []
     back: list[Assignment] = []
     for position, a in enumerate(assignments):
-        (back if position in broken or a.job_id in torn else holds).append(a)
+        (back if position in broken else holds).append(a)
     return holds, back
+
+
+def _with_budgets(jobs: set[int]) -> set[int]:
+    """Those of the jobs that have a disruption budget: what was evicted meanwhile may have used it up."""
+    if not jobs:
+        return set()
+    rows = Job.objects.filter(pk__in=jobs, disruption_budget__gt=0)
+    return set(rows.order_by().values_list("id", flat=True))
 
 
 @dataclass(slots=True)
@@ -120,9 +151,10 @@ class _Touched:
     machines: set[int] = field(default_factory=set)
     jobs: set[int] = field(default_factory=set)
     tasks: set[tuple[int, int]] = field(default_factory=set)
+    disrupted: set[int] = field(default_factory=set)  # jobs of which a task was evicted
 
     def __bool__(self) -> bool:
-        return bool(self.machines or self.jobs or self.tasks)
+        return bool(self.machines or self.jobs or self.tasks or self.disrupted)
 
     def breaks(self, assignment: Assignment) -> bool:
         return (
@@ -144,7 +176,7 @@ def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
                 cell_id,
                 since,
                 own,
-                sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY}),
+                sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY, _DISRUPTS}),
             ],
         )
         rows = cursor.fetchall()
@@ -157,6 +189,8 @@ def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
             touched.tasks.add((job_id, index))
         if kind in _BREAKS_JOB:
             touched.jobs.add(job_id)
+        if kind == _DISRUPTS:
+            touched.disrupted.add(job_id)
         if kind in _BREAKS_MANY:
             touched.tasks.update(_pairs(many))
     # What a touched task holds where it runs has changed too.

@@ -111,6 +111,7 @@ class Master:
                 except (OperationalError, InterfaceError) as error:
                     log.warning("database away", cell_id=self.cell_id, error=str(error).strip())
                     again = False
+                    self._placeable = True  # a pass may have been lost
                     self._renewed = 0.0
                     connection.close()
                     time.sleep(_AWAY_S)
@@ -278,7 +279,7 @@ class Master:
         passes.record(self.cell_id, self._name, self.scheduler.name, one)
         log.info("pass", cell_id=self.cell_id, scheduler=self.scheduler.name, **msgspec.structs.asdict(one))
         self._fruitless = self._fruitless + 1 if outcome.refused and not outcome.applied else 0
-        if outcome.refused or len(outcome.applied) >= policy.max_assignments:
+        if outcome.refused or plan.stats.cut:
             self._placeable = True  # look again as soon as the news is in
 
     def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, Outcome, passes.Pass] | None:

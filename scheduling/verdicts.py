@@ -70,7 +70,8 @@ def store(
         elif known.reasons != row.reasons or (known.all != row.all and now - known.at >= FRESH_S):
             due.append((known.at, job_id, row))
     due = sorted(due)[:most]
-    over = [job_id for job_id in book.rows if job_id not in by_job]
+    # Of tasks that the pass did not come to, what was said before stays.
+    over = [] if plan.stats.cut else [job_id for job_id in book.rows if job_id not in by_job]
     with transaction.atomic(), connection.cursor() as cursor:
         if now - book.swept >= SWEEP_EVERY_S:
             book.swept = now

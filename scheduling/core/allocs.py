@@ -39,21 +39,20 @@ def place_in_allocs(
     taken: Taken,
     now: float,
     most: int,
-) -> tuple[list[Assignment], list[Why]]:
-    """`slots`: pending tasks in the order of the queue, of which about `most` are tried. `gone` [T]: preempted by this
+) -> tuple[list[Assignment], list[Why], bool]:
+    """`slots`: pending tasks in the order of the queue, of which about `most` are placed. `gone` [T]: preempted by this
     plan. `ports_free` [M]: by slot of the machine, what the plan has left of them; it is written to. `taken`: the
-    numbers given already.
+    numbers given already. True at the end: some were not tried.
     """
-    slots = _first(state, slots, most)
     if len(slots) == 0:
-        return [], []
+        return [], [], False
     tasks = state.tasks
     allocs, of_row, first, until = _running_allocs(state, slots, gone, ports_free)
     inner, kinds, there = _sorted(state, policy, slots, first, until, now)
     allocs = allocs._replace(there=there)
     answer = np.full(len(slots), -1, dtype=np.int64)
     devices = np.zeros(len(slots), dtype=np.int64)
-    place_inside(allocs, inner, kinds, answer, devices)
+    place_inside(allocs, inner, kinds, most, answer, devices)
     placed = []
     for i in np.flatnonzero(answer >= 0).tolist():
         task, alloc = int(slots[i]), int(of_row[answer[i]])
@@ -72,19 +71,7 @@ def place_in_allocs(
                 devices=tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1),
             )
         )
-    return placed, _left_over(state, slots, answer, inner.kind, allocs, kinds)
-
-
-def _first(state: CellState, slots: Rows, most: int) -> Rows:
-    """The first of the queue; a gang is not torn, and tried whole where it is all there is."""
-    if len(slots) <= most:
-        return slots
-    job = state.tasks.job[slots]
-    end = max(0, most)
-    if end and state.tasks.job_gang[job[end]] and job[end - 1] == job[end]:
-        same = np.flatnonzero(job[:end] != job[end])
-        end = int(same[-1]) + 1 if len(same) else int((job == job[end]).sum())
-    return slots[:end]
+    return placed, _left_over(state, slots, answer, inner.kind, allocs, kinds), bool((answer == -2).any())
 
 
 def _running_allocs(
@@ -183,7 +170,7 @@ def _left_over(
     """One `Why` for each kind: how many allocs of its set have too little left, and of what."""
     names = (*NAMES, *state.extra_resources)
     whys = []
-    waiting = np.flatnonzero(answer < 0)
+    waiting = np.flatnonzero(answer == -1)
     of, begins = np.unique(kind[waiting], return_index=True)
     for k, ahead in sorted(zip(of.tolist(), begins.tolist(), strict=True), key=lambda pair: pair[1]):
         own = slots[waiting[kind[waiting] == k]]

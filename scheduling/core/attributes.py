@@ -46,6 +46,10 @@ def _number(text: str) -> float | None:
     return number if number == number else None  # "nan" is text
 
 
+# Answers are forgotten when there are more: each is an array over all machines.
+MOST_MASKS = 1024
+
+
 class Attributes:
     """Columns of codes by machine slot: `codes[name]: int32[M]`, -1 where a machine lacks the attribute.
 
@@ -104,6 +108,8 @@ class Attributes:
         """bool[M]: machines that satisfy it. Not to be written to."""
         known = self._masks.get(constraint)
         if known is None:
+            if len(self._masks) >= MOST_MASKS:
+                self._masks.clear()
             known = self._masks[constraint] = self._evaluate(constraint)
         return known
 

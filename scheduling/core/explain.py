@@ -23,6 +23,7 @@ from scheduling.core.classes import Sorting
 from scheduling.core.conforming import Platforms, conforming, platforms_of
 from scheduling.core.forecast import Ends, expected_start, openings
 from scheduling.core.judgement import Judgement, judgement, leading
+from scheduling.core.kernels.walk import NOT_TRIED
 from scheduling.core.layout import Bools, Groups, Ints, Ints32, Tables
 from scheduling.core.reasons import Basis, Expected, ReasonCode, Why
 from scheduling.core.requirement import split_task_id
@@ -94,7 +95,8 @@ class Explainer:
                 msgspec.structs.replace(why, tasks=tasks, places=places, ahead=waiting.first[position])
             )
         self.behind = sum(key not in self._known for key in keys)
-        self._known = {key: self._known[key] for key in keys if key in self._known}
+        if not (tables.placed.machine == NOT_TRIED).any():
+            self._known = {key: self._known[key] for key in keys if key in self._known}
         return tuple(result)
 
     def _due(self, keys: list[Key], now: float) -> list[int]:

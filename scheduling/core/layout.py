@@ -45,6 +45,7 @@ class Running(NamedTuple):
     reservation: Ints  # [T, R]
     devices: Ints  # bit mask of the accelerators it holds
     gone: Bools
+    sheltered: Bools  # allocs whose tasks inside have no disruption left
     job_priority: Ints32  # [J]
     job_by_limit: Bools  # [J]
     budget: Ints32  # [J]

@@ -23,6 +23,8 @@ from scheduling.core.state import CellState
 Level = tuple[int, bool]  # ceiling, by limit
 # Levels that no group asks for at the moment are kept up to this number.
 MOST_LEVELS = 24
+# Answers to constraints are forgotten when there are more: each is an array over all machines.
+MOST_MASKS = 256
 
 
 class Memory:
@@ -65,6 +67,9 @@ class Memory:
             self._allowed.clear()
             self._liking.clear()
             self._attributes = table.attributes.version
+        for masks in (self._allowed, self._liking):
+            if len(masks) > MOST_MASKS:
+                masks.clear()
         self._count(running, dirty, levels)
         return {level: self._known.index(level) for level in levels}
 

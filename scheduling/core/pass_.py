@@ -14,7 +14,7 @@ from scheduling.core.allocs import Taken, place_in_allocs
 from scheduling.core.classes import Sorting, sort_into_groups
 from scheduling.core.explain import Explainer
 from scheduling.core.kernels.scorers import PART_NAMES
-from scheduling.core.kernels.walk import place
+from scheduling.core.kernels.walk import NOT_TRIED, place
 from scheduling.core.layout import Tables
 from scheduling.core.memory import Memory
 from scheduling.core.plan import Assignment, PassStats, Plan
@@ -66,7 +66,7 @@ def schedule_pass(
     )
     ports_free = state.machines.ports_free.copy()
     ports_free[tables.machines.slot] = tables.machines.ports_free
-    into_allocs, left_out = place_in_allocs(
+    into_allocs, left_out, cut = place_in_allocs(
         state, policy, pending_in_order(state.tasks, own[inside]),
         gone=tables.running.gone, ports_free=ports_free, taken=taken, now=now,
         most=policy.max_assignments - len(assignments),
@@ -84,6 +84,7 @@ def schedule_pass(
             preempted=int(tables.placed.figures[2]),
             cache_hits=int(tables.placed.figures[0]),
             cache_misses=int(tables.placed.figures[1]),
+            cut=cut or bool((tables.placed.machine == NOT_TRIED).any()),
         ),
     )
 

@@ -39,6 +39,7 @@ class PassStats:
     preempted: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    cut: bool = False  # some tasks were not tried: the pass had placed as many as it may
 
 
 @dataclass(frozen=True, slots=True)

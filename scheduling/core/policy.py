@@ -84,7 +84,7 @@ class Policy:
     """Whose tasks the pass places, where a cell has several schedulers (§3.4): service, batch, or all."""
 
     max_assignments: int = 100_000
-    """A pass ends after so many: what it decided has to be committed before it is stale."""
+    """A pass ends after so many, or with the gang it is at: what it decided has to be committed before it is stale."""
 
     resource_weights: tuple[float, ...] = (1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     """How much each resource of the axis counts for packing; resources beyond the last count nothing."""

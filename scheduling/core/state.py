@@ -233,6 +233,7 @@ class CellState:
 
     def _forget_if_over(self, job: Job) -> None:
         if job.ended and job.departures == 0:
+            self._settle()  # its slots may be others' before the batch is over
             self.tasks.remove_job(job)
 
     # --- tasks

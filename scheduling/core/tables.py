@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduling.core.classes import Sorting, arrays
 from scheduling.core.kernels.counts import count_all
@@ -15,7 +16,7 @@ from scheduling.core.layout import Cache, Counts, Knobs, Placed, Queue, Running,
 from scheduling.core.memory import Memory
 from scheduling.core.policy import Policy
 from scheduling.core.state import CellState
-from scheduling.core.tasks import RUNNING
+from scheduling.core.tasks import RUNNING, TaskTable
 
 
 def tables_of(
@@ -83,6 +84,7 @@ def _running(state: CellState) -> Running:
         reservation=tasks.reservation,
         devices=tasks.devices,
         gone=np.zeros(len(tasks.id), dtype=np.bool_),
+        sheltered=_sheltered(tasks),
         job_priority=tasks.job_priority,
         job_by_limit=tasks.job_by_limit,
         budget=np.where(tasks.job_budget > 0, tasks.job_budget - tasks.job_pending, NO_BUDGET).astype(
@@ -90,6 +92,21 @@ def _running(state: CellState) -> Running:
         ),
         shape_limit=tasks.shapes.limit,
     )
+
+
+def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
+    """[T]: allocs that hold more tasks of a job than its disruption budget has left: they would all leave at once."""
+    result = np.zeros(len(tasks.id), dtype=np.bool_)
+    if not (tasks.job_budget > 0).any():
+        return result
+    inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
+    inside = inside[tasks.job_budget[tasks.job[inside]] > 0]
+    pairs, number = np.unique(
+        tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True
+    )
+    job = pairs & 0xFFFFFFFF
+    result[(pairs >> 32)[number > tasks.job_budget[job] - tasks.job_pending[job]]] = True
+    return result
 
 
 def _queue(state: CellState, sorting: Sorting, memory: Memory) -> Queue:

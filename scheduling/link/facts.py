@@ -14,6 +14,8 @@ from borglet.messages import JoinRequest
 from quota.resources import ACCELERATORS, CPU, DEVICE, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
 
 MAX_ATTRIBUTES = 256
+# The scheduler keeps those that a task holds as bits of one number.
+MAX_DEVICES = 62
 MAX_TEXT = 255
 _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -143,6 +145,10 @@ def _capacity(
     if vector[ACCELERATORS] % DEVICE:
         problems[f"capacity.{NAMES[ACCELERATORS]}"] = (
             f"{vector[ACCELERATORS]} thousandths are no whole number of devices; give {DEVICE} for each"
+        )
+    elif vector[ACCELERATORS] > MAX_DEVICES * DEVICE:
+        problems[f"capacity.{NAMES[ACCELERATORS]}"] = (
+            f"{vector[ACCELERATORS] // DEVICE} devices; a machine has at most {MAX_DEVICES}"
         )
     for position in (CPU, RAM):
         path = f"capacity.{names[position]}"

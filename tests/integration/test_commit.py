@@ -77,6 +77,7 @@ def test_a_gang_is_written_under_one_revision(cell, machines, gang) -> None:
 
 
 def test_a_gang_of_which_a_part_holds_no_more_is_handed_back_whole(cell, machines, gang) -> None:
+    elsewhere = rows.a_machine(cell, "m3")
     other = rows.a_job(cell, rows.a_tenant(), "jbar", tasks=2)
     victim = rows.a_job(cell, rows.a_tenant(), "low", tasks=1, priority=50)
     commit(cell.id, plan(cell, replace(put(victim, 0, machines[0]), ports=(23000,))), principal=rows.ME)
@@ -85,7 +86,7 @@ def test_a_gang_of_which_a_part_holds_no_more_is_handed_back_whole(cell, machine
         put(gang, 0, machines[0], victims=((victim.id, 0),)),
         *[put(gang, i, machines[0]) for i in (1, 2)],
         put(gang, 3, machines[1]),
-        replace(put(other, 0, machines[0]), ports=(22000,)),
+        replace(put(other, 0, elsewhere), ports=(22000,)),
     )
     meanwhile = plan(cell, replace(put(other, 1, machines[1]), ports=(22001,)))
     commit(cell.id, meanwhile, principal=rows.ME)
@@ -176,6 +177,36 @@ def test_a_task_killed_meanwhile_takes_no_victims(cell, machines, job) -> None:
         transitions.tasks_end(entry, [transitions.Ending(task_id(job.id, 1), "killed")])
     outcome = commit(cell.id, decided, principal=rows.ME)
     assert [a.index for a in outcome.refused] == [1]
+    assert running(low) == {0: "m1"}
+
+
+@pytest.mark.parametrize("chunk", [1, 10])
+def test_nobody_takes_room_that_a_spared_victim_still_holds(cell, machines, job, chunk) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", priority=100)
+    commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
+    decided = plan(
+        cell,
+        put(job, 1, machines[0], victims=((low.id, 0),)),
+        put(job, 2, machines[0]),  # into what the victim would have left over
+        put(job, 0, machines[1]),
+    )
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_end(entry, [transitions.Ending(task_id(job.id, 1), "killed")])
+    outcome = commit(cell.id, decided, principal=rows.ME, chunk=chunk)
+    assert [a.index for a in outcome.refused] == [1, 2]
+    assert [a.index for a in outcome.applied] == [0]
+    assert running(low) == {0: "m1"}
+
+
+def test_a_disruption_budget_that_others_used_up_meanwhile_is_respected(cell, machines, job) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", priority=100, tasks=2)
+    Job.objects.filter(pk=low.id).update(disruption_budget=1)
+    commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
+    commit(cell.id, plan(cell, put(low, 1, machines[1])), principal=rows.ME)
+    decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_evict(entry, [transitions.Eviction(task_id(low.id, 1), 1, "other", gone=True)])
+    assert [a.index for a in commit(cell.id, decided, principal=rows.ME).refused] == [1]
     assert running(low) == {0: "m1"}
 
 

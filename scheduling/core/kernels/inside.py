@@ -95,16 +95,23 @@ def _find(allocs: Allocs, inner: Inner, kinds: Kinds, i: int) -> int:
 
 
 @compiled
-def place_inside(allocs: Allocs, inner: Inner, kinds: Kinds, alloc: Ints, devices: Ints) -> None:
-    """Decide all of them: `alloc` [N] gets the row of the alloc, -1: none; `devices` [N] the bit mask."""
+def place_inside(allocs: Allocs, inner: Inner, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
+    """Place about `most` of them: `alloc` [N] gets the row of the alloc, -1: none, -2: not tried; `devices` [N] the
+    bit mask.
+    """
     gang = -1
     gang_end = 0
     failed = False
+    done = 0
     for i in range(inner.kind.shape[0]):
         if i >= gang_end:
             gang, failed = -1, False
             if inner.gang_end[i] > 0:
                 gang, gang_end = i, inner.gang_end[i]
+        if done >= most and gang in (-1, i):
+            for j in range(i, inner.kind.shape[0]):
+                alloc[j] = -2
+            break
         alloc[i] = -1
         if failed:
             continue
@@ -116,8 +123,11 @@ def place_inside(allocs: Allocs, inner: Inner, kinds: Kinds, alloc: Ints, device
                 mask = pick_devices(allocs.devices, a, kinds.limit[k, ACCELERATORS])
             _hold(allocs, kinds, k, a, mask, _COMES)
             alloc[i], devices[i] = a, mask
+            done += 1
         elif gang >= 0:
             failed = True
+            done -= i - gang
+            kinds.full[k] = 0
             for j in range(gang, i):
                 _hold(allocs, kinds, inner.kind[j], alloc[j], devices[j], _GOES)
                 kinds.full[inner.kind[j]] = 0

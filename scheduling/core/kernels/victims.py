@@ -79,7 +79,7 @@ def _within_budgets(running: Running, victims: Ints, n: int) -> int:
         for j in range(kept):
             if running.job[victims[j]] == job:
                 down += 1
-        if down < running.budget[job]:
+        if down < running.budget[job] and not running.sheltered[victims[k]]:
             victims[kept] = victims[k]
             kept += 1
     return kept

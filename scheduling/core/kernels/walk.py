@@ -357,8 +357,8 @@ def place(t: Tables) -> None:
             gang, failed = -1, False
             if queue.gang_end[i] > 0:
                 gang, gang_end, before = i, queue.gang_end[i], preempted
-        size = gang_end - i if gang == i else 1
-        if done > 0 and done + size > t.knobs.most and gang in (-1, i):
+        # A gang that has begun is ended: one that waited for a pass it fits into might wait for ever.
+        if done >= t.knobs.most and gang in (-1, i):
             for k in range(i, queue.group.shape[0]):
                 placed.machine[k] = NOT_TRIED
             break

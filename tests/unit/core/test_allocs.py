@@ -223,8 +223,74 @@ def test_a_pass_places_about_as_many_as_it_may_and_tears_no_gang() -> None:
     cell.place()
     cell.submit(INNER, tasks=1, cpu=100, alloc_set=SET, priority=201)
     cell.submit(OTHER, tasks=3, cpu=100, alloc_set=SET, gang=True)
-    assert [one.job_id for one in cell.place(Policy(max_assignments=2))] == [INNER]
-    assert len(cell.place(Policy(max_assignments=2))) == 3
+    assert [one.job_id for one in cell.place(Policy(max_assignments=1))] == [INNER]
+    assert len(cell.place(Policy(max_assignments=1))) == 3
+
+
+def test_who_fits_nowhere_does_not_use_up_what_a_pass_may_place() -> None:
+    cell = Cell()
+    cell.allocs(2)
+    cell.place()
+    cell.submit(INNER, tasks=5, cpu=5000, alloc_set=SET, priority=201)
+    cell.submit(OTHER, tasks=1, cpu=100, alloc_set=SET)
+    plan = cell.plan(Policy(max_assignments=2))
+    assert [one.job_id for one in plan.assignments] == [OTHER]
+    assert not plan.stats.cut
+
+
+def test_a_gang_that_gave_up_leaves_its_place_to_others() -> None:
+    cell = Cell()
+    cell.allocs(1, cpu=500)
+    cell.place()
+    two, one = Requirement((200, 0, 0, 0, 0, 0)), Requirement((150, 0, 0, 0, 0, 0))
+    cell.apply(
+        events.JobSubmitted(
+            job_id=INNER, uid="2" * 32, tenant_id=1, tenant="t", name="gang", job_kind="job", priority=200,
+            latency_sensitive=True, spec_version=1, groups=(Group(two, ((0, 1),)), Group(one, ((2, 2),))),
+            alloc_set=SET, gang=True,
+        )
+    )  # fmt: skip
+    cell.submit(OTHER, tasks=1, cpu=150, alloc_set=SET, priority=100)
+    assert [one.job_id for one in cell.place()] == [OTHER]
+
+
+def test_slots_that_others_left_in_the_same_batch_hold_nothing_of_theirs() -> None:
+    cell = Cell(machines=1)
+    cell.allocs(1)
+    cell.submit(OTHER, tasks=1, cpu=250)
+    cell.place()
+    asked = Requirement((50, 0, 0, 0, 0, 0))
+    news: list[events.Event] = [
+        events.TaskEnded(job_id=OTHER, index=0, machine_id=1, incarnation=1, how="finished", gone=True),
+        events.JobEnded(job_id=OTHER, how="finished"),
+        events.JobSubmitted(
+            job_id=INNER, uid="2" * 32, tenant_id=1, tenant="t", name="in", job_kind="job", priority=200,
+            latency_sensitive=True, spec_version=1, groups=(Group(asked, ((0, 0),)),), alloc_set=SET,
+        ),
+        events.TaskPlaced(job_id=INNER, index=0, machine_id=1, incarnation=1, alloc=task_id(SET, 0)),
+    ]  # fmt: skip
+    cell.state.apply_all((event, cell.revision + n, 0.0) for n, event in enumerate(news, start=1))
+    assert cell.state.validate() == []
+
+
+def test_an_alloc_is_spared_whose_tasks_have_no_disruption_left() -> None:
+    cell = Cell()
+    cell.allocs(2, cpu=9000, priority=100)
+    cell.place()
+    asked = Requirement((1000, 0, 0, 0, 0, 0))
+    cell.apply(
+        events.JobSubmitted(
+            job_id=INNER, uid="2" * 32, tenant_id=1, tenant="t", name="in", job_kind="job", priority=100,
+            latency_sensitive=True, spec_version=1, groups=(Group(asked, ((0, 2),)),), alloc_set=SET,
+            disruption_budget=1,
+        )
+    )  # fmt: skip
+    inside = [one.alloc for one in cell.place()]
+    crowded = max(set(inside), key=inside.count)
+    cell.submit(OTHER, tasks=1, cpu=9000, priority=200)
+    (placed,) = cell.plan().assignments
+    assert len(placed.victims) == 1
+    assert task_id(*placed.victims[0]) != crowded
 
 
 def test_who_finds_no_room_in_allocs_is_told_so() -> None:

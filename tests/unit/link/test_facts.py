@@ -32,6 +32,7 @@ def test_ports_are_those_of_the_range_unless_said() -> None:
         ({"capacity": {"cpu": 1, "ram": 1, "gpu": 1}}, "capacity.gpu", "no such resource in this cell; it has cpu"),
         ({"capacity": {"cpu": 1, "ram": 1, "ports": 99_999}}, "capacity.ports", "don't fit"),
         ({"capacity": {"cpu": 1, "ram": 1, "accelerators": 1500}}, "capacity.accelerators", "give 1000 for each"),
+        ({"capacity": {"cpu": 1, "ram": 1, "accelerators": 63_000}}, "capacity.accelerators", "at most 62"),
         ({"attributes": {"": "x"}}, "attributes.", "at least one"),
         ({"attributes": {"a": "x" * 256}}, "attributes.a", "at most 255"),
         ({"attributes": {str(n): "" for n in range(257)}}, "attributes", "at most 256"),
