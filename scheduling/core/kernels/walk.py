@@ -7,8 +7,8 @@
 
 A pass only ever takes room, and victims leave it to a task of higher priority: a machine that was too full
 for a group stays so until the pass ends. So each machine is examined once per group and stage. Room that a
-preemption leaves over is offered to every group that would preempt: there it need not. A gang whose last task
-finds no room gives back what the others took, as if it had not been tried.
+preemption leaves over is offered to every group: there it need not preempt. A gang whose last task finds no room
+gives back what the others took, as if it had not been tried.
 
 Each kernel has a slow obvious twin in `tests/unit/core/twins.py`.
 """
@@ -151,8 +151,9 @@ def _candidates(t: Tables, g: int) -> None:
             k += 1
         else:
             _drop(cache, g, k)
-    if cache.stage[g] != DIRECT:
-        _offer(t, g)
+    if cache.stage[g] == DIRECT and cache.cursor[g] == 0:
+        cache.offered[g] = figures[3]  # its walk will come to them
+    _offer(t, g)
     total = machines.slot.shape[0]
     width = cache.machine.shape[1]
     level = t.groups.direct[g] if cache.stage[g] == DIRECT else t.groups.level[g]
