@@ -13,11 +13,11 @@ from scheduling.core.policy import Policy
 from scheduling.core.state import CellState
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough
-from tests.properties.worlds import add_job, step, worlds
+from tests.properties.worlds import add_job, full, step, worlds
 
 
 @thorough
-@given(worlds(steps=6), st.data())
+@given(worlds(steps=6) | full(), st.data())
 def test_passes_with_a_memory_decide_what_passes_without_decide(world: World, data: st.DataObject) -> None:
     """Whatever happens in between, whoever's policy it is, and however much of each plan is committed."""
     memory = Memory()

@@ -13,7 +13,7 @@ from scheduling.core.policy import Policy, Search
 from scheduling.core.requirement import split_task_id
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough
-from tests.properties.worlds import add_job, worlds
+from tests.properties.worlds import full, worlds
 from tests.unit.core.twins import RUNNERS_UP, WHOLE, Tenancy, Twin
 
 ROUNDED = 1e-3  # scores are told to four places, each part of one for itself
@@ -22,7 +22,7 @@ ROUNDED = 1e-3  # scores are told to four places, each part of one for itself
 
 
 @thorough
-@given(worlds(waiting=3), policies)
+@given(worlds(waiting=3) | full(), policies)
 def test_a_gang_is_placed_whole_or_not_at_all(world: World, policy: Policy) -> None:
     plan = world.plan(policy)
     for name, row in world.jobs.items():
@@ -33,15 +33,15 @@ def test_a_gang_is_placed_whole_or_not_at_all(world: World, policy: Policy) -> N
 
 
 @thorough
-@given(worlds(), st.data())
+@given(worlds() | full(), st.data())
 def test_a_gang_that_finds_no_room_leaves_no_trace(world: World, data: st.DataObject) -> None:
     """All others are decided as if it had not been there. (Of another tenant, so that it costs nobody a turn.)"""
     policy = Policy(search=Search(randomise=False, caching=data.draw(st.booleans())))
     without = world.plan(policy)
-    add_job(data.draw, world, tenant=9, gang=True)
-    gang = list(world.jobs)[-1]
+    cpu, priority = data.draw(st.sampled_from((500, 1000))), data.draw(st.sampled_from((200, 300, 310)))
+    world.job("gang", tasks=data.draw(st.integers(2, 9)), cpu=cpu, priority=priority, tenant=9, gang=True)
     plan = world.plan(policy)
-    if not world.assignments(plan, gang):
+    if not world.assignments(plan, "gang"):
         assert plan.assignments == without.assignments
         assert plan.stats.preempted == without.stats.preempted
 
@@ -50,7 +50,7 @@ def test_a_gang_that_finds_no_room_leaves_no_trace(world: World, data: st.DataOb
 
 
 @thorough
-@given(worlds(), policies)
+@given(worlds() | full(), policies)
 def test_no_accelerator_gets_more_than_it_has(world: World, policy: Policy) -> None:
     """From the rows alone; and a share lies on one device, more is whole devices."""
     world.schedule(policy)
@@ -77,7 +77,7 @@ def test_no_accelerator_gets_more_than_it_has(world: World, policy: Policy) -> N
 
 
 @thorough
-@given(worlds(waiting=3), policies)
+@given(worlds(waiting=3) | full(), policies)
 def test_worse_ways_are_taken_only_where_no_better_one_is_left(world: World, policy: Policy) -> None:
     """Nobody is preempted while there is room, no budget broken while victims within budgets would do."""
     twin = Twin(world.state, policy, world.time)

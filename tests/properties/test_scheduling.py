@@ -16,7 +16,7 @@ from scheduling.core.policy import Policy, Search
 from scheduling.core.requirement import split_task_id
 from scheduling.core.state import CellState
 from tests.builders import World
-from tests.properties.worlds import add_job, add_machine, worlds
+from tests.properties.worlds import add_job, add_machine, full, worlds
 from tests.unit.core.twins import Twin
 
 thorough = settings(
@@ -164,7 +164,7 @@ def _decision(assignment: Assignment) -> tuple[object, ...]:
     """All but port numbers, whose next start is a preference."""
     return (
         assignment.job_id, assignment.index, assignment.machine_id, assignment.victims, assignment.score,
-        len(assignment.ports),
+        len(assignment.ports), assignment.devices, assignment.runners_up,
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def test_another_machine_never_makes_a_task_unplaceable(
 
 
 @thorough
-@given(worlds(), st.sampled_from(("hybrid", "best-fit")), st.booleans())
+@given(worlds() | full(), st.sampled_from(("hybrid", "best-fit")), st.booleans())
 def test_kernels_agree_with_their_slow_twin(world: World, scorer: str, batch_by_reservation: bool) -> None:
     policy = Policy(
         search=Search(randomise=False), scorer=scorer, batch_in_prod_by_reservation=batch_by_reservation

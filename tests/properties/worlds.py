@@ -51,17 +51,15 @@ def add_machine(draw: st.DrawFn, world: World, *, machine_id: int | None = None)
     )
 
 
-def add_job(
-    draw: st.DrawFn, world: World, *, most_tasks: int = 4, tenant: int | None = None, gang: bool | None = None
-) -> None:
+def add_job(draw: st.DrawFn, world: World, *, most_tasks: int = 4) -> None:
     world.job(
         f"j{len(world.jobs)}",
         draw(requirements()),
         tasks=draw(st.integers(1, most_tasks)),
         priority=draw(st.sampled_from(PRIORITIES)),
-        tenant=draw(st.integers(1, 3)) if tenant is None else tenant,
+        tenant=draw(st.integers(1, 3)),
         latency_sensitive=draw(st.booleans()),
-        gang=draw(st.sampled_from((False, False, True))) if gang is None else gang,
+        gang=draw(st.sampled_from((False, False, True))),
         disruption_budget=draw(st.sampled_from((0, 0, 1, 2))),
     )
 
@@ -78,6 +76,35 @@ def worlds(draw: st.DrawFn, *, steps: int = 12, waiting: int = 2, most_tasks: in
         step(draw, world)
     for _ in range(waiting):
         add_job(draw, world, most_tasks=most_tasks)
+    return world
+
+
+@st.composite
+def full(draw: st.DrawFn) -> World:
+    """A cell that low priorities fill, where all who wait would preempt: gangs, budgets and devices meet there."""
+    world = World()
+    for number in range(draw(st.integers(1, 4))):
+        world.machine(f"m{number}", cpu=draw(st.sampled_from((2000, 4000))), accelerators=2000, rack="r1")
+    for number in range(draw(st.integers(1, 3))):
+        world.job(
+            f"low{number}",
+            tasks=draw(st.integers(1, 6)),
+            cpu=draw(st.sampled_from((1000, 2000))),
+            accelerators=draw(st.sampled_from((0, 400, 1000))),
+            priority=draw(st.sampled_from((0, 25))),
+            disruption_budget=draw(st.integers(0, 2)),
+        )
+    world.schedule()
+    for number in range(draw(st.integers(2, 4))):
+        world.job(
+            f"high{number}",
+            tasks=draw(st.integers(1, 4)),
+            cpu=draw(st.sampled_from((500, 1000, 3000))),
+            accelerators=draw(st.sampled_from((0, 0, 500, 1000))),
+            priority=draw(st.sampled_from((200, 300))),
+            tenant=draw(st.integers(1, 2)),
+            gang=draw(st.booleans()),
+        )
     return world
 
 
