@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ def test_passes_with_a_memory_decide_what_passes_without_decide(world: World, da
     """Whatever happens in between, whoever's policy it is, and however much of each plan is committed."""
     memory = Memory()
     for seed in range(data.draw(st.integers(2, 4))):
-        policy = data.draw(policies)
+        policy = replace(data.draw(policies), max_assignments=data.draw(st.sampled_from((1, 100))))
         plan = world.plan(policy, seed=seed, memory=memory)
         assert plan == world.plan(policy, seed=seed)
         world.commit(plan.assignments[: data.draw(st.sampled_from((0, 1, len(plan.assignments))))])
