@@ -37,7 +37,7 @@ PLATFORMS_KEPT_S = 30.0
 class Budget(NamedTuple):
     """How much explaining a pass may do."""
 
-    classes: int = 2
+    classes: int = 1
     """At most so many classes are examined in one pass, those never examined first, then the stalest."""
 
     every_s: float = 1.0

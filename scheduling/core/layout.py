@@ -154,7 +154,7 @@ class Scratch(NamedTuple):
     mask: Bools  # [BLOCK]
     top: Ints  # [1 + RUNNERS]
     top_score: Floats
-    sums: Ints  # [2, R]
+    sums: Ints  # [L, 2, R]
 
 
 class Tables(NamedTuple):

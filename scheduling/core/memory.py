@@ -148,7 +148,8 @@ class Memory:
     def _count(self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level]) -> None:
         machines = self.machines
         axis, number = machines.capacity.shape[1], len(machines.slot)
-        sums, every = np.zeros((2, axis), dtype=np.int64), np.ones(axis, dtype=np.bool_)
+        most = max(len(self._known), len(levels))
+        sums, every = np.zeros((most, 2, axis), dtype=np.int64), np.ones(axis, dtype=np.bool_)
         missing = [level for level in levels if level not in self._known]
         if len(self._known) + len(missing) > MOST_LEVELS:
             kept = [row for row, level in enumerate(self._known) if level in levels]

@@ -166,7 +166,8 @@ class CellState:
             return
         # Whoever is still said to run there is lost: `validate` tells, and its eviction is yet to come.
         for task in np.flatnonzero((self.tasks.machine == slot) & (self.tasks.state == RUNNING)).tolist():
-            self._move(task, slot, -1)
+            job = self._job(split_task_id(int(self.tasks.id[task]))[0])
+            self._move(job, task, slot, -1)
             self.tasks.machine[task] = -1
         self._settle()
         for key in [key for key, (machine, _) in self.departed.items() if machine == event.machine_id]:
@@ -259,7 +260,7 @@ class CellState:
             tasks.reservation[task] = tasks.shapes.limit[tasks.shape[task]]
         if machine < 0:
             return  # a machine that has been removed since: `validate` tells, if it stays so
-        self._move(task, machine, 1)
+        self._move(job, task, machine, 1)
         if event.ports:
             self.machines.hold(machine, task_id(job.id, event.index), event.incarnation, event.ports)
 
@@ -291,17 +292,18 @@ class CellState:
         """A running task gives back what it has; its ports only when its processes are gone."""
         tasks = self.tasks
         machine = tasks.machine.item(task)
-        key = (tasks.id.item(task), tasks.incarnation.item(task))
         ports = tasks.ports.pop(task, ())
         tasks.running -= 1
         tasks.machine[task] = -1
         if machine >= 0:
-            self._move(task, machine, -1)
-            if not gone:
-                self.departed[key] = (machine_id, ports)
-                job.departures += 1
-            elif ports:
-                self.machines.release(machine, *key, ports)
+            self._move(job, task, machine, -1)
+            if not gone or ports:
+                key = (tasks.id.item(task), tasks.incarnation.item(task))
+                if not gone:
+                    self.departed[key] = (machine_id, ports)
+                    job.departures += 1
+                else:
+                    self.machines.release(machine, *key, ports)
         if tasks.alloc.item(task) >= 0:
             tasks.alloc[task] = -1
         if tasks.devices.item(task):
@@ -342,10 +344,10 @@ class CellState:
             tasks.shape[task] = shape
             return
         if machine >= 0:
-            self._move(task, machine, -1)
+            self._move(job, task, machine, -1)
         tasks.shape[task] = shape
         if machine >= 0:
-            self._move(task, machine, 1)
+            self._move(job, task, machine, 1)
         if machine < 0 or tasks.alloc[task] >= 0:
             tasks.reservation[task] = after
 
@@ -394,12 +396,18 @@ class CellState:
         job_id, index = split_task_id(identity)
         return self._slot(self._job(job_id), index)
 
-    def _move(self, task: int, machine: int, sign: int) -> None:
+    def _move(self, job: Job, task: int, machine: int, sign: int) -> None:
         """A task comes to a machine or leaves it when `_settle` is called; who lives in an alloc does neither."""
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:
-            by_limit = tasks.job_by_limit.item(tasks.job.item(task))
-            self._moves += (task, machine, sign, tasks.shape.item(task), by_limit, tasks.devices.item(task))
+            self._moves += (
+                task,
+                machine,
+                sign,
+                tasks.shape.item(task),
+                job.by_limit,
+                tasks.devices.item(task),
+            )
 
     def _settle(self) -> None:
         """Carry out what `_move` noted, in order: before anything reads or changes what machines hold."""

@@ -69,7 +69,7 @@ def tables_of(
             mask=np.zeros(BLOCK, dtype=np.bool_),
             top=np.zeros(RUNNERS + 1, dtype=np.int64),
             top_score=np.zeros(RUNNERS + 1, dtype=np.float64),
-            sums=np.zeros((2, axis), dtype=np.int64),
+            sums=np.zeros((len(memory.levels.ceiling), 2, axis), dtype=np.int64),
         ),
     )
 

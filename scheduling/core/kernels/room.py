@@ -11,30 +11,32 @@ from scheduling.core.layout import Bools, Ints, Levels, Machines, Running
 def room(machines: Machines, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
     """Count what one machine has left of what is `asked` for [R], at each level. May be negative where it shrank.
 
-    `sums`: scratch [2, R].
+    `sums`: scratch [L, 2, R].
     """
     axis = machines.capacity.shape[1]
-    for level in range(levels.ceiling.shape[0]):
-        ceiling = levels.ceiling[level]
+    number = levels.ceiling.shape[0]
+    for level in range(number):
         for r in range(axis):
-            sums[0, r] = sums[1, r] = 0
-        if ceiling > 0:
-            t = machines.head[m]
-            while t >= 0:
-                job = running.job[t]
-                if running.job_priority[job] < ceiling and not running.gone[t]:
+            sums[level, 0, r] = sums[level, 1, r] = 0
+    t = machines.head[m]
+    while t >= 0:
+        if not running.gone[t]:
+            job = running.job[t]
+            for level in range(number):
+                if running.job_priority[job] < levels.ceiling[level]:
                     for r in range(axis):
-                        sums[0, r] += running.reservation[t, r]
+                        sums[level, 0, r] += running.reservation[t, r]
                     if running.job_by_limit[job]:
                         for r in range(axis):
-                            sums[1, r] += running.shape_limit[running.shape[t], r]
-                t = running.next[t]
+                            sums[level, 1, r] += running.shape_limit[running.shape[t], r]
+        t = running.next[t]
+    for level in range(number):
         for r in range(axis):
             if not asked[r]:
                 continue
-            left = machines.capacity[m, r] - machines.reserved[m, r] + sums[0, r]
+            left = machines.capacity[m, r] - machines.reserved[m, r] + sums[level, 0, r]
             if levels.by_limit[level]:
-                left = min(left, machines.capacity[m, r] - machines.prod_limit[m, r] + sums[1, r])
+                left = min(left, machines.capacity[m, r] - machines.prod_limit[m, r] + sums[level, 1, r])
             levels.left[level, r, m] = left
         levels.left[level, PORTS, m] = min(levels.left[level, PORTS, m], machines.ports_free[m])
 
