@@ -44,8 +44,13 @@ class Memory:
         self._liking: dict[tuple[Constraint, ...], Floats] = {}
         self._attributes = -1
 
-    def follow(self, state: CellState, running: Running, levels: Sequence[Level]) -> dict[Level, int]:
-        """Bring all up to date with the state. Returns the row of each level that was asked for."""
+    def follow(
+        self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools
+    ) -> dict[Level, int]:
+        """Bring all up to date with the state. Returns the row of each level that was asked for.
+
+        `asked` [R]: the resources that are looked at; room of others is not counted.
+        """
         table = state.machines
         shape = (table.axis, table.devices.shape[1])
         if (
@@ -70,7 +75,7 @@ class Memory:
         for masks in (self._allowed, self._liking):
             if len(masks) > MOST_MASKS:
                 masks.clear()
-        self._count(running, dirty, levels)
+        self._count(running, dirty, levels, asked)
         return {level: self._known.index(level) for level in levels}
 
     def spoil(self, positions: NDArray[np.int64]) -> None:
@@ -134,6 +139,7 @@ class Memory:
         )
         self.levels = _levels([], axis, number)
         self._spoiled = np.zeros(number, dtype=np.bool_)
+        self._asked = np.zeros(axis, dtype=np.bool_)
 
     def _copy(self, table: MachineTable, dirty: NDArray[np.int64]) -> None:
         machines = self.machines
@@ -145,20 +151,25 @@ class Memory:
         machines.devices[dirty] = table.devices[slots]
         machines.head[dirty] = table.head[slots]
 
-    def _count(self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level]) -> None:
+    def _count(
+        self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level], asked: Bools
+    ) -> None:
         machines = self.machines
         axis, number = machines.capacity.shape[1], len(machines.slot)
         most = max(len(self._known), len(levels))
-        sums, every = np.zeros((most, 2, axis), dtype=np.int64), np.ones(axis, dtype=np.bool_)
+        sums = np.zeros((most, 2, axis), dtype=np.int64)
+        if (asked & ~self._asked).any():
+            self._asked = self._asked | asked
+            dirty = np.arange(number, dtype=np.int64)
         missing = [level for level in levels if level not in self._known]
         if len(self._known) + len(missing) > MOST_LEVELS:
             kept = [row for row, level in enumerate(self._known) if level in levels]
             self._known = [self._known[row] for row in kept]
             self.levels = _levels(self._known, axis, number, self.levels.left[kept])
-        count_room(machines, running, self.levels, dirty, every, sums)
+        count_room(machines, running, self.levels, dirty, self._asked, sums)
         if missing:
             new = _levels(missing, axis, number)
-            count_room(machines, running, new, np.arange(number, dtype=np.int64), every, sums)
+            count_room(machines, running, new, np.arange(number, dtype=np.int64), self._asked, sums)
             self._known = self._known + missing
             self.levels = _levels(self._known, axis, number, np.concatenate((self.levels.left, new.left)))
 

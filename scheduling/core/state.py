@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quota.bands import DEFAULT_BANDS
 from quota.resources import PORTS, SIZE
@@ -34,6 +35,8 @@ from scheduling.core.requirement import Group, split_task_id, task_id
 from scheduling.core.states import Transition, next_state
 from scheduling.core.tasks import DEAD, PENDING, RUNNING, STATES, Job, TaskTable, padded
 
+# So many events are not worth arrays.
+_FEW = 8
 _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
@@ -78,13 +81,21 @@ class CellState:
 
         Raises as `apply` does.
         """
+        ended: list[events.TaskEnded] = []  # in a row: most of what happens in a busy cell
         try:
             for event, revision, time in news:
-                handler = self._handlers.get(type(event))
-                if handler is not None:
-                    handler(event, time)
+                if isinstance(event, events.TaskEnded) and event.gone:
+                    ended.append(event)
+                else:
+                    if ended:
+                        self._tasks_ended(ended)
+                        ended = []
+                    handler = self._handlers.get(type(event))
+                    if handler is not None:
+                        handler(event, time)
                 if revision > self.revision:
                     self.revision = revision
+            self._tasks_ended(ended)
         finally:
             self._settle()
 
@@ -288,6 +299,36 @@ class CellState:
             self.tasks.waits(job.slot, -1)
         self.tasks.state[task] = DEAD
 
+    def _tasks_ended(self, many: Sequence[events.TaskEnded]) -> None:
+        """Many at once: those that run on bare machines and hold no ports leave together."""
+        if len(many) < _FEW:
+            for event in many:
+                self._task_ended(event, 0.0)
+            return
+        tasks = self.tasks
+        slots = np.array([self._slot(self._job(event.job_id), event.index) for event in many], dtype=np.int64)
+        plain = (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)
+        if tasks.ports:
+            plain &= ~np.fromiter(map(tasks.ports.__contains__, slots.tolist()), np.bool_, len(slots))
+        for place in np.flatnonzero(~plain).tolist():
+            self._task_ended(many[place], 0.0)
+        leaving = slots[plain]
+        if len(np.unique(leaving)) < len(leaving):
+            raise LookupError("a task ended twice")
+        self._settle()
+        moves = np.empty((len(leaving), COLUMNS), dtype=np.int64)
+        columns = (
+            leaving, tasks.machine[leaving], -1, tasks.shape[leaving],
+            tasks.job_by_limit[tasks.job[leaving]], tasks.devices[leaving],
+        )  # fmt: skip
+        for column, values in enumerate(columns):
+            moves[:, column] = values
+        tasks.state[leaving] = DEAD
+        tasks.machine[leaving] = -1
+        tasks.devices[leaving] = 0
+        tasks.running -= len(leaving)
+        self._carry_out(moves)
+
     def _leave(self, job: Job, task: int, machine_id: int, *, gone: bool) -> None:
         """A running task gives back what it has; its ports only when its processes are gone."""
         tasks = self.tasks
@@ -415,6 +456,9 @@ class CellState:
             return
         moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)
         self._moves = []
+        self._carry_out(moves)
+
+    def _carry_out(self, moves: NDArray[np.int64]) -> None:
         tasks, machines = self.tasks, self.machines
         machines.tick += 1
         accounts = Accounts(

@@ -25,7 +25,8 @@ def tables_of(
     """For the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows the state."""
     tasks = state.tasks
     running = _running(state)
-    rows = memory.follow(state, running, sorting.levels)
+    asked = np.any(state.tasks.shapes.limit[sorting.shape] > 0, axis=0)
+    rows = memory.follow(state, running, sorting.levels, asked)
     machines = memory.machines
     groups = arrays(state, policy, sorting, memory, rows, rng)
     queue = _queue(state, sorting, memory)
@@ -49,7 +50,7 @@ def tables_of(
             stage=np.zeros(number, dtype=np.int64),
             offered=np.zeros(number, dtype=np.int64),
         ),
-        knobs=_knobs(state, policy, sorting),
+        knobs=_knobs(state, policy, sorting, asked),
         placed=Placed(
             machine=np.full(places, -1, dtype=np.int64),
             parts=np.zeros((places, PARTS), dtype=np.float64),
@@ -152,8 +153,7 @@ def _counts(state: CellState, sorting: Sorting, memory: Memory) -> Counts:
     return counts
 
 
-def _knobs(state: CellState, policy: Policy, sorting: Sorting) -> Knobs:
-    limit = state.tasks.shapes.limit[sorting.shape]
+def _knobs(state: CellState, policy: Policy, sorting: Sorting, asked: NDArray[np.bool_]) -> Knobs:
     weights = policy.weights
     resources = np.zeros(state.axis, dtype=np.float64)
     known = policy.resource_weights[: state.axis]
@@ -170,7 +170,7 @@ def _knobs(state: CellState, policy: Policy, sorting: Sorting) -> Knobs:
             dtype=np.float64,
         ),
         resources=resources / total if total > 0 else resources,
-        asked=np.any(limit > 0, axis=0),
+        asked=asked,
         preempting=state.running > 0 and any(job.priority < highest for job in state.tasks.jobs.values()),
         budgets=bool((state.tasks.job_budget > 0).any()),
         caching=policy.search.caching,

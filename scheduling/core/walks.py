@@ -31,10 +31,10 @@ def beginnings(
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
     asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
     machines = state.machines
-    up = machines.up
+    up = machines.up.astype(np.int64)
     for placed_by_limit, used in ((True, machines.prod_limit), (False, machines.reserved)):
         kind = by_limit == placed_by_limit
-        room = [np.maximum(machines.capacity[:, r] - used[:, r], 0).sum(where=up) for r in counted]
-        if (asked[kind].sum(axis=0) > _MOST * np.array(room)).any():
+        room = np.einsum("m,mr->r", up, np.maximum(machines.capacity - used, 0))[counted]
+        if (asked[kind].sum(axis=0) > _MOST * room).any():
             result[kind] = result[0]
     return result

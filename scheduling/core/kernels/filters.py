@@ -44,16 +44,18 @@ def scan(
 
     False when all of them are ruled out.
     """
-    allowed = groups.allowed[groups.hard[g]]
+    # Slices, so that no index can be negative: what might count from the end is not vectorised.
+    allowed = groups.allowed[groups.hard[g]][first : first + n]
+    up = machines.up[first : first + n]
     for i in range(n):
-        mask[i] = allowed[first + i] & machines.up[first + i]
+        mask[i] = allowed[i] & up[i]
     for r in range(groups.limit.shape[1]):
         want = groups.limit[g, r]
         if want > 0:
-            left = levels.left[level, r]
+            left = levels.left[level, r][first : first + n]
             found = False
             for i in range(n):
-                mask[i] &= left[first + i] >= want
+                mask[i] &= left[i] >= want
             for i in range(n):
                 found |= mask[i]
             if not found:
