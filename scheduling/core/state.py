@@ -312,9 +312,8 @@ class CellState:
             plain &= ~np.fromiter(map(tasks.ports.__contains__, slots.tolist()), np.bool_, len(slots))
         for place in np.flatnonzero(~plain).tolist():
             self._task_ended(many[place], 0.0)
-        leaving = slots[plain]
-        if len(np.unique(leaving)) < len(leaving):
-            raise LookupError("a task ended twice")
+        leaving, first = np.unique(slots[plain], return_index=True)
+        again = np.delete(np.flatnonzero(plain), first)
         self._settle()
         moves = np.empty((len(leaving), COLUMNS), dtype=np.int64)
         columns = (
@@ -328,6 +327,8 @@ class CellState:
         tasks.devices[leaving] = 0
         tasks.running -= len(leaving)
         self._carry_out(moves)
+        for place in again.tolist():
+            self._task_ended(many[place], 0.0)  # which tells what is wrong with it
 
     def _leave(self, job: Job, task: int, machine_id: int, *, gone: bool) -> None:
         """A running task gives back what it has; its ports only when its processes are gone."""

@@ -34,6 +34,8 @@ def beginnings(
     up = machines.up.astype(np.int64)
     for placed_by_limit, used in ((True, machines.prod_limit), (False, machines.reserved)):
         kind = by_limit == placed_by_limit
+        if not kind.any():
+            continue
         room = np.einsum("m,mr->r", up, np.maximum(machines.capacity - used, 0))[counted]
         if (asked[kind].sum(axis=0) > _MOST * room).any():
             result[kind] = result[0]

@@ -10,7 +10,7 @@ from django.test import Client
 
 from quota.errors import Conflict, Refused
 from quota.models import QuotaUse
-from quota.permissions import Role, system
+from quota.permissions import system
 from quota.resources import CPU
 from scheduling import journal
 from scheduling.commit import commit
@@ -20,38 +20,11 @@ from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.services import jobs, machines, transitions, updates
 from scheduling.services.transitions import Ending, Eviction, Placement
-from scheduling.validate import validate
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ME = system("test")
-
-
-@pytest.fixture
-def cell():
-    """After each scenario the rows equal the journal replayed, and what lives in allocs fits there."""
-    cell = rows.a_cell()
-    yield cell
-    assert validate(cell.id) == []
-
-
-@pytest.fixture
-def machine(cell):
-    return rows.a_machine(cell)
-
-
-@pytest.fixture
-def tenant(cell):
-    tenant = rows.a_tenant("ubar")
-    for band in ("production", "batch"):
-        rows.grant(tenant, cell, band)
-    return tenant
-
-
-@pytest.fixture
-def ann(tenant):
-    return world.principal("ann", tenant=tenant, role=Role.OPERATOR)
 
 
 def envelope(name: str = "shelf", *, tasks: int = 2, cpu: str = "1", **changes: Any) -> dict[str, Any]:

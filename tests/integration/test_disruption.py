@@ -7,39 +7,17 @@ import datetime as dt
 import pytest
 from django.utils import timezone
 
-from quota.permissions import Role
 from scheduling import journal
 from scheduling.config import CellSettings
 from scheduling.core.requirement import task_id
 from scheduling.models import Job, Task
 from scheduling.services import leaving, machines, transitions
 from scheduling.services.transitions import Placement
-from scheduling.validate import validate
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SETTINGS = CellSettings()
-
-
-@pytest.fixture
-def cell():
-    """After each scenario the rows equal the journal replayed."""
-    cell = rows.a_cell()
-    yield cell
-    assert validate(cell.id) == []
-
-
-@pytest.fixture
-def machine(cell):
-    return rows.a_machine(cell)
-
-
-@pytest.fixture
-def ann(cell):
-    tenant = rows.a_tenant("ubar")
-    rows.grant(tenant, cell, "production")
-    return world.principal("ann", tenant=tenant, role=Role.OPERATOR)
 
 
 def drain(cell) -> int:

@@ -7,44 +7,18 @@ import pytest
 from borglet.messages import Hello
 from quota.errors import Conflict, Forbidden, Refused
 from quota.models import CellCapacity, QuotaUse
-from quota.permissions import Role, system
+from quota.permissions import system
 from scheduling import journal
 from scheduling.core import events
 from scheduling.link import writer
 from scheduling.master import Master
 from scheduling.models import Cell, Machine, PendingVerdict, Task
 from scheduling.services import cells, machines, updates
-from scheduling.validate import validate
-from tests.integration import rows, world
+from tests.integration import world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SRE = system("sre")
-
-
-@pytest.fixture
-def cell():
-    """After each scenario the rows equal the journal replayed, vectors of both lengths included."""
-    cell = rows.a_cell()
-    yield cell
-    assert validate(cell.id) == []
-
-
-@pytest.fixture
-def machine(cell):
-    return rows.a_machine(cell)
-
-
-@pytest.fixture
-def tenant(cell):
-    tenant = rows.a_tenant("ubar")
-    rows.grant(tenant, cell, "production")
-    return tenant
-
-
-@pytest.fixture
-def ann(tenant):
-    return world.principal("ann", tenant=tenant, role=Role.OPERATOR)
 
 
 def added(cell: Cell, name: str = "tpu") -> Cell:

@@ -21,32 +21,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def cell():
-    """After each scenario the rows equal the journal replayed, and counters equal counts."""
-    cell = rows.a_cell()
-    yield cell
-    assert validate(cell.id) == []
-
-
-@pytest.fixture
-def machine(cell):
-    return rows.a_machine(cell)
-
-
-@pytest.fixture
-def tenant(cell):
-    tenant = rows.a_tenant("ubar")
-    for band in ("production", "batch"):
-        rows.grant(tenant, cell, band)
-    return tenant
-
-
-@pytest.fixture
-def ann(tenant):
-    return world.principal("ann", tenant=tenant, role=Role.OPERATOR)
-
-
-@pytest.fixture
 def job(cell, ann, machine):
     """Three tasks, all up."""
     job = world.submit(ann, cell, world.a_file())

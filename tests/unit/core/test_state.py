@@ -150,3 +150,15 @@ def test_free_ports_are_the_range_without_those_held_in_it() -> None:
     assert ports.free == 4
     ports.release((2, 1), (101,))
     assert ports.free == 4
+
+
+def test_a_task_that_ends_twice_in_one_batch_is_named() -> None:
+    world = World().machine("m1", cpu=64_000).job("a", tasks=10, cpu=100)
+    world.schedule()
+    job = world.jobs["a"].job_id
+    ended = [
+        events.TaskEnded(job_id=job, index=i, machine_id=1, incarnation=1, how="finished", gone=True)
+        for i in (*range(9), 3)
+    ]
+    with pytest.raises(IllegalTransition, match="task 3 of job a"):
+        world.state.apply_all((event, 100 + i, 1.0) for i, event in enumerate(ended))
