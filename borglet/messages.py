@@ -23,8 +23,9 @@ from enum import StrEnum
 
 import msgspec
 
-# Version 1 speaks to 1; a change that older peers can't read raises it, and both sides keep N and N-1.
-PROTOCOL = 1
+# Version 2 speaks to 1: both sides keep N and N-1, a release apart. What N adds has a default, so that N-1 may leave it
+# out, and is unknown to N-1, which ignores it; no enumeration of N-1 ever gets a new value, for N-1 would refuse it.
+PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 MAX_FRAME_BYTES = 8 * 2**20
 
@@ -85,6 +86,24 @@ class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backoff_max_s: float = 30.0
 
 
+class Slack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a task may use more than its limit of a resource while nobody else wants it (§6.2)."""
+
+    cpu: bool = True
+    ram: bool = False
+
+
+class Package(msgspec.Struct, frozen=True):
+    """One content-addressed archive (§3.2). `digest` is of the archive as stored: `sha256:` and 64 hex digits."""
+
+    name: str  # as the job file says it, for people: `name@tag` or `name@sha256:…`
+    digest: str
+    size_bytes: int
+    format: str = (
+        "tar"  # tar, tar+gzip, tar+zstd: a manifest beside a tree; oci: an OCI image layout in a tar
+    )
+
+
 class TaskKey(msgspec.Struct, frozen=True, order=True):
     """One incarnation of one task, unique over all histories of all cells."""
 
@@ -116,6 +135,15 @@ class RunTask(msgspec.Struct, frozen=True):
     waits_for: list[TaskKey] = []  # preempted tasks that must be gone first
     working_dir: str = ""
     user: str = ""
+    packages: list[Package] = []  # installed before it starts, read-only below /packages/<name>
+    root: str = (
+        "host"  # what it sees as /: host (the machine's /usr, read-only) or packages (the first of them)
+    )
+    network: str = "host"  # host, or own: a network namespace with an address of its own (§8.1)
+    slack: Slack = Slack()
+    whole_cores: bool = False  # cores of limit["cpu"] are kept free of other latency-sensitive tasks (§6.2)
+    devices: list[int] = []  # numbers of the accelerators allotted, a device twice never
+    alloc: TaskKey | None = None  # the alloc of this machine that it lives in (§2.4)
 
 
 class StopTask(msgspec.Struct, frozen=True):
@@ -213,6 +241,13 @@ class Usage(msgspec.Struct, frozen=True):
     disk_bytes: int = 0
     processes: int = 0
     throttled_milli: int = 0
+    cached_bytes: int = 0  # page cache charged to it; `ram_bytes` is without
+    threads: int = 0
+    read_bytes_s: int = 0  # from disks
+    written_bytes_s: int = 0
+    received_bytes_s: int = 0  # over a network of its own; 0 where it shares the machine's
+    sent_bytes_s: int = 0
+    oom_kills: int = 0  # by the kernel, since the run began
 
 
 class TaskReport(msgspec.Struct, frozen=True):

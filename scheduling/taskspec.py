@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from borglet.messages import HealthCheck, RestartPolicy
-from quota.resources import ACCELERATORS, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
+from borglet.messages import HealthCheck, RestartPolicy, Slack
+from quota.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.requirement import Constraint, Relation
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -98,6 +98,10 @@ class TaskSpec(msgspec.Struct, frozen=True):
     working_dir: str = ""
     user: str = ""
     packages: tuple[str, ...] = ()
+    root: str = "host"
+    network: str = "host"
+    slack: Slack = Slack()
+    whole_cores: bool = False
 
     def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
         """As a job file would say it, every field present: what `read_task` turns into an equal value."""
@@ -114,15 +118,21 @@ class TaskSpec(msgspec.Struct, frozen=True):
             "working_dir": self.working_dir,
             "user": self.user,
             "packages": list(self.packages),
+            "root": self.root,
+            "network": self.network,
+            "slack": msgspec.to_builtins(self.slack),
+            "whole_cores": self.whole_cores,
         }
 
 
 # What a running task can only get by starting again; its other fields change in place.
-_RESTARTS = ("command", "env", "ports", "packages", "user", "working_dir", "max_processes", "constraints")
+_RESTARTS = (
+    "command", "env", "ports", "packages", "user", "working_dir", "max_processes", "constraints", "root", "network",
+)  # fmt: skip
 
 
 def change(old: TaskSpec, new: TaskSpec) -> Change:
-    """Sizes, health check, notice and restart policy change in place; devices don't."""
+    """Sizes, slack, whole cores, health check, notice and restart policy change in place; devices don't."""
     if old is new or old == new:
         return Change.NONE
     if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
@@ -157,6 +167,10 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     working_dir: str = ""
     user: str = ""
     packages: list[str] = []
+    root: str = "host"
+    network: str = "host"
+    slack: Slack = Slack()
+    whole_cores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +212,7 @@ def read_task(
         if not _PACKAGE.fullmatch(package):
             problems.add(f"{path}.packages[{number}]", f"{package!r} is no package name")
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
+    _check_place(file, limit, problems, path)
     if not role.stored:
         _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
     return TaskSpec(
@@ -213,6 +228,10 @@ def read_task(
         working_dir=file.working_dir,
         user=file.user,
         packages=tuple(file.packages),
+        root=file.root,
+        network=file.network,
+        slack=file.slack,
+        whole_cores=file.whole_cores,
     )
 
 
@@ -328,6 +347,20 @@ def _check_constraints(constraints: list[Constraint], problems: Problems, path: 
         if bare and constraint.value:
             problems.add(f"{here}.value", f"{constraint.relation} takes no value; leave it out")
         problems.number(f"{here}.weight", constraint.weight, 0, 1000)
+
+
+def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -> None:
+    """What the task sees of its machine: root, network, cores."""
+    if file.root not in ("host", "packages"):
+        problems.add(f"{path}.root", f"{file.root!r}: one of host, packages")
+    elif file.root == "packages" and not file.packages:
+        problems.add(f"{path}.root", "'packages' needs one; name it in task.packages, or take root: host")
+    if file.network not in ("host", "own"):
+        problems.add(f"{path}.network", f"{file.network!r}: one of host, own")
+    if file.whole_cores and (limit[CPU] == 0 or limit[CPU] % 1000):
+        problems.add(
+            f"{path}.whole_cores", f"limit.cpu is {limit[CPU]}m; ask for whole cores, such as cpu: 2"
+        )
 
 
 def _check_restart(restart: Restart, problems: Problems, path: str) -> None:

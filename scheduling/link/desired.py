@@ -234,6 +234,10 @@ def _run_task(
         waits_for=waits_for,
         working_dir=task.working_dir,
         user=task.user,
+        root=task.root,
+        network=task.network,
+        slack=task.slack,
+        whole_cores=task.whole_cores,
     )
 
 
