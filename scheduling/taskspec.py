@@ -104,7 +104,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     whole_cores: bool = False
 
     def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-        """As a job file would say it, every field present: what `read_task` turns into an equal value."""
+        """As a job file would say it, `_LATER` fields where they are set: `read_task` makes an equal value of it."""
         return {
             "command": list(self.command),
             "env": dict(sorted(self.env.items())),
@@ -118,12 +118,16 @@ class TaskSpec(msgspec.Struct, frozen=True):
             "working_dir": self.working_dir,
             "user": self.user,
             "packages": list(self.packages),
-            "root": self.root,
-            "network": self.network,
-            "slack": msgspec.to_builtins(self.slack),
-            "whole_cores": self.whole_cores,
+        } | {
+            name: msgspec.to_builtins(value)
+            for name, default in _LATER.items()
+            if (value := getattr(self, name)) != default
         }
 
+
+# Fields that specs stored by an older version don't have: written only when they say something, so that what was
+# stored keeps its digest.
+_LATER: dict[str, object] = {"root": "host", "network": "host", "slack": Slack(), "whole_cores": False}
 
 # What a running task can only get by starting again; its other fields change in place.
 _RESTARTS = (
