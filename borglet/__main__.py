@@ -95,6 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     _option(fleet, "--capacity", default=DEFAULT_FLEET_CAPACITY, help="of each of --machines")
     _option(fleet, "--seed", type=int, default=0, help="of usage and of pauses")
     _option(fleet, "--start-delay-s", type=float, default=0.05, help="how long a task takes to start")
+    _option(fleet, "--install-delay-s", type=float, default=0.05, help="how long missing packages take")
     fleet.set_defaults(act=_fleet)
     return parser
 
@@ -191,7 +192,9 @@ def _fleet(args: argparse.Namespace) -> int:
     home = args.home.absolute()
     with DiskStore(home).lock():
         secrets = join_fleet(home, args.link, args.join_token, machines, ports=_ports(args))
-        settings = FleetSettings(seed=args.seed, start_delay_s=args.start_delay_s)
+        settings = FleetSettings(
+            seed=args.seed, start_delay_s=args.start_delay_s, install_delay_s=args.install_delay_s
+        )
         fleet = Fleet(machines, secrets, args.link, settings=settings)
         asyncio.run(_until_signalled(fleet))
     return 0

@@ -3,6 +3,7 @@
     link ── polled ──► Agent ── handle ──► AgentState
                          │ ◄─ instructions ─┘
                          ├─► store.save      (at once, before anything else)
+                         ├─► packages.install
                          ├─► runtime.start, stop, resize, remove
                          └─► prober.probe
 
@@ -26,6 +27,8 @@ from borglet.events import (
     Adopted,
     Ended,
     Event,
+    Installed,
+    InstallFailed,
     Polled,
     ProbeAnswered,
     Sampled,
@@ -36,8 +39,19 @@ from borglet.events import (
     StopRefused,
     TimePassed,
 )
-from borglet.instructions import Instruction, Probe, Remove, Resize, Save, Start, Terminate
-from borglet.messages import LogChunk, LogRequest, Poll, Report
+from borglet.instructions import (
+    CancelInstall,
+    Install,
+    Instruction,
+    Probe,
+    Remove,
+    Resize,
+    Save,
+    Start,
+    Terminate,
+)
+from borglet.messages import LogChunk, LogRequest, Poll, Report, TaskKey
+from borglet.packages.base import NoPackages, PackageMissing, Packages
 from borglet.prober import Prober
 from borglet.runtimes.base import Runtime, StartFailed
 from borglet.state import AgentState
@@ -73,9 +87,13 @@ class Agent:
         *,
         clock: Clock,
         settings: AgentSettings = AgentSettings(),
+        packages: Packages | None = None,
     ) -> None:
         self.state = AgentState()
         self.runtime = runtime
+        self.packages: Packages = packages if packages is not None else NoPackages()
+        self.packages.bind(self.state.packages_in_use)
+        self._installs: dict[TaskKey, asyncio.Task[None]] = {}
         self._store, self._prober, self._clock, self._settings = store, prober, clock, settings
         self._listeners: list[Callable[[], None]] = []
         self._work: set[asyncio.Task[None]] = set()
@@ -112,6 +130,7 @@ class Agent:
         for work in running:
             work.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await self.packages.close()
         await self.runtime.close()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -126,7 +145,9 @@ class Agent:
     async def report(self, session: int, poll: Poll) -> Report:
         """The answer to `poll`, as of now."""
         logs = [await self._read_log(request) for request in poll.logs]
-        return self.state.report(session=session, sequence=poll.sequence, logs=logs)
+        return self.state.report(
+            session=session, sequence=poll.sequence, logs=logs, packages=self.packages.installed()
+        )
 
     async def _read_log(self, request: LogRequest) -> LogChunk:
         try:
@@ -173,6 +194,12 @@ class Agent:
         match instruction:
             case Save():
                 return self._save(instruction)
+            case Install():
+                self._installs[instruction.task.key] = self._spawn(self._install(instruction))
+            case CancelInstall():
+                install = self._installs.pop(instruction.key, None)
+                if install is not None:
+                    install.cancel()
             case Start():
                 self._spawn(self._start(instruction))
             case Terminate():
@@ -195,11 +222,26 @@ class Agent:
             return SaveFailed(instruction.generation, str(error))
         return Saved(instruction.generation)
 
+    async def _install(self, instruction: Install) -> None:
+        task, run = instruction.task, instruction.run
+        try:
+            await self.packages.install(task.packages)
+            answer: Event = Installed(task.key, run)
+        except PackageMissing as error:
+            log.warning("the packages of task %s (%s) can't be had: %s", task.name, task.key, error)
+            answer = InstallFailed(task.key, run, str(error))
+        except Exception as error:
+            log.exception("the packages of task %s (%s) can't be installed", task.name, task.key)
+            answer = InstallFailed(task.key, run, f"the machine could not install its packages: {error}")
+        self._installs.pop(task.key, None)
+        self.handle(answer)
+
     async def _start(self, instruction: Start) -> None:
         key, run = instruction.task.key, instruction.run
         try:
-            await self.runtime.start(instruction.task, run=run)
-        except StartFailed as error:
+            trees = self.packages.trees(instruction.task.packages)
+            await self.runtime.start(instruction.task, run=run, trees=trees)
+        except (StartFailed, PackageMissing) as error:
             log.warning("task %s (%s) can't be started: %s", instruction.task.name, key, error)
             self.handle(StartRefused(key, run, str(error)))
         except Exception as error:
@@ -243,10 +285,11 @@ class Agent:
         answer = await self._prober.probe(instruction.check, instruction.port)
         self.handle(ProbeAnswered(instruction.key, instruction.run, answer.ok, answer.detail, answer.holds_s))
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work_done)
+        return task
 
     def _work_done(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)

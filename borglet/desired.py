@@ -9,7 +9,7 @@ import msgspec
 from borglet.messages import Desired, Refusal, RunTask, TaskKey
 
 # What processes were started with: it can't change under them. A change of these needs a new incarnation.
-FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir")
+FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir", "packages")
 
 
 def refusal_of(

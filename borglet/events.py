@@ -41,6 +41,23 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Installed:
+    """All packages of the task are there and stay as long as the task is known here."""
+
+    key: TaskKey
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstallFailed:
+    """A package can't be had; `detail` says which and why."""
+
+    key: TaskKey
+    run: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     key: TaskKey
     run: int
@@ -94,6 +111,8 @@ Event: TypeAlias = (
     | Polled
     | Saved
     | SaveFailed
+    | Installed
+    | InstallFailed
     | Started
     | StartRefused
     | StopRefused

@@ -26,6 +26,7 @@ from borglet.join import JoinClient, JoinFailed, parse_token
 from borglet.link import Introduction, Link, LinkSettings, pinned_context
 from borglet.machines import MachineSpec
 from borglet.messages import JoinRequest
+from borglet.packages.base import SimulatedPackages
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.store import Identity, MemoryStore, replace_durably
@@ -52,6 +53,7 @@ class FleetSettings:
 
     seed: int = 0
     start_delay_s: float = 0.05
+    install_delay_s: float = 0.05
     sample_interval_s: float = 10.0
     connecting: int = 32  # handshakes at a time
     software: str = "borglet-fleet"
@@ -128,7 +130,13 @@ class FleetMachine:
         admission: Callable[[], Awaitable[None]],
     ) -> None:
         self.runtime = SimulatedRuntime(simulation, spec.capacity)
-        self.agent = Agent(self.runtime, MemoryStore(), SimulatedProber(), clock=simulation.clock)
+        self.agent = Agent(
+            self.runtime,
+            MemoryStore(),
+            SimulatedProber(),
+            clock=simulation.clock,
+            packages=SimulatedPackages(simulation.install_delay_s, rng),
+        )
         introduction = Introduction(
             boot_id=f"{rng.getrandbits(128):032x}",
             software=software,
@@ -174,7 +182,9 @@ class Fleet:
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
-        simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
+        simulation = Simulation(
+            clock or steady_clock(), settings.seed, settings.start_delay_s, settings.install_delay_s
+        )
         context = pinned_context(secrets.authority)
         rng = random.Random(settings.seed)
         self._pace = _Pace(settings.connecting)

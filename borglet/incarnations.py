@@ -21,7 +21,7 @@ class Incarnation:
 
     task: RunTask
     phase: Phase | None = None  # None only while it is being made
-    run: int = 0  # starts so far
+    run: int = 0  # starts so far, each counted from the installation of its packages on
     started_at: float = 0.0
     exit: Exit | None = None
     failures: tuple[float, ...] = ()
@@ -33,6 +33,8 @@ class Incarnation:
     stop_detail: str = ""
     stop_again_at: float | None = None  # the last stop was not delivered
     resize_due: bool = False
+    installed: bool = False  # its packages are there; it waits until it may start
+    ran: bool = False  # its processes were started before
     given_up: bool = False
     quarantined: bool = False
     told: tuple[int, int] | None = None  # (session, sequence) of the first report that told of its end

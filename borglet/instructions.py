@@ -39,6 +39,21 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class Install:
+    """Make the task's packages present. Answered by `Installed` or `InstallFailed`."""
+
+    task: RunTask
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelInstall:
+    """Nobody waits for it any more; an answer that comes all the same is ignored."""
+
+    key: TaskKey
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Answered by `Started` or `StartRefused`."""
 
@@ -80,4 +95,4 @@ class Probe:
     port: int
 
 
-Instruction: TypeAlias = Save | Start | Terminate | Resize | Remove | Probe
+Instruction: TypeAlias = Save | Install | CancelInstall | Start | Terminate | Resize | Remove | Probe

@@ -1,6 +1,6 @@
 """The lifecycle of one incarnation on its machine, as one table. The README's diagram is drawn from it.
 
-`installing` is not reached yet: packages come with a later change, between `assigned` and `starting`.
+Only what names packages is ever `installing`; it has no processes there, whatever it had before.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ class Step(StrEnum):
 
     ASSIGN = "assign"  # the master lists it in `run` for the first time
     ADOPT = "adopt"  # an earlier Borglet started it
+    INSTALL = "install"  # its packages are fetched, unpacked, or found to be there
     START = "start"  # nothing stands in its way any more
     STARTED = "started"  # its program runs
     STOP = "stop"  # asked for by the master, or it is unhealthy
@@ -26,8 +27,13 @@ class Step(StrEnum):
 TRANSITIONS: dict[tuple[Phase | None, Step], Phase] = {
     (None, Step.ASSIGN): Phase.ASSIGNED,
     (None, Step.ADOPT): Phase.UP,
+    (Phase.ASSIGNED, Step.INSTALL): Phase.INSTALLING,
     (Phase.ASSIGNED, Step.START): Phase.STARTING,
     (Phase.ASSIGNED, Step.STOP): Phase.ENDED,
+    (Phase.INSTALLING, Step.START): Phase.STARTING,
+    (Phase.INSTALLING, Step.STOP): Phase.ENDED,
+    (Phase.INSTALLING, Step.RETRY): Phase.BACKOFF,
+    (Phase.INSTALLING, Step.FINISH): Phase.ENDED,
     (Phase.STARTING, Step.STARTED): Phase.UP,
     (Phase.STARTING, Step.STOP): Phase.STOPPING,
     (Phase.STARTING, Step.RETRY): Phase.BACKOFF,
@@ -39,6 +45,7 @@ TRANSITIONS: dict[tuple[Phase | None, Step], Phase] = {
     (Phase.STOPPING, Step.STOP): Phase.STOPPING,
     (Phase.STOPPING, Step.RETRY): Phase.BACKOFF,
     (Phase.STOPPING, Step.FINISH): Phase.ENDED,
+    (Phase.BACKOFF, Step.INSTALL): Phase.INSTALLING,
     (Phase.BACKOFF, Step.START): Phase.STARTING,
     (Phase.BACKOFF, Step.STOP): Phase.ENDED,
 }

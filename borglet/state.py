@@ -24,6 +24,8 @@ from borglet.events import (
     Adopted,
     Ended,
     Event,
+    Installed,
+    InstallFailed,
     Polled,
     ProbeAnswered,
     Sampled,
@@ -36,7 +38,9 @@ from borglet.events import (
 )
 from borglet.incarnations import NO_USAGE, Incarnation
 from borglet.instructions import (
+    CancelInstall,
     GivenUp,
+    Install,
     Instruction,
     Probe,
     Remembered,
@@ -96,13 +100,26 @@ class AgentState:
     def incarnations(self) -> tuple[Incarnation, ...]:
         return tuple(self._incarnations.values())
 
+    def packages_in_use(self) -> set[str]:
+        """Digests that what is here needs, or will need without another word of the master."""
+        return {
+            package.digest
+            for inc in self._incarnations.values()
+            if inc.phase is not Phase.ENDED
+            for package in inc.task.packages
+        }
+
     def next_wake(self) -> float:
         """When `TimePassed` is wanted; infinite when nothing is due."""
         return min((self._wake_of(inc) for inc in self._incarnations.values()), default=math.inf)
 
     def _wake_of(self, inc: Incarnation) -> float:
         at = math.inf
-        if inc.phase is Phase.BACKOFF and inc.key in self._run and not self._blocked(inc):
+        if (
+            inc.phase is Phase.BACKOFF
+            and inc.key in self._run
+            and (inc.task.packages or not self._blocked(inc))
+        ):
             at = inc.start_at
         elif inc.phase is Phase.UP and inc.watch is not None:
             at = inc.watch.due
@@ -110,7 +127,14 @@ class AgentState:
             at = min(at, inc.stop_again_at)
         return at
 
-    def report(self, *, session: int, sequence: int, logs: list[LogChunk] | None = None) -> Report:
+    def report(
+        self,
+        *,
+        session: int,
+        sequence: int,
+        logs: list[LogChunk] | None = None,
+        packages: list[str] | None = None,
+    ) -> Report:
         """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once."""
         tasks, cpu_milli, ram_bytes, disk_bytes, processes, throttled_milli = [], 0, 0, 0, 0, 0
         for inc in self._incarnations.values():
@@ -134,6 +158,7 @@ class AgentState:
             usage=Usage(cpu_milli, ram_bytes, disk_bytes, processes, throttled_milli),
             logs=logs or [],
             refused=refused,
+            packages=packages or [],
         )
 
     def _listed(self, key: TaskKey) -> bool:
@@ -150,9 +175,17 @@ class AgentState:
             case Polled():
                 self._on_polled(event, now, out)
             case Saved():
-                self._on_saved(event, now)
+                self._on_saved(event, now, out)
             case SaveFailed():
                 self._on_save_failed(event)
+            case Installed():
+                inc = self._incarnations.get(event.key)
+                if inc is not None and inc.phase is Phase.INSTALLING and inc.run == event.run:
+                    inc.installed = True
+            case InstallFailed():
+                inc = self._incarnations.get(event.key)
+                if inc is not None and inc.phase is Phase.INSTALLING and inc.run == event.run:
+                    self._end_run(inc, Exit(EndCause.START_FAILED, now, detail=event.detail), now, out)
             case Started():
                 self._on_started(event, now)
             case StartRefused():
@@ -201,7 +234,7 @@ class AgentState:
 
     def _adopt(self, presence: Presence, now: float) -> Incarnation:
         task = self._run.get(presence.key, presence.task)
-        inc = Incarnation(task, run=presence.run, started_at=presence.started_at)
+        inc = Incarnation(task, run=presence.run, started_at=presence.started_at, ran=True)
         inc.resize_due = presence.exit is None and differs_in_place(presence.task, task)
         inc.step(Step.ADOPT, now=now)
         self._watch(inc, now)
@@ -235,7 +268,7 @@ class AgentState:
             return
         self._pending = event.desired
         if event.desired == self._desired:
-            self._on_saved(Saved(event.desired.generation), now)
+            self._on_saved(Saved(event.desired.generation), now, out)
         else:
             out.append(Save(self._remembered(event.desired)))
 
@@ -256,11 +289,13 @@ class AgentState:
             quarantined=[
                 inc.key
                 for inc in self._incarnations.values()
-                if inc.phase is not Phase.ASSIGNED and inc.key not in listed and (changed or inc.quarantined)
+                if (inc.ran or inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING))
+                and inc.key not in listed
+                and (changed or inc.quarantined)
             ],
         )
 
-    def _on_saved(self, event: Saved, now: float) -> None:
+    def _on_saved(self, event: Saved, now: float, out: list[Instruction]) -> None:
         if self._pending is None or self._pending.generation != event.generation:
             return
         desired, self._pending = self._pending, None
@@ -269,7 +304,12 @@ class AgentState:
         for inc in list(self._incarnations.values()):
             if self._listed(inc.key):
                 inc.quarantined = inc.dropped = False
-            elif inc.phase is Phase.ASSIGNED:
+                continue
+            if inc.phase is Phase.INSTALLING:
+                out.append(CancelInstall(inc.key))
+                if inc.ran:  # what it did before is told as its end
+                    inc.step(Step.FINISH, now=now)
+            if inc.phase in (Phase.ASSIGNED, Phase.INSTALLING):
                 del self._incarnations[inc.key]
             else:
                 inc.dropped = inc.phase is Phase.ENDED
@@ -327,6 +367,9 @@ class AgentState:
         inc = self._incarnations.get(key)
         if inc is None or inc.run != run or not inc.has_processes:
             return  # late, or told twice
+        self._end_run(inc, exit_, now, out)
+
+    def _end_run(self, inc: Incarnation, exit_: Exit, now: float, out: list[Instruction]) -> None:
         self._close_run(inc, exit_, now)
         if inc.given_up:
             out.append(Save(self._remembered(self._pending or self._desired)))
@@ -376,6 +419,13 @@ class AgentState:
             if inc.key in self._run
             and (inc.phase is Phase.ASSIGNED or (inc.phase is Phase.BACKOFF and inc.start_at <= now))
         ]
+        for inc in waiting:
+            if inc.task.packages:  # what must leave first may take its time meanwhile
+                self._install(inc, now, out)
+        waiting = [inc for inc in waiting if not inc.task.packages]
+        waiting += [
+            inc for inc in self._incarnations.values() if inc.installed and inc.phase is Phase.INSTALLING
+        ]
         for inc in sorted(waiting, key=lambda inc: inc.key, reverse=True):  # the newest incarnation first
             if not self._blocked(inc):
                 self._start(inc, now, out)
@@ -396,7 +446,9 @@ class AgentState:
         return inc.acknowledged and inc.dropped and not inc.quarantined and self._pending is None
 
     def _reconcile_stop(self, inc: Incarnation, stop: StopTask, now: float, out: list[Instruction]) -> None:
-        if inc.phase in (Phase.ASSIGNED, Phase.BACKOFF):
+        if inc.phase in (Phase.ASSIGNED, Phase.BACKOFF, Phase.INSTALLING):
+            if inc.phase is Phase.INSTALLING:
+                out.append(CancelInstall(inc.key))
             if inc.exit is None:
                 inc.exit = Exit(EndCause.STOPPED, now, detail=f"{stop.cause}: stopped before its start")
             inc.step(Step.STOP, now=now)
@@ -421,9 +473,18 @@ class AgentState:
         out.append(Terminate(inc.key, inc.stop_notice_s, cause, detail))
         self.version += 1
 
-    def _start(self, inc: Incarnation, now: float, out: list[Instruction]) -> None:
+    def _install(self, inc: Incarnation, now: float, out: list[Instruction]) -> None:
         inc.run += 1
+        inc.installed = False
+        inc.step(Step.INSTALL, now=now)
+        out.append(Install(inc.task, inc.run))
+        self.version += 1
+
+    def _start(self, inc: Incarnation, now: float, out: list[Instruction]) -> None:
+        if inc.phase is not Phase.INSTALLING:
+            inc.run += 1
         inc.started_at = now
+        inc.ran = True
         inc.step(Step.START, now=now)
         out.append(Start(inc.task, inc.run))
         self.version += 1
@@ -454,7 +515,8 @@ class AgentState:
 
     def _holds(self, inc: Incarnation) -> bool:
         """Whether it has processes or gets them again without a word of the master."""
-        return inc.has_processes or (inc.phase is Phase.BACKOFF and inc.key in self._run)
+        again = inc.ran and inc.phase in (Phase.BACKOFF, Phase.INSTALLING)
+        return inc.has_processes or (again and inc.key in self._run)
 
     # -- invariants
 
@@ -472,7 +534,7 @@ class AgentState:
             assert inc.phase is not Phase.ENDED or inc.exit is not None, story
             assert inc.phase is not Phase.STOPPING or inc.stop_notice_s is not None, story
             assert inc.watch is None or inc.has_processes, story
-            assert inc.phase is not Phase.ASSIGNED or key in self._run, story
+            assert inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING) or key in self._run, story
             assert not (inc.quarantined and self._listed(key)), story
         for key in self._run:
             assert key in self._incarnations, f"{key} is in run and unknown"

@@ -10,10 +10,15 @@ runs *and* everything that ended meanwhile, with its exit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
+
+NO_TREES: Mapping[str, Path] = MappingProxyType({})
 
 
 class StartFailed(Exception):
@@ -50,8 +55,10 @@ class Runtime(Protocol):
     def capacity(self) -> dict[str, int]:
         """What the machine has, by resource name, units of `quota.resources.AXIS`."""
 
-    async def start(self, task: RunTask, *, run: int) -> None:
-        """Start the task's processes. Raises `StartFailed`. Starting what runs already changes nothing."""
+    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
+        """Start the task's processes. Raises `StartFailed`. Starting what runs already changes nothing.
+
+        `trees`: the task's packages in their order, each a read-only directory by the name it should appear under."""
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
         """SIGTERM now, SIGKILL to all that is left after `notice_s`. Returns at once; the end arrives through

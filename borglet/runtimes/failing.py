@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
 
 from borglet.messages import EndCause, LogChunk, LogRequest, RunTask, TaskKey, Usage
-from borglet.runtimes.base import Presence, Runtime
+from borglet.runtimes.base import NO_TREES, Presence, Runtime
 
 
 class FailingRuntime:
@@ -33,10 +35,10 @@ class FailingRuntime:
     def capacity(self) -> dict[str, int]:
         return self._inner.capacity()
 
-    async def start(self, task: RunTask, *, run: int) -> None:
+    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
         self.calls.append(("start", task.key))
         self._raise_due("start")
-        await self._inner.start(task, run=run)
+        await self._inner.start(task, run=run, trees=trees)
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
         self.calls.append(("stop", key))

@@ -20,8 +20,8 @@ DEFAULT_PATH = ":".join(
 )
 
 
-def variables(task: RunTask) -> dict[str, str]:
-    """What `$(…)` may name in a command or an environment value."""
+def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
+    """What `$(…)` may name in a command or an environment value. `packages`: the directory of the task's packages."""
     cell, _, _ = task.name.partition("/")
     parts = task.name.split("/")
     known = {
@@ -30,6 +30,8 @@ def variables(task: RunTask) -> dict[str, str]:
         "index": str(task.key.index),
         "name": task.name,
     }
+    if packages:
+        known["packages"] = packages
     return known | {f"port.{name}": str(number) for name, number in task.ports.items()}
 
 
@@ -50,10 +52,10 @@ def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
     return _REFERENCE.sub(replace, text)
 
 
-def command(task: RunTask) -> list[str]:
+def command(task: RunTask, *, packages: str = "") -> list[str]:
     if not task.command or not task.command[0]:
         raise StartFailed("command: empty; give the program and its arguments as a list")
-    known = variables(task)
+    known = variables(task, packages=packages)
     argv = [expand(text, known, where=f"command[{i}]") for i, text in enumerate(task.command)]
     for i, argument in enumerate(argv):
         if "\0" in argument:
@@ -61,9 +63,11 @@ def command(task: RunTask) -> list[str]:
     return argv
 
 
-def environment(task: RunTask, *, run: int, home: str, tmp: str, path: str = DEFAULT_PATH) -> dict[str, str]:
+def environment(
+    task: RunTask, *, run: int, home: str, tmp: str, path: str = DEFAULT_PATH, packages: str = ""
+) -> dict[str, str]:
     """A clean environment: a small base, the task's own values over it, `BORG_*` over everything."""
-    known = variables(task)
+    known = variables(task, packages=packages)
     own = {}
     for name, value in task.env.items():
         if not _ENVIRONMENT_NAME.match(name):
@@ -86,6 +90,8 @@ def environment(task: RunTask, *, run: int, home: str, tmp: str, path: str = DEF
     }
     if len(parts) == 4:
         borg["BORG_TENANT"] = parts[1]
+    if packages:
+        borg["BORG_PACKAGES"] = packages
     borg |= {f"BORG_PORT_{_upper(name)}": str(number) for name, number in task.ports.items()}
     borg |= {f"BORG_LIMIT_{_upper(name)}": str(number) for name, number in task.limit.items()}
     return base | own | borg

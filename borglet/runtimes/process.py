@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ import msgspec
 
 from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
 from borglet.runtimes import accounts, launch, proctable, supervisors
-from borglet.runtimes.base import Presence, StartFailed
+from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
 from borglet.runtimes.limits import KernelLimits, kernel_limits, mebibytes, overuse
 from borglet.runtimes.logfiles import LogRetention, read_log, sweep_logs
@@ -109,7 +110,7 @@ class ProcessRuntime:
 
     # -- starting and stopping
 
-    async def start(self, task: RunTask, *, run: int) -> None:
+    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
         await self._adopt()
         known = self._tasks.get(task.key)
         if known is not None and known.exit is None:
@@ -119,9 +120,15 @@ class ProcessRuntime:
         except ValueError as error:
             raise StartFailed(str(error)) from error
         limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
-        argv = launch.command(task)
+        packages = str(directory.packages) if trees else ""
+        argv = launch.command(task, packages=packages)
         environment = launch.environment(
-            task, run=run, home=str(directory.work), tmp=str(directory.tmp), path=self._settings.path
+            task,
+            run=run,
+            home=str(directory.work),
+            tmp=str(directory.tmp),
+            path=self._settings.path,
+            packages=packages,
         )
         name, _, value = directory.marker.partition("=")
         environment[name] = value
@@ -133,6 +140,7 @@ class ProcessRuntime:
         self._tasks[task.key] = incarnation
         try:
             directory.prepare(kept, owner=user[:2] if user else None)
+            directory.link_packages(trees)
             groups = self._tree.create(directory.name, limits) if self._tree is not None else {}
             request: dict[str, object] = {
                 "directory": str(directory.path),

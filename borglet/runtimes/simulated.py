@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
-from borglet.runtimes.base import Presence, StartFailed
+from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 
 BATCH_PRIORITY = 100  # below it, work is free
 MID_PRIORITY = 116  # the trace's upper part of the batch band
@@ -35,6 +36,7 @@ class Simulation:
     clock: Callable[[], float]
     seed: int = 0
     start_delay_s: float = 0.05
+    install_delay_s: float = 0.05  # of what a task needs and the machine has not got, on average
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class SimulatedRuntime:
     def capacity(self) -> dict[str, int]:
         return dict(self._capacity)
 
-    async def start(self, task: RunTask, *, run: int) -> None:
+    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
         known = self._tasks.get(task.key)
         if known is not None and known.exit is None:
             return

@@ -7,6 +7,7 @@ tasks/<job>.<index>.<incarnation>/
     exit.json        how it ended; written once, by the supervisor, or for it once it is gone
     supervisor.log   normally empty
     work/  tmp/      the task's own: working directory (HOME) and TMPDIR
+    packages/        a link to the tree of each of its packages; not inside work/, where the task could plant its own
 logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -72,6 +74,10 @@ class TaskDirectory:
         return self.path / "tmp"
 
     @property
+    def packages(self) -> Path:
+        return self.path / "packages"
+
+    @property
     def control(self) -> Path:
         return self.path / "control"
 
@@ -93,6 +99,15 @@ class TaskDirectory:
         if not self.control.is_fifo():
             os.mkfifo(self.control, 0o600)
         self.write_kept(kept)
+
+    def link_packages(self, trees: Mapping[str, Path]) -> None:
+        if not trees:
+            return
+        self.packages.mkdir(mode=0o755, exist_ok=True)
+        for stale in os.scandir(self.packages):
+            os.unlink(stale.path)
+        for name, tree in trees.items():
+            (self.packages / name).symlink_to(tree)
 
     def write_kept(self, kept: Kept) -> None:
         self._replace("task.json", msgspec.json.encode(kept), durable=False)

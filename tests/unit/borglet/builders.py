@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from borglet.events import Adopted, Ended, Event, Polled, ProbeAnswered, Saved, Started, TimePassed
+from borglet.events import Adopted, Ended, Event, Installed, Polled, ProbeAnswered, Saved, Started, TimePassed
 from borglet.instructions import Instruction, Remembered, Save, Start
 from borglet.messages import (
     Desired,
     EndCause,
     Exit,
     HealthCheck,
+    Package,
     Phase,
     Report,
     RestartPolicy,
@@ -41,6 +42,11 @@ def run_task(index: int = 0, incarnation: int = 1, **changes: object) -> RunTask
         "spec_version": 1,
     }
     return RunTask(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def package(name: str = "app@v1", digit: str = "a", **changes: object) -> Package:
+    fields: dict[str, object] = {"name": name, "digest": f"sha256:{digit * 64}", "size_bytes": 1000}
+    return Package(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def check(**changes: object) -> HealthCheck:
@@ -117,6 +123,9 @@ class Machine:
 
     def phase(self, wanted: TaskKey) -> Phase:
         return self.of(wanted).phase
+
+    def installed(self, wanted: TaskKey, run: int = 1) -> list[Instruction]:
+        return self.take(Installed(wanted, run))
 
     def up(self, wanted: TaskKey, run: int = 1) -> list[Instruction]:
         return self.take(Started(wanted, run))

@@ -10,6 +10,8 @@ from borglet.events import (
     Adopted,
     Ended,
     Event,
+    Installed,
+    InstallFailed,
     Polled,
     ProbeAnswered,
     Saved,
@@ -17,11 +19,11 @@ from borglet.events import (
     StartRefused,
     TimePassed,
 )
-from borglet.instructions import Remembered, Remove, Save, Start, Terminate
+from borglet.instructions import CancelInstall, Install, Remembered, Remove, Save, Start, Terminate
 from borglet.messages import Desired, EndCause, Exit, RunTask, StopTask, TaskKey
 from borglet.runtimes.base import Presence
 from borglet.state import AgentState
-from tests.unit.borglet.builders import check, desired, exited, key, killed, policy, run_task
+from tests.unit.borglet.builders import check, desired, exited, key, killed, package, policy, run_task
 
 INDEXES, INCARNATIONS = range(2), range(1, 4)
 KEYS = [key(index, incarnation) for index in INDEXES for incarnation in INCARNATIONS]
@@ -32,6 +34,7 @@ TASKS = {
         health=check(failures=1, grace_s=0) if known.incarnation == 2 else None,
         restart=policy(max_failures=2, on="never" if known.incarnation == 3 else "failure"),
         waits_for=[key(1 - known.index)] if known.incarnation == 3 else [],
+        packages=[package()] if known.incarnation > 1 else [],
     )
     for known in KEYS
 }
@@ -51,6 +54,7 @@ class Borglet(RuleBasedStateMachine):
         self.news: list[Started | Ended] = []
         self.told: dict[TaskKey, int] = {}  # sequence of the report that told of an end
         self.heard: set[TaskKey] = set()  # ends that the shard has heard of
+        self.installing: dict[TaskKey, int] = {}
         self.to_stop: set[TaskKey] = set()  # runs that the master asked to stop at some time
 
     @initialize()
@@ -64,6 +68,11 @@ class Borglet(RuleBasedStateMachine):
                 case Save():
                     self.remembered = instruction.remembered
                     self.take(Saved(instruction.generation))
+                case Install():
+                    assert instruction.task.key not in self.installing, "installed twice at once"
+                    self.installing[instruction.task.key] = instruction.run
+                case CancelInstall():
+                    self.installing.pop(instruction.key, None)  # it may be waiting, all installed
                 case Start():
                     self.start(instruction.task, instruction.run)
                 case Terminate():
@@ -93,6 +102,7 @@ class Borglet(RuleBasedStateMachine):
             assert victim not in self.running, f"{task.key} did not wait for {victim}"
         before = self.kept.get(task.key)
         assert before is None or before.run < run, "a run number was used twice"
+        assert task.key not in self.installing, "started before its packages were there"
         self.to_stop.discard(task.key)
         self.running[task.key] = run
         self.kept[task.key] = Presence(task, run, self.now, None)
@@ -182,6 +192,18 @@ class Borglet(RuleBasedStateMachine):
         self.kept[known] = Presence(TASKS[known], run, self.now, Exit(EndCause.START_FAILED, self.now))
         self.take(StartRefused(known, run, "no such file"))
 
+    @precondition(lambda self: self.installing)
+    @rule(data=st.data(), ok=st.booleans())
+    def an_installation_ends(self, data: st.DataObject, ok: bool) -> None:
+        known = data.draw(st.sampled_from(sorted(self.installing)))
+        run = self.installing.pop(known)
+        self.take(Installed(known, run) if ok else InstallFailed(known, run, "no such package"))
+
+    @rule(known=st.sampled_from(KEYS), run=st.integers(1, 3), ok=st.booleans())
+    def an_installation_that_nobody_waits_for_ends(self, known: TaskKey, run: int, ok: bool) -> None:
+        if self.installing.get(known) != run:
+            self.take(Installed(known, run) if ok else InstallFailed(known, run, "late"))
+
     @precondition(lambda self: self.news)
     @rule(data=st.data(), again=st.booleans())
     def news_arrives(self, data: st.DataObject, again: bool) -> None:
@@ -201,6 +223,7 @@ class Borglet(RuleBasedStateMachine):
     @rule()
     def the_borglet_dies_and_another_adopts(self) -> None:
         self.news.clear()
+        self.installing.clear()
         self.heard.clear()
         self.connection_is_lost()
         self.open()
@@ -211,6 +234,12 @@ class Borglet(RuleBasedStateMachine):
             self.state.validate()
             with_processes = {inc.key for inc in self.state.incarnations() if inc.has_processes}
             assert with_processes == set(self.running)
+            installing = {
+                inc.key: inc.run
+                for inc in self.state.incarnations()
+                if inc.phase == "installing" and not inc.installed
+            }
+            assert installing == self.installing
             assert self.state.next_wake() > self.now, "something is due and was not done"
 
 

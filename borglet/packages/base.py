@@ -1,0 +1,114 @@
+"""The port between the Borglet's agent and the packages of its machine, and the two simplest implementations.
+
+agent ── install(packages) ──► Packages ──► a tree a package, shared by all tasks, read-only
+agent ── trees(packages) ───►           ──► where they are, for the runtime
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Protocol
+
+from borglet.messages import MAX_REPORTED_PACKAGES, Package
+
+InUse = Callable[[], Set[str]]
+
+
+class PackageMissing(Exception):
+    """A package is not here and can't be had; the text says which and why, and reaches the owner of the job."""
+
+
+class Packages(Protocol):
+    """All methods may be called from one asyncio loop only; none blocks it."""
+
+    def bind(self, in_use: InUse) -> None:
+        """Told once, before anything else: who knows the digests that tasks of this machine need. They stay."""
+
+    async def install(self, packages: Sequence[Package]) -> None:
+        """Make all of them present. Raises `PackageMissing`. Cancelling it stops what nobody else waits for."""
+
+    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+        """The directory of each, in their order, by mount name. Raises `PackageMissing`."""
+
+    def installed(self) -> list[str]:
+        """Digests, the latest used first, at most `MAX_REPORTED_PACKAGES`."""
+
+    async def close(self) -> None:
+        """Let go of everything; what is installed stays."""
+
+
+def mount_name(package: Package) -> str:
+    """What a task sees it as: its name without tag or digest. Raises `PackageMissing` for what is no file name."""
+    name = package.name.partition("@")[0]
+    if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
+        raise PackageMissing(
+            f"package {package.name!r}: {name!r} is no name of a directory; name it with letters, digits, '-', '_', '.'"
+        )
+    return name
+
+
+def mounts(packages: Sequence[Package], tree: Callable[[Package], Path]) -> dict[str, Path]:
+    """The trees by mount name. Raises `PackageMissing` when two would be seen under one name."""
+    found: dict[str, Path] = {}
+    for package in packages:
+        name = mount_name(package)
+        if name in found:
+            raise PackageMissing(
+                f"package {package.name!r}: the task has two packages with the name {name!r}"
+            )
+        found[name] = tree(package)
+    return found
+
+
+class NoPackages:
+    """A machine that installs none."""
+
+    def bind(self, in_use: InUse) -> None:
+        pass
+
+    async def install(self, packages: Sequence[Package]) -> None:
+        if packages:
+            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
+
+    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+        if packages:
+            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
+        return {}
+
+    def installed(self) -> list[str]:
+        return []
+
+    async def close(self) -> None:
+        pass
+
+
+class SimulatedPackages:
+    """Nothing is fetched and nothing is written: what is missing is there after `delay_s`, jittered by `rng`."""
+
+    def __init__(self, delay_s: float, rng: random.Random) -> None:
+        self._delay_s, self._rng = delay_s, rng
+        self._installed: dict[str, None] = {}
+
+    def bind(self, in_use: InUse) -> None:
+        pass
+
+    async def install(self, packages: Sequence[Package]) -> None:
+        if any(package.digest not in self._installed for package in packages):
+            await asyncio.sleep(self._delay_s * self._rng.uniform(0.5, 1.5))
+        for package in packages:
+            self._installed.pop(package.digest, None)
+            self._installed[package.digest] = None
+        while len(self._installed) > MAX_REPORTED_PACKAGES:
+            del self._installed[next(iter(self._installed))]
+
+    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+        return mounts(packages, lambda package: Path("/", "packages", package.digest))
+
+    def installed(self) -> list[str]:
+        return list(reversed(self._installed))
+
+    async def close(self) -> None:
+        pass
