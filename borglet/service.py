@@ -22,6 +22,7 @@ from borglet.messages import EndCause, JoinRequest
 from borglet.prober import SocketProber
 from borglet.runtimes import accounts
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
+from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.store import DiskStore, Identity
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ def _join(
 
 async def _serve(
     store: DiskStore,
-    runtime: ProcessRuntime,
+    runtime: SupervisedRuntime,
     identity: Identity,
     settings: MachineSettings,
     introduction: Introduction,
@@ -149,7 +150,7 @@ async def _until(event: asyncio.Event) -> None:
     await event.wait()
 
 
-async def _sweep_logs(runtime: ProcessRuntime) -> None:
+async def _sweep_logs(runtime: SupervisedRuntime) -> None:
     while True:
         for name in await runtime.sweep(time.time()):
             log.info("the logs of task %s were deleted: their time was up", name)
@@ -167,7 +168,7 @@ def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
         return asyncio.run(_stop_all(ProcessRuntime(home), notice_s))
 
 
-async def _stop_all(runtime: ProcessRuntime, notice_s: float) -> int:
+async def _stop_all(runtime: SupervisedRuntime, notice_s: float) -> int:
     running = {presence.key: presence.task for presence in await runtime.presences() if presence.exit is None}
     for key, task in running.items():
         detail = "all tasks of the machine were stopped"

@@ -1,125 +1,67 @@
-"""The `process` runtime: tasks as ordinary processes, each under a supervisor that outlives the Borglet.
+"""The `process` runtime: tasks as ordinary processes, for machines without privilege or without a container engine.
 
-    start ─► directory, groups ─► spawn(supervisor) ─► the task
-    next_end ◄─ pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost
-
-Memory, processes and CPU are limited by control groups where we may (`cgroups`), else by what `sample`
-measures; disk always by `sample`. `attributes()` says which. Owned by one asyncio loop; see `base.Runtime`.
+They see what everybody sees of this machine; limits hold as far as `supervised` can enforce them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import shutil
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import msgspec
-
-from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
-from borglet.runtimes import accounts, launch, proctable, supervisors
-from borglet.runtimes.base import NO_TREES, Presence, StartFailed
-from borglet.runtimes.cgroups import CgroupTree, detect
-from borglet.runtimes.limits import KernelLimits, kernel_limits, mebibytes, overuse
-from borglet.runtimes.logfiles import LogRetention, read_log, sweep_logs
-from borglet.runtimes.meter import Meter, Metered, disk_bytes
-from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
-
-log = logging.getLogger(__name__)
+from borglet.messages import RunTask
+from borglet.runtimes import accounts, launch
+from borglet.runtimes.base import StartFailed
+from borglet.runtimes.confinement import Plan
+from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
+from borglet.runtimes.taskdirs import TaskDirectory
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessSettings:
+class ProcessSettings(SupervisedSettings):
     """How the process runtime behaves on this machine."""
 
-    isolation: Literal["auto", "polled"] = "auto"  # polled: use no control groups even where we may
-    cap_cpu: bool = False  # the CPU limit is a ceiling, not only a share (§6.2)
     default_user: str = ""  # who runs tasks that name no user, name or number; empty: the Borglet's own user
     users: frozenset[str] = frozenset()  # whom job files may name when the Borglet is root
-    open_files: int = 65536
-    log_file_bytes: int = 8 * 2**20
-    log_files: int = 4  # of each stream
-    retention: LogRetention = field(default_factory=LogRetention)
-    disk_interval_s: float = 30.0
     path: str = launch.DEFAULT_PATH  # PATH of tasks
 
 
-@dataclass(slots=True)
-class _Incarnation:
-    directory: TaskDirectory
-    kept: Kept
-    exit: Exit | None = None
-    supervisor: SupervisorId | None = None  # None while it starts
-    pidfd: int = -1
-    metered: Metered | None = None
-    stop_asked: tuple[float, EndCause, str] | None = None  # while it starts: told as soon as it can listen
-    overused: bool = False
-
-    def presence(self) -> Presence:
-        return Presence(self.kept.task, self.kept.run, self.kept.started_at, self.exit)
-
-
-class ProcessRuntime:
-    """All of a home's tasks. One Borglet at a time may own a home; a second is the caller's mistake."""
+class OpenProcesses:
+    """Confinement by a user and a directory alone."""
 
     name = "process"
 
-    def __init__(self, home: Path, settings: ProcessSettings = ProcessSettings()) -> None:
-        self._home = home.absolute()
+    def __init__(self, settings: ProcessSettings) -> None:
         self._settings = settings
-        for part, mode in (("tasks", 0o711), ("logs", 0o750), ("trash", 0o700)):
-            (self._home / part).mkdir(mode=mode, parents=True, exist_ok=True)
-        self._tree: CgroupTree | None = detect(self._home) if settings.isolation == "auto" else None
-        self._meter = Meter(self._tree)
-        self._tasks: dict[TaskKey, _Incarnation] = {}
-        self._ended: asyncio.Queue[Presence] = asyncio.Queue()
-        self._burials: set[asyncio.Task[None]] = set()
-        self._adoption: asyncio.Task[None] | None = None
-        self._capacity = self._measure_capacity()
-
-    # -- what this machine gives
 
     def attributes(self) -> dict[str, str]:
-        polled = {
-            "isolation.memory": "polled",
-            "isolation.cpu": "none",
-            "isolation.cpu_quota": "none",
-            "isolation.processes": "polled",
-        }
-        isolation = self._tree.isolation() if self._tree is not None else polled
-        user = "own" if self._settings.default_user else "none"
-        return {"runtime": self.name, **isolation, "isolation.disk": "polled", "isolation.user": user}
-
-    def capacity(self) -> dict[str, int]:
-        return dict(self._capacity)
-
-    def _measure_capacity(self) -> dict[str, int]:
-        """Disk: what is free now and what tasks here already hold."""
-        disk = os.statvfs(self._home)
-        held = disk_bytes((self._home / "tasks", self._home / "logs"))
         return {
-            "cpu": 1000 * len(os.sched_getaffinity(0)),
-            "ram": os.sysconf("SC_PHYS_PAGES") * proctable.PAGE_BYTES,
-            "disk": disk.f_bavail * disk.f_frsize + held,
+            "isolation.user": "own" if self._settings.default_user else "none",
+            "isolation.pid": "none",
+            "isolation.filesystem": "none",
+            "isolation.network": "none",
+            "isolation.syscalls": "none",
         }
 
-    # -- starting and stopping
-
-    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
-        await self._adopt()
-        known = self._tasks.get(task.key)
-        if known is not None and known.exit is None:
-            return
-        try:
-            directory = TaskDirectory(self._home, task.key)
-        except ValueError as error:
-            raise StartFailed(str(error)) from error
-        limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
+    def plan(
+        self,
+        task: RunTask,
+        *,
+        run: int,
+        directory: TaskDirectory,
+        trees: Mapping[str, Path],
+        uids: Mapping[str, int],
+    ) -> Plan:
+        if task.network != "host":
+            raise StartFailed(
+                f"network: {task.network!r} needs the oci runtime, and this machine's is process; ask for"
+                " network: host, or for a machine with the attribute isolation.network=own"
+            )
+        if task.root != "host":
+            raise StartFailed(
+                f"root: {task.root!r} needs the oci runtime, and this machine's is process; ask for root: host,"
+                " or for a machine with the attribute runtime=oci"
+            )
         packages = str(directory.packages) if trees else ""
         argv = launch.command(task, packages=packages)
         environment = launch.environment(
@@ -132,316 +74,29 @@ class ProcessRuntime:
         )
         name, _, value = directory.marker.partition("=")
         environment[name] = value
-        user = accounts.account_of(
+        account = accounts.account_of(
             task.user, default=self._settings.default_user, allowed=self._settings.users
         )
-        kept = Kept(task, run, time.time())
-        incarnation = _Incarnation(directory, kept)
-        self._tasks[task.key] = incarnation
-        try:
-            directory.prepare(kept, owner=user[:2] if user else None)
-            directory.link_packages(trees)
-            groups = self._tree.create(directory.name, limits) if self._tree is not None else {}
-            request: dict[str, object] = {
-                "directory": str(directory.path),
-                "log_directory": str(directory.logs),
+        return Plan(
+            account,
+            trees,
+            {
                 "working_directory": launch.working_directory(task, str(directory.work)),
                 "argv": argv,
                 "environment": environment,
-                "groups": groups,
-                "user": user,
-                "open_files": self._settings.open_files,
-                "nice": 0 if self._tree is not None and self._tree.enforces("cpu") else limits.nice,
-                "oom_score_adj": limits.oom_score_adj,
-                "notice_s": task.notice_s,
-                "ram_limit": limits.ram_bytes,
-                "log_file_bytes": self._settings.log_file_bytes,
-                "log_files": self._settings.log_files,
-            }
-            incarnation.supervisor = await supervisors.spawn(directory, request, groups)
-        except (StartFailed, OSError) as error:
-            await self._give_up(incarnation, str(error))
-            if isinstance(error, StartFailed):
-                raise
-            raise StartFailed(f"the machine could not prepare the task: {error}") from error
-        incarnation.metered = self._metered(incarnation, cpu_ns=0)
-        self._watch(incarnation)
-        if incarnation.stop_asked is not None:
-            notice_s, cause, detail = incarnation.stop_asked
-            supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
-
-    async def _give_up(self, incarnation: _Incarnation, reason: str) -> None:
-        """Keep a failed start as an ended incarnation; the caller of `start` hears of it there."""
-        directory = incarnation.directory
-        supervisor = directory.supervisor()
-        if supervisor is not None:
-            await self._supervisor_ended(supervisor)
-        groups = self._tree.groups_of(directory.name) if self._tree is not None else {}
-        await supervisors.kill_leftovers(directory, groups)
-        incarnation.exit = Exit(EndCause.START_FAILED, time.time(), detail=reason)
-        if directory.path.is_dir() and directory.exit() is None:
-            directory.write_exit(incarnation.exit)
-
-    async def _supervisor_ended(self, supervisor: SupervisorId) -> None:
-        """Wait for a supervisor that is ending by itself."""
-        pidfd = supervisors.open_pidfd(supervisor)
-        if pidfd < 0:
-            _reap(supervisor.pid)
-            return
-        loop = asyncio.get_running_loop()
-        gone = asyncio.Event()
-        loop.add_reader(pidfd, gone.set)
-        try:
-            await asyncio.wait_for(gone.wait(), supervisors.KILL_TIMEOUT_S)
-        except TimeoutError:
-            log.warning("supervisor %d of a failed start does not end", supervisor.pid)
-        finally:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            _reap(supervisor.pid)
-
-    async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
-        await self._adopt()
-        known = self._tasks.get(key)
-        if known is None or known.exit is not None:
-            return
-        if known.supervisor is None:
-            earlier = known.stop_asked
-            known.stop_asked = (
-                (notice_s, cause, detail) if earlier is None else (min(notice_s, earlier[0]), *earlier[1:])
-            )
-            return
-        supervisors.send_stop(known.directory, notice_s=notice_s, cause=cause, detail=detail)
-
-    async def resize(self, task: RunTask) -> None:
-        await self._adopt()
-        known = self._tasks.get(task.key)
-        if known is None or known.exit is not None:
-            return
-        known.kept = msgspec.structs.replace(known.kept, task=task)
-        known.directory.write_kept(known.kept)
-        if self._tree is None or known.supervisor is None or not known.supervisor.groups:
-            return
-        limits: KernelLimits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
-        try:
-            refused = self._tree.limit(known.supervisor.groups, limits)
-        except FileNotFoundError:
-            return  # it has just ended
-        if refused:  # it uses more than it may now: the next sample ends it, with the figures
-            log.info("task %s: %s", known.directory.name, "; ".join(refused))
-
-    async def remove(self, key: TaskKey) -> None:
-        await self._adopt()
-        known = self._tasks.get(key)
-        if known is None:
-            return
-        if known.exit is None:
-            raise ValueError(f"task {key} still runs; stop it and wait for its end before removing it")
-        del self._tasks[key]
-        self._discard(known.directory)
-        await asyncio.to_thread(self._empty_trash)
-
-    def _discard(self, directory: TaskDirectory) -> None:
-        """Out of sight at once, deleted after; its logs' time begins."""
-        if directory.logs.is_dir():
-            os.utime(directory.logs)
-        if directory.path.is_dir():
-            os.rename(directory.path, self._home / "trash" / f"{directory.name}.{time.time_ns()}")
-
-    def _empty_trash(self) -> None:
-        for entry in os.scandir(self._home / "trash"):
-            shutil.rmtree(entry.path, onerror=_unlock_and_retry)
-
-    # -- ends
-
-    def _watch(self, incarnation: _Incarnation) -> None:
-        assert incarnation.supervisor is not None
-        incarnation.pidfd = supervisors.open_pidfd(incarnation.supervisor)
-        if incarnation.pidfd < 0:
-            self._supervisor_gone(incarnation)
-        else:
-            asyncio.get_running_loop().add_reader(incarnation.pidfd, self._supervisor_gone, incarnation)
-
-    def _supervisor_gone(self, incarnation: _Incarnation) -> None:
-        self._unwatch(incarnation)
-        assert incarnation.supervisor is not None
-        _reap(incarnation.supervisor.pid)
-        exit_ = incarnation.directory.exit()
-        if exit_ is not None:
-            self._deliver(incarnation, exit_)
-            return
-        burial = asyncio.get_running_loop().create_task(self._bury_and_deliver(incarnation))
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
-
-    def _unwatch(self, incarnation: _Incarnation) -> None:
-        if incarnation.pidfd >= 0:
-            asyncio.get_running_loop().remove_reader(incarnation.pidfd)
-            os.close(incarnation.pidfd)
-            incarnation.pidfd = -1
-
-    async def _bury_and_deliver(self, incarnation: _Incarnation) -> None:
-        self._deliver(incarnation, await self._bury(incarnation))
-
-    def _deliver(self, incarnation: _Incarnation, exit_: Exit) -> None:
-        incarnation.exit = exit_
-        incarnation.metered = None
-        self._ended.put_nowait(incarnation.presence())
-
-    async def _bury(self, incarnation: _Incarnation) -> Exit:
-        """Kill what a lost supervisor left, and write the end it could not write."""
-        directory, supervisor = incarnation.directory, incarnation.supervisor
-        if supervisor is not None and supervisor.boot_id != proctable.boot_id():
-            exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while it ran")
-        elif supervisor is None:
-            exit_ = Exit(EndCause.START_FAILED, time.time(), detail="the Borglet ended while starting it")
-        else:
-            left = await supervisors.kill_leftovers(directory, supervisor.groups)
-            detail = directory.complaint() or "its supervisor was killed"
-            if left:
-                detail += f"; processes {sorted(left)} can't be killed"
-            exit_ = Exit(EndCause.SUPERVISOR_LOST, time.time(), detail=detail)
-        directory.write_exit(exit_)
-        return exit_
-
-    async def next_end(self) -> Presence:
-        await self._adopt()
-        return await self._ended.get()
-
-    async def presences(self) -> list[Presence]:
-        await self._adopt()
-        return [incarnation.presence() for incarnation in self._tasks.values()]
-
-    # -- adopting
-
-    async def _adopt(self) -> None:
-        """Once, before anything else: find what an earlier Borglet of this home started."""
-        if self._adoption is None:
-            self._adoption = asyncio.get_running_loop().create_task(self._adopt_home())
-        await asyncio.shield(self._adoption)
-
-    async def _adopt_home(self) -> None:
-        for entry in sorted(os.scandir(self._home / "tasks"), key=lambda entry: entry.name):
-            await self._adopt_directory(entry.name)
-        if self._tree is not None:
-            self._tree.sweep({incarnation.directory.name for incarnation in self._tasks.values()})
-        await asyncio.to_thread(self._empty_trash)
-
-    async def _adopt_directory(self, name: str) -> None:
-        job, _, rest = name.partition(".")
-        index, _, incarnation_number = rest.partition(".")
-        if not (index.isdigit() and incarnation_number.isdigit()):
-            log.warning("tasks/%s is none of ours; it is left alone", name)
-            return
-        directory = TaskDirectory(self._home, TaskKey(job, int(index), int(incarnation_number)))
-        kept = directory.kept()
-        supervisor = directory.supervisor()
-        if kept is None:
-            log.warning(
-                "task %s has no readable task.json; what runs of it is killed, the rest removed", name
-            )
-            await supervisors.kill_leftovers(directory, supervisor.groups if supervisor else {})
-            self._discard(directory)
-            return
-        incarnation = _Incarnation(directory, kept, directory.exit(), supervisor)
-        self._tasks[kept.task.key] = incarnation
-        if incarnation.exit is not None:
-            return
-        if supervisor is not None and supervisor.boot_id == proctable.boot_id():
-            incarnation.pidfd = supervisors.open_pidfd(supervisor)
-        if incarnation.pidfd >= 0:
-            incarnation.metered = self._metered(incarnation, cpu_ns=None)
-            asyncio.get_running_loop().add_reader(incarnation.pidfd, self._supervisor_gone, incarnation)
-            return
-        # It may have written its end between our two looks.
-        incarnation.exit = directory.exit() or await self._bury(incarnation)
-
-    # -- measuring
-
-    def _metered(self, incarnation: _Incarnation, *, cpu_ns: int | None) -> Metered:
-        assert incarnation.supervisor is not None
-        directory = incarnation.directory
-        return Metered(
-            incarnation.supervisor.pid,
-            incarnation.supervisor.groups,
-            (directory.work, directory.tmp),
-            cpu_ns=cpu_ns,
+                "user": account,
+            },
         )
 
-    async def sample(self) -> dict[TaskKey, Usage]:
-        await self._adopt()
-        await self._measure_disks()
-        metered = {key: known.metered for key, known in self._tasks.items() if known.metered is not None}
-        usages = self._meter.measure(metered)
-        for key, usage in usages.items():
-            await self._enforce(self._tasks[key], usage)
-        return usages
+    async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
+        directory.link_packages(plan.trees)
 
-    async def _measure_disks(self) -> None:
-        now = time.monotonic()
-        for known in list(self._tasks.values()):
-            metered = known.metered
-            if metered is None:
-                continue
-            if metered.disk_at is None or now - metered.disk_at >= self._settings.disk_interval_s:
-                metered.disk_at = now
-                metered.disk_bytes = await asyncio.to_thread(disk_bytes, metered.directories)
-
-    async def _enforce(self, known: _Incarnation, usage: Usage) -> None:
-        task = known.kept.task
-        found = overuse(task.limit, task.max_processes, usage)
-        if found is None or known.overused or known.supervisor is None:
-            return
-        if found.cause is EndCause.OUT_OF_MEMORY:
-            # The sum counts pages that its processes share once for each: look closely before a kill.
-            exact = self._meter.proportional_ram(known.supervisor.pid)
-            if exact <= task.limit["ram"]:
-                return
-            detail = f"limit {mebibytes(task.limit['ram'])}, used {mebibytes(exact)}"
-        else:
-            detail = found.detail
-        known.overused = True
-        notice_s = task.notice_s if found.cause is EndCause.OUT_OF_DISK else 0.0
-        await self.stop(task.key, notice_s=notice_s, cause=found.cause, detail=detail)
-
-    # -- logs
-
-    async def read_log(self, request: LogRequest) -> LogChunk:
-        return read_log(self._home, request)
-
-    async def sweep(self, now: float) -> list[str]:
-        """Delete logs whose time is up (`now`: seconds since the epoch). Returns the names deleted."""
-        await self._adopt()
-        present = {known.directory.name for known in self._tasks.values()}
-        return await asyncio.to_thread(
-            sweep_logs, self._home, now=now, present=present, retention=self._settings.retention
-        )
-
-    async def close(self) -> None:
-        if self._adoption is not None:
-            await self._adoption
-        for burial in list(self._burials):
-            await burial
-        for incarnation in self._tasks.values():
-            self._unwatch(incarnation)
-        if self._tree is not None and not any(known.exit is None for known in self._tasks.values()):
-            self._tree.remove()
+    async def clear(self, directory: TaskDirectory) -> None:
+        """Nothing was made."""
 
 
-def _reap(pid: int) -> None:
-    """Collect a supervisor that is our own child; an adopted one is init's."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+class ProcessRuntime(SupervisedRuntime):
+    """All of a home's tasks as ordinary processes."""
 
-
-def _unlock_and_retry(function: object, path: str, error: object) -> None:
-    """For shutil.rmtree: a task may have closed its directories to itself, and so to us."""
-    parent = os.path.dirname(path)
-    os.chmod(parent, 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        os.chmod(path, 0o700)
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
+    def __init__(self, home: Path, settings: ProcessSettings = ProcessSettings()) -> None:
+        super().__init__(home, settings, OpenProcesses(settings))

@@ -37,6 +37,8 @@ class Kept(msgspec.Struct, frozen=True):
     task: RunTask
     run: int
     started_at: float
+    own_uid: int = 0  # that no other task here has; 0: none of its own
+    address: str = ""  # of a network of its own
 
 
 class SupervisorId(msgspec.Struct, frozen=True):

@@ -1,0 +1,56 @@
+"""The port between supervised tasks and how their processes are shut in: barely (`process`), in a container (`oci`).
+
+start ─► plan (decides, refuses) ─► furnish (makes folders, files, networks) ─► supervisor ─► the task
+end ───► clear (takes away what furnish made and nothing else needs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from borglet.messages import RunTask
+from borglet.runtimes.accounts import Account
+from borglet.runtimes.taskdirs import TaskDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one run will be started."""
+
+    account: Account | None  # whom the task runs as and who owns its folders; None: the Borglet's own user
+    trees: Mapping[str, Path]  # its packages' directories by the names they appear under
+    launch: dict[str, object]  # fields of shim.Launch, beyond those that every supervised task has
+    own_uid: int = 0  # a number that no other task here may have meanwhile; 0: shared, or none
+    address: str = ""  # of its own network; empty: the machine's
+
+
+class Confinement(Protocol):
+    """All methods may be called from one asyncio loop only; none blocks it."""
+
+    name: str
+
+    def attributes(self) -> dict[str, str]:
+        """`isolation.…`: what it keeps tasks from, beyond what control groups do."""
+
+    def plan(
+        self,
+        task: RunTask,
+        *,
+        run: int,
+        directory: TaskDirectory,
+        trees: Mapping[str, Path],
+        uids: Mapping[str, int],
+    ) -> Plan:
+        """Decide, and change nothing. Raises `StartFailed`.
+
+        `trees`: see `base.Runtime.start`. `uids`: directory name -> number of its own, of all tasks here, an earlier
+        run of this one among them."""
+
+    async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
+        """Make what the run needs beside its directory. Raises `StartFailed`, OSError."""
+
+    async def clear(self, directory: TaskDirectory) -> None:
+        """Take away what a run left beside its directory; called at every end, also for one that never ran."""
