@@ -196,6 +196,22 @@ class StopTask(msgspec.Struct, frozen=True):
     notice_s: float | None = None
 
 
+class RunAlloc(msgspec.Struct, frozen=True):
+    """Room on this machine that tasks of several jobs share: a control group and a folder (§2.4).
+
+    `ended`: its own time here is over. What its folder holds is kept for its log savers, which are in `run`.
+    An alloc that is listed no more stays, like a task, until its key is in `stop`.
+    """
+
+    key: TaskKey
+    name: str  # BNS name of the alloc
+    limit: dict[str, int]
+    priority: int
+    latency_sensitive: bool
+    prod: bool
+    ended: bool = False
+
+
 class Desired(msgspec.Struct, frozen=True):
     """All that should be on one machine. `generation` names this content: equal content, equal generation."""
 
@@ -206,6 +222,7 @@ class Desired(msgspec.Struct, frozen=True):
     generation: str
     run: list[RunTask]
     stop: list[StopTask]
+    allocs: list[RunAlloc] = []
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
@@ -308,6 +325,14 @@ class TaskReport(msgspec.Struct, frozen=True):
     quarantined: bool = False  # unknown since a change of history: an SRE decides
 
 
+class AllocReport(msgspec.Struct, frozen=True):
+    """An alloc whose folder is on the machine. `disk_bytes`: what its folder holds, logs of its tasks included."""
+
+    key: TaskKey
+    name: str
+    disk_bytes: int = 0
+
+
 class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
     """The full state of the machine. Ordered by (session, sequence): a late one never overwrites a newer."""
 
@@ -322,6 +347,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
     attributes: dict[str, str] = {}
     refused: Refusal | None = None  # a desired state that was not accepted, and why
     packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
+    allocs: list[AllocReport] = []
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

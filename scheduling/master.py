@@ -39,6 +39,7 @@ from scheduling.models import Cell
 from scheduling.reclamation import Reclaimer
 from scheduling.schedulers import DEFAULT, Scheduler
 from scheduling.services import contact, updates
+from scheduling.services.keeping import release_late
 from scheduling.services.leaving import tasks_leave
 from scheduling.snapshot import load_state
 
@@ -255,6 +256,7 @@ class Master:
         assert self._policy is not None
         self._silence.sweep(self.cell_id, self._settings)
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S)
+        release_late(self.cell_id)
         self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
         if notices.answers():
             self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)

@@ -27,7 +27,7 @@ from scheduling.core.state import CellState
 from scheduling.core.states import EvictionCause, JobState
 from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
-from scheduling.services.machines import machine_set_event
+from scheduling.services.machine_events import machine_set_event
 from scheduling.services.transitions import DEAD, RUNNING
 
 

@@ -33,6 +33,7 @@ LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
 MAX_BYTES = 4 * 2**20
 MAX_LABELS = 64
 MAX_GANG = 2_500  # one pass decides about a gang, and one transaction writes it
+MAX_SAVING_S = 14 * 86400
 MAX_TOTAL = 2**60  # of one resource, all tasks together: sums over a tenant stay inside 64 bits
 
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
@@ -82,9 +83,10 @@ class Override(msgspec.Struct, frozen=True):
 class JobSpec(msgspec.Struct, frozen=True, dict=True):
     """One version of a job, normalised. `base` is the file's `task`; `overrides` in order, never overlapping.
 
-    `gang`: its pending tasks are placed together, victims included, or none of them. `disruption_budget`: so many
-    of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`: the name of the alloc set
-    that its tasks live in (§2.4).
+    `saves_for_s`: after their alloc has left a machine its tasks run there again, until each has ended with status 0,
+    for so long at most (§4). `gang`: its pending tasks are placed together, victims included, or none of them.
+    `disruption_budget`: so many of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`:
+    the name of the alloc set that its tasks live in (§2.4).
     """
 
     name: str
@@ -103,6 +105,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     reclamation: bool = True
     gang: bool = False
     disruption_budget: int = 0
+    saves_for_s: float = 0.0
     extra: tuple[str, ...] = ()
 
     def task(self, index: int) -> TaskSpec:
@@ -249,7 +252,9 @@ def _change(old: JobSpec, new: JobSpec, before: TaskSpec, after: TaskSpec) -> Ch
 
 def _of_the_job(spec: JobSpec) -> tuple[object, ...]:
     """What is in force at once, and disturbs no task."""
-    return (spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget)
+    return (
+        spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s,
+    )  # fmt: skip
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -272,11 +277,12 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reclamation: bool = True
     gang: bool = False
     disruption_budget: int = 0
+    saves_for_s: float = 0.0
 
 
 # Fields that specs stored by an older version don't have: they are written only when they say something, so that
 # what was stored keeps its digest.
-_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0}
+_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0}
 
 
 def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobSpec:
@@ -345,8 +351,13 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
     problems.number("disruption_budget", file.disruption_budget, 0, MAX_TASKS)
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks; at most {MAX_GANG} are placed together, split the job")
+    problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
     if file.alloc_set:
         _check_inside(file, problems)
+    elif file.saves_for_s:
+        problems.add(
+            "saves_for_s", "only a job inside an alloc set saves what an alloc leaves; name its alloc_set"
+        )
     role = Role(allocation=allocation, inside=bool(file.alloc_set), stored=limits.bands is None)
     task = read_task(file.task, problems, "task", extra=limits.extra, role=role)
     if task is None or problems.found:
@@ -368,6 +379,7 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
         reclamation=file.reclamation,
         gang=file.gang,
         disruption_budget=file.disruption_budget,
+        saves_for_s=file.saves_for_s,
         extra=tuple(limits.extra),
     )
     if not problems.found and max(spec.total()) > MAX_TOTAL:
@@ -382,6 +394,10 @@ def _check_inside(file: JobFile, problems: Problems) -> None:
             problems.add(
                 f"spread.{name}", f"its tasks go where the allocs are; put it into alloc set {file.alloc_set}"
             )
+    if file.saves_for_s and file.task.get("ports"):
+        problems.add(
+            "saves_for_s", "what runs again when its alloc has left has no ports there; leave task.ports out"
+        )
 
 
 def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | None) -> tuple[int, bool]:

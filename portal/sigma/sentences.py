@@ -148,6 +148,26 @@ def _machine_removed(data: _Data, hosts: _Hosts) -> str:
     return _("%s was removed") % _host(data, hosts) + _tail(data.get("reason"))
 
 
+def _alloc_kept(data: _Data, hosts: _Hosts) -> str:
+    return _("%(alloc)s left %(machine)s, its disk is kept there for %(number)d log savers") % {
+        "alloc": _task(data), "machine": _host(data, hosts), "number": len(data.get("savers", ())),
+    }  # fmt: skip
+
+
+def _alloc_released(data: _Data, hosts: _Hosts) -> str:
+    words = {
+        "saved": _("what %(alloc)s left on %(machine)s is saved"),
+        "too-late": _("what %(alloc)s left on %(machine)s was not saved in time, and is removed"),
+    }.get(data["how"], _("what %(alloc)s left on %(machine)s was dropped by an SRE"))
+    return words % {"alloc": _task(data), "machine": _host(data, hosts)}
+
+
+def _alloc_gone(data: _Data, hosts: _Hosts) -> str:
+    return _("nothing of %(alloc)s is left on %(machine)s") % {
+        "alloc": _task(data), "machine": _host(data, hosts),
+    }  # fmt: skip
+
+
 def _lease_taken(data: _Data, hosts: _Hosts) -> str:
     return _("%(holder)s took the lease %(scheduler)s, epoch %(epoch)d") % data
 
@@ -166,6 +186,9 @@ _SENTENCES: dict[str, Callable[[_Data, _Hosts], str]] = {
     "machine.set": _machine_set,
     "machine.state": _machine_state,
     "machine.removed": _machine_removed,
+    "alloc.kept": _alloc_kept,
+    "alloc.released": _alloc_released,
+    "alloc.gone": _alloc_gone,
     "job.submitted": _job_submitted,
     "job.rejected": _job_rejected,
     "job.changed": _job_changed,

@@ -65,6 +65,41 @@ class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
     reason: str = ""
 
 
+class AllocKept(_Event, frozen=True, tag="alloc.kept"):
+    """An alloc left a machine, and what its folder holds is kept there for its log savers (§4).
+
+    What that takes of the machine, `hold`, is out of its capacity: a `machine.set` says so beside it.
+    """
+
+    machine_id: int
+    job_id: int
+    index: int
+    incarnation: int
+    until: float  # seconds since the epoch
+    hold: tuple[int, ...]
+    savers: tuple[tuple[int, int], ...]  # (job id, index) of the tasks that run again
+
+
+class AllocReleased(_Event, frozen=True, tag="alloc.released"):
+    """`how`: saved; too-late: its time was up before every log saver had ended well; dropped by an SRE."""
+
+    machine_id: int
+    job_id: int
+    index: int
+    incarnation: int
+    how: str
+    reason: str = ""
+
+
+class AllocGone(_Event, frozen=True, tag="alloc.gone"):
+    """The folder of a released alloc is removed from its machine."""
+
+    machine_id: int
+    job_id: int
+    index: int
+    incarnation: int
+
+
 class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     """A job was admitted; all tasks of its groups are pending."""
 
@@ -249,7 +284,7 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
 
 Event = (
     CellSet | LeaseTaken | MachineSet | MachineState | MachineRemoved
-    | JobSubmitted | JobRejected | JobChanged | JobEnded
+    | AllocKept | AllocReleased | AllocGone | JobSubmitted | JobRejected | JobChanged | JobEnded
     | TasksAdded | TaskPlaced | TaskEvicted | TaskEnded | TaskGone | TaskRevived | TaskUpdated | TaskReported
     | ReservationsSet | UpdateStarted | UpdateEnded
 )  # fmt: skip

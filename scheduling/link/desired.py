@@ -19,13 +19,15 @@ import msgspec
 import structlog
 from django.db import connection, transaction
 
-from borglet.messages import Desired, Health, Phase, RunTask, StopTask, TaskKey
+from borglet.messages import Desired, Health, Phase, RunAlloc, RunTask, StopTask, TaskKey
 from quota.resources import as_mapping
 from scheduling import spec
 from scheduling.core.requirement import task_id
 from scheduling.core.states import MachineStatus
+from scheduling.link import kept as kept_allocs
 from scheduling.link.diff import Expected, View, exit_mark
-from scheduling.models import JobSpec, Machine
+from scheduling.link.kept import Kept, task_key
+from scheduling.models import JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
 
 log = structlog.get_logger(__name__)
@@ -72,7 +74,7 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """What should be on each of the machines. Eight queries, however many machines."""
+    """What should be on each of the machines. Nine queries, however many machines."""
     ids = sorted(machine_ids)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -81,7 +83,9 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         prod = _prod_bands(cursor)
         running = _running(cursor, ids)
         departures = _departures(cursor, ids)
-        known = specs.get({(row.job_id, row.spec_version) for row in running}, extra=fence.extra)
+        kept_rows = list(KeptAlloc.objects.filter(machine_id__in=ids).order_by("id"))
+        wanted = {(row.job_id, row.spec_version) for row in running} | kept_allocs.specs_of(kept_rows)
+        known = specs.get(wanted, extra=fence.extra)
     waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
     stops: dict[int, list[StopTask]] = defaultdict(list)
     departing: dict[int, dict[TaskKey, int]] = defaultdict(dict)
@@ -90,7 +94,9 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         departing[machine_id][key] = identity
         if preemptor is not None:
             waits[machine_id, preemptor].append(key)
+    kept = kept_allocs.kept_on(kept_rows, known, cell=fence.cell, extra=fence.extra)
     runs: dict[int, list[RunTask]] = defaultdict(list)
+    allocs: dict[int, list[RunAlloc]] = defaultdict(list)
     expected: dict[int, dict[TaskKey, Expected]] = defaultdict(dict)
     for row in running:
         job = known.get((row.job_id, row.spec_version))
@@ -98,17 +104,37 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
             log.error("task without a usable spec is not sent", job_id=row.job_id, version=row.spec_version)
             continue
         expected[row.machine_id][row.key] = _expected(row, job)
-        if job.kind == "job":
+        if job.kind != "job":
+            allocs[row.machine_id].append(_run_alloc(row, fence, prod=row.band in prod))
+        else:
             waits_for = sorted(waits.get((row.machine_id, row.task_id), []))
             runs[row.machine_id].append(
                 _run_task(row, job, fence, prod=row.band in prod, waits_for=waits_for)
             )
     return {
         machine.id: _loaded(
-            machine, fence, runs[machine.id], stops[machine.id], expected[machine.id], departing[machine.id]
+            machine,
+            fence,
+            _Wanted(runs[machine.id], stops[machine.id], allocs[machine.id], kept.get(machine.id, Kept())),
+            expected[machine.id],
+            departing[machine.id],
         )
         for machine in machines
     }
+
+
+@dataclass(slots=True)
+class _Wanted:
+    run: list[RunTask]
+    stop: list[StopTask]
+    allocs: list[RunAlloc]
+    kept: Kept
+
+    def __post_init__(self) -> None:
+        """What is kept of allocs is wanted like anything else."""
+        self.run = sorted([*self.run, *self.kept.run], key=lambda task: task.key)
+        self.stop += [stop for stop in self.kept.stop if stop.key not in {known.key for known in self.stop}]
+        self.allocs = sorted([*self.allocs, *self.kept.allocs], key=lambda alloc: alloc.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +167,8 @@ class _Row:
     priority: int
     band: str
     latency_sensitive: bool
+    devices: list[int]
+    alloc: TaskKey | None
 
     @property
     def key(self) -> TaskKey:
@@ -154,17 +182,16 @@ class _Row:
 def _loaded(
     machine: Machine,
     fence: _Fence,
-    run: list[RunTask],
-    stop: list[StopTask],
+    wanted: _Wanted,
     expected: dict[TaskKey, Expected],
     departing: dict[TaskKey, int],
 ) -> Loaded:
+    run, stop, allocs = wanted.run, wanted.stop, wanted.allocs
     for item in machine.quarantined:
-        if item.get("release") == "stop" and (key := parse_key(item["key"])) not in departing:
+        if item.get("release") == "stop" and (key := task_key(item["key"])) not in departing:
             stop.append(StopTask(key, item.get("cause", "quarantine")))
-    run.sort(key=lambda task: task.key)
     stop.sort(key=lambda task: task.key)
-    generation = hashlib.blake2b(_encoder.encode((run, stop)), digest_size=12).hexdigest()
+    generation = hashlib.blake2b(_encoder.encode((run, stop, allocs)), digest_size=12).hexdigest()
     return Loaded(
         machine.id,
         machine.session,
@@ -178,6 +205,7 @@ def _loaded(
             generation=generation,
             run=run,
             stop=stop,
+            allocs=allocs,
         ),
         View(
             fence.history_id,
@@ -185,14 +213,11 @@ def _loaded(
             expected,
             departing,
             frozenset(item["key"] for item in machine.quarantined),
+            savers=dict(wanted.kept.savers),
+            dropping=dict(wanted.kept.dropping),
+            allocs_kept=frozenset(alloc.key for alloc in wanted.kept.allocs),
         ),
     )
-
-
-def parse_key(text: str) -> TaskKey:
-    """The inverse of `str(TaskKey)`."""
-    job, index, incarnation = text.split("/")
-    return TaskKey(job, int(index), int(incarnation))
 
 
 def _expected(row: _Row, job: spec.JobSpec) -> Expected:
@@ -238,6 +263,19 @@ def _run_task(
         network=task.network,
         slack=task.slack,
         whole_cores=task.whole_cores,
+        devices=row.devices,
+        alloc=row.alloc,
+    )
+
+
+def _run_alloc(row: _Row, fence: _Fence, *, prod: bool) -> RunAlloc:
+    return RunAlloc(
+        row.key,
+        f"{fence.cell}/{row.tenant}/{row.job}/{row.index}",
+        as_mapping(row.limit, extra=fence.extra),
+        row.priority,
+        row.latency_sensitive,
+        prod,
     )
 
 
@@ -261,14 +299,16 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
     cursor.execute(
         "SELECT t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version, t.limit, t.ports, t.phase,"
         " t.health, t.up, t.restarts, t.exit::text, j.uid, j.name, o.name, j.priority, j.band,"
-        " j.latency_sensitive FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
-        " JOIN quota_tenant AS o ON o.id = j.tenant_id"
+        " j.latency_sensitive, t.devices, aj.uid, a.index, a.incarnation FROM scheduling_task AS t"
+        " JOIN scheduling_job AS j ON j.id = t.job_id JOIN quota_tenant AS o ON o.id = j.tenant_id"
+        " LEFT JOIN (scheduling_task AS a JOIN scheduling_job AS aj ON aj.id = a.job_id) ON a.id = t.alloc_id"
         " WHERE t.machine_id = ANY(%s) AND t.state = 'running'",
         [ids],
     )
     return [
         _Row(*row[:11], exit=msgspec.json.decode(row[11]) if row[11] else None, uid=row[12].hex,
-             job=row[13], tenant=row[14], priority=row[15], band=row[16], latency_sensitive=row[17])
+             job=row[13], tenant=row[14], priority=row[15], band=row[16], latency_sensitive=row[17],
+             devices=row[18], alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None)
         for row in cursor.fetchall()
     ]  # fmt: skip
 

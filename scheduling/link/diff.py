@@ -41,13 +41,20 @@ class Expected:
 
 @dataclass(slots=True)
 class View:
-    """One machine. `stop`: departures, key -> task id. `quarantine`: keys noted as unknown, decided or not."""
+    """One machine. `stop`: departures, key -> task id. `quarantine`: keys noted as unknown, decided or not.
+
+    Of allocs that have left (`link.kept`): `allocs_kept`, whose folders stay; `savers`, key -> (kept alloc, position);
+    `dropping`, released ones whose folders go, key -> kept alloc.
+    """
 
     history_id: str
     generation: str
     run: dict[TaskKey, Expected] = field(default_factory=dict)
     stop: dict[TaskKey, int] = field(default_factory=dict)
     quarantine: frozenset[str] = frozenset()
+    savers: dict[TaskKey, tuple[int, int]] = field(default_factory=dict)
+    dropping: dict[TaskKey, int] = field(default_factory=dict)
+    allocs_kept: frozenset[TaskKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +109,12 @@ class Changes:
     lost: list[tuple[int, int]] = field(default_factory=list)  # (task id, incarnation)
     gone: list[Gone] = field(default_factory=list)
     strangers: list[Stranger] | None = None
+    saved: list[tuple[int, int]] = field(default_factory=list)  # (kept alloc, position of the saver)
+    dropped: list[int] = field(default_factory=list)  # kept allocs without a folder left
 
     def __bool__(self) -> bool:
-        return bool(self.seen or self.over or self.lost or self.gone or self.strangers is not None)
+        news = self.seen or self.over or self.lost or self.gone or self.saved or self.dropped
+        return bool(news or self.strangers is not None)
 
 
 def compare(view: View, report: Report) -> Changes:
@@ -115,7 +125,8 @@ def compare(view: View, report: Report) -> Changes:
         return changes
     acknowledged = report.generation == view.generation
     strangers: list[Stranger] = []
-    here = set()
+    # An alloc that has left is gone when its folder is, unless that is kept.
+    here = {alloc.key for alloc in report.allocs} - view.allocs_kept
     for task in report.tasks:
         key = task.key
         here.add(key)
@@ -125,6 +136,9 @@ def compare(view: View, report: Report) -> Changes:
         elif key in view.stop:
             if task.phase is Phase.ENDED:
                 changes.gone.append(Gone(view.stop.pop(key), key.incarnation, exit_json(storable(task.exit))))
+        elif key in view.savers:
+            if task.phase is Phase.ENDED and task.exit is not None and task.exit.status == 0:
+                changes.saved.append(view.savers.pop(key))
         elif task.phase is not Phase.ENDED:
             strangers.append(Stranger(key, storable_text(task.name), task.quarantined))
     if acknowledged:
@@ -187,6 +201,8 @@ def _compare_missing(view: View, here: set[TaskKey], changes: Changes) -> None:
         elif key not in here:
             changes.lost.append((expected.task_id, key.incarnation))
             del view.run[key]
+    for key in [key for key in view.dropping if key not in here]:
+        changes.dropped.append(view.dropping.pop(key))
     for key in [key for key in view.stop if key not in here]:
         changes.gone.append(Gone(view.stop.pop(key), key.incarnation))
 

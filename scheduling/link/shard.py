@@ -523,6 +523,8 @@ def merge(into: Changes, more: Changes) -> None:
     into.over += more.over
     into.lost += more.lost
     into.gone += more.gone
+    into.saved += more.saved
+    into.dropped += more.dropped
     if more.strangers is not None:
         into.strangers = more.strangers
 

@@ -22,10 +22,10 @@ from scheduling.journal import Entry
 from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_text
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.services import transitions
+from scheduling.services import keeping, transitions
+from scheduling.services.machine_events import machine_set_event
 from scheduling.services.machines import (
     DOWN,
-    machine_set_event,
     machines_return,
     publish_capacity,
     quarantine_set,
@@ -214,6 +214,9 @@ def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
     changes = [news.changes for news in valid]
     if gone := [(g.task_id, g.incarnation, g.exit) for c in changes for g in c.gone]:
         transitions.tasks_gone(entry, gone)
+    if saved := [one for c in changes for one in c.saved]:
+        keeping.savers_done(entry, saved)
+    keeping.gone(entry, [kept for c in changes for kept in c.dropped])
     _finish(entry, changes)
     if lost := [
         Eviction(identity, incarnation, "lost", detail="its machine no longer has it", gone=True)

@@ -3,6 +3,7 @@
 from scheduling.models.cells import Cell, JoinToken, Lease
 from scheduling.models.events import Event
 from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
+from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Machine
 from scheduling.models.tasks import CrashedPair, Departure, Task
 
@@ -14,6 +15,7 @@ __all__ = [
     "Job",
     "JobSpec",
     "JoinToken",
+    "KeptAlloc",
     "Lease",
     "Machine",
     "PendingVerdict",

@@ -17,13 +17,15 @@ class Machine(models.Model):
     """One machine and its Borglet. When it was last heard of is no column: that lives in Redis.
 
     `session`: of the Borglet's newest connection; what an older one says is ignored.
-    `quarantined`: incarnations that its Borglet runs and this cell's history doesn't know.
+    `quarantined`: incarnations that its Borglet runs and this cell's history doesn't know. `kept`: what allocs that
+    have left still hold here (`KeptAlloc`); the scheduler's capacity is without it.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines")
     hostname = DnsLabelField(_("hostname"))
     address = models.GenericIPAddressField(_("address"))
     capacity = VectorField(_("capacity"))
+    kept = VectorField(_("held by allocs that have left"), default=list, db_default=[], blank=True)
     attributes = models.JSONField(_("attributes"), default=dict, blank=True)
     platform = models.CharField(_("platform"), max_length=63, blank=True)
     rack = models.CharField(_("rack"), max_length=63, blank=True)

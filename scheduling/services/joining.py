@@ -23,10 +23,10 @@ from scheduling.link import authority, contact
 from scheduling.link.facts import Facts, read_facts
 from scheduling.models import Cell, JoinToken, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.services.machine_events import machine_set_event
 from scheduling.services.machines import (
     DRAINING,
     UP,
-    machine_set_event,
     publish_capacity,
     secret_digest,
     told,

@@ -29,7 +29,8 @@ from scheduling.link import contact
 from scheduling.link.facts import Facts, read_facts
 from scheduling.models import Cell, Departure, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.services import transitions
+from scheduling.services import keeping, transitions
+from scheduling.services.machine_events import machine_set_event
 from scheduling.services.transitions import Eviction
 
 UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
@@ -167,9 +168,10 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         )
         left = Departure.objects.filter(machine=row).values_list("task_id", "incarnation")
         transitions.tasks_gone(entry, [(identity, incarnation, None) for identity, incarnation in left])
-        row.state, row.reason, row.secret_digest, row.quarantined = REMOVED, reason, "", []
+        keeping.forget_machine(row.id)
+        row.state, row.reason, row.secret_digest, row.quarantined, row.kept = REMOVED, reason, "", [], []
         row.session += 1
-        row.save(update_fields=["state", "reason", "secret_digest", "quarantined", "session"])
+        row.save(update_fields=["state", "reason", "secret_digest", "quarantined", "kept", "session"])
         entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
         publish_capacity(entry)
     contact.forget(machine.cell_id, [machine.id])
@@ -217,23 +219,6 @@ def quarantine_set(entry: Entry, machine: Machine, items: Sequence[Mapping[str, 
 
 
 # -- inside
-
-
-def machine_set_event(machine: Machine) -> events.MachineSet:
-    """All facts of a machine, as the event that announces them."""
-    return events.MachineSet(
-        machine_id=machine.id,
-        hostname=machine.hostname,
-        address=machine.address,
-        capacity=tuple(machine.capacity),
-        attributes=dict(machine.attributes),
-        platform=machine.platform,
-        rack=machine.rack,
-        power_domain=machine.power_domain,
-        port_low=machine.port_low,
-        port_high=machine.port_high,
-        state=machine.state,
-    )
 
 
 def _lock(cell_id: int, machine_ids: Sequence[int], states: Sequence[str]) -> list[Machine]:

@@ -21,7 +21,7 @@ from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS, Requirement, split_task_id
 from scheduling.core.states import EvictionCause
 from scheduling.journal import Cause, Entry
-from scheduling.services import allocs
+from scheduling.services import allocs, keeping
 from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts
 
 # A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
@@ -172,15 +172,18 @@ def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
 
     Returns what the evicted ones were, those that came along included.
     """
-    came = _evict(entry, _along([(e.task_id, e.incarnation, e) for e in evictions]))
+    came = _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in evictions]))
     return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
 
 
-def _along(leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
-    """Evictions of whoever lives in allocs that leave: for the reason that they leave for."""
+def _along(entry: Entry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
+    """Evictions of whoever lives in allocs that leave: for the reason that they leave for. What these leave on their
+    machines is kept for those among them that save it (§4)."""
     why = {identity: change for identity, _, change in leaving}
+    inside = allocs.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])
+    keeping.allocs_keep(entry, [inner.task_id for inner in inside if not why[inner.alloc_id].gone])
     result = []
-    for inner in allocs.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving]):
+    for inner in inside:
         own = why.get(inner.task_id)
         if isinstance(own, Eviction) and own.incarnation == inner.incarnation:
             result.append(own)
@@ -259,7 +262,7 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
 
     Whoever lives in an alloc that dies goes back to the queue, before it (§2.4).
     """
-    _evict(entry, _along([(e.task_id, e.incarnation, e) for e in endings]))
+    _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
     with connection.cursor() as cursor:
         cursor.execute(

@@ -1,0 +1,49 @@
+"""What allocs left on machines: watched, and dropped when its room is needed."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.decorators import display
+
+from quota.admin import FactsAdmin, principal_of, vector_text
+from scheduling.admin.acting import act_with_reason
+from scheduling.models import KeptAlloc
+from scheduling.services.keeping import kept_release
+
+
+class KeptAllocAdmin(FactsAdmin):
+    list_display = ["name", "machine", "hold_shown", "savers_shown", "since", "until", "released"]
+    list_filter = ["released", "machine__cell"]
+    list_select_related = ["machine__cell"]
+    search_fields = ["name", "machine__hostname"]
+    fields = ["name", "machine", "key", "hold_shown", "savers", "since", "until", "released"]
+    actions = ["drop"]
+
+    @display(description=gettext_lazy("holds"))
+    def hold_shown(self, kept: KeptAlloc) -> SafeString:
+        return vector_text(kept.hold, extra=kept.machine.cell.extra_resources)
+
+    @display(description=gettext_lazy("log savers"))
+    def savers_shown(self, kept: KeptAlloc) -> str:
+        return ", ".join(
+            f"{saver['tenant']}/{saver['job']}/{saver['index']}{' ✓' if saver['done'] else ''}"
+            for saver in kept.savers
+        )
+
+    def drop(self, request: HttpRequest, rows: QuerySet[KeptAlloc]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows,
+            action="drop",
+            title=_("Drop what allocs left"),
+            warning=_("What is not saved yet is lost for good."),
+            act=lambda row, reason: kept_release(principal=principal, kept=row, reason=reason),
+        )
+
+    drop.short_description = gettext_lazy("Drop, saved or not")

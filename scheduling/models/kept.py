@@ -1,0 +1,45 @@
+"""Allocs that have left a machine, and whose disk is kept there until it is saved (§4)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.fields import VectorField
+from scheduling.models.machines import Machine
+
+
+class KeptAlloc(models.Model):
+    """What an alloc left on a machine, and the log savers that run there until it is saved or its time is up.
+
+    `key`, `name`: of the alloc's incarnation. `hold`: what it takes of the machine: the alloc's disk, and what its
+    savers need. `savers`: `{"job_id", "index", "version", "tenant", "job", "done"}` each; the one at position n runs
+    as task (`uid`, n, 1). `waits`: incarnations that lived in it, and must be gone first. `released`: nothing is
+    wanted of it any more; the row stays until its Borglet has removed the folder.
+    """
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    machine = models.ForeignKey(Machine, models.CASCADE, related_name="kept_allocs")
+    job_id = models.BigIntegerField()
+    index = models.PositiveIntegerField()
+    incarnation = models.PositiveIntegerField()
+    key = models.CharField(max_length=80)
+    name = models.CharField(_("alloc"), max_length=300)
+    limit = VectorField(_("limit of the alloc"))
+    hold = VectorField(_("holds of the machine"))
+    savers = models.JSONField(_("log savers"), default=list)
+    waits = models.JSONField(default=list)
+    since = models.DateTimeField(_("kept since"))
+    until = models.DateTimeField(_("until"))
+    released = models.BooleanField(_("released"), default=False)
+
+    class Meta:
+        ordering = ["machine", "since"]
+        constraints = [models.UniqueConstraint(fields=["machine", "key"], name="one_kept_alloc")]
+        verbose_name = _("kept alloc")
+        verbose_name_plural = _("kept allocs")
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.machine}"
