@@ -358,7 +358,12 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
         problems.add(
             "saves_for_s", "only a job inside an alloc set saves what an alloc leaves; name its alloc_set"
         )
-    role = Role(allocation=allocation, inside=bool(file.alloc_set), stored=limits.bands is None)
+    role = Role(
+        allocation=allocation,
+        inside=bool(file.alloc_set),
+        stored=limits.bands is None,
+        batch=not latency_sensitive,
+    )
     task = read_task(file.task, problems, "task", extra=limits.extra, role=role)
     if task is None or problems.found:
         return None

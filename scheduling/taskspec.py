@@ -180,11 +180,12 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class Role:
     """`allocation`: it is an alloc (§2.4), which runs nothing itself. `inside`: it lives in one. `stored`: it was
-    accepted before, perhaps by an older version that checked less."""
+    accepted before, perhaps by an older version that checked less. `batch`: of its job's appclass."""
 
     allocation: bool = False
     inside: bool = False
     stored: bool = False
+    batch: bool = False
 
 
 def read_task(
@@ -217,6 +218,9 @@ def read_task(
             problems.add(f"{path}.packages[{number}]", f"{package!r} is no package name")
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
+    if file.whole_cores and role.batch and not role.stored:
+        told = "only latency-sensitive tasks have cores kept free of others; set appclass: latency-sensitive"
+        problems.add(f"{path}.whole_cores", f"{told}, or leave it out")
     if not role.stored:
         _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
     return TaskSpec(

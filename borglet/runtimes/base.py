@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
+from borglet.runtimes.limits import Grant
 
 NO_TREES: Mapping[str, Path] = MappingProxyType({})
 
@@ -66,6 +67,10 @@ class Runtime(Protocol):
 
     async def resize(self, task: RunTask) -> None:
         """Apply a changed limit or priority to running processes, in place."""
+
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+        """What the control loop gives running tasks now (§6.2), in place; who is not named gets no grant.
+        `batch_milli`: a ceiling of CPU for all of batch together, 0 for none."""
 
     async def remove(self, key: TaskKey) -> None:
         """Forget an ended incarnation and its working directory; logs stay until their own time is up."""

@@ -1,7 +1,11 @@
 """Control groups for tasks, version 1 or 2: found, limited, measured, removed. Says what it can't enforce.
 
-    <our own group>/borg-<hash of home>/<job>.<index>.<incarnation>      in each controller of version 1
-    <our own group>/borg-<hash of home>/<job>.<index>.<incarnation>      once in version 2
+    <our own group>/borg-<hash of home>/<task>            latency-sensitive
+    <our own group>/borg-<hash of home>/batch/<task>      batch: the whole group is in the idle class (§6.2)
+
+`<task>` is `<job>.<index>.<incarnation>`. Version 1 has this tree once in each controller, and `batch` only in that of
+CPU; version 2 has it once. A latency-sensitive thread that wakes takes the core from batch at once: the kernel lets no
+weight do that, however small. Among themselves the tasks of a class share by weight.
 
 Version 2 lets a group with children hold no processes: where ours holds only this process, it moves into
 `<our own group>/borglet` first. Under systemd the unit needs `Delegate=yes` and `KillMode=process`.
@@ -12,149 +16,154 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from borglet.runtimes import cgroupfs
+from borglet.runtimes import cgroupfs, cgroupv1, cgroupv2
+from borglet.runtimes.blockdevices import disk_of
 from borglet.runtimes.cgroupfs import Groups
-from borglet.runtimes.limits import KernelLimits, weight_of
+from borglet.runtimes.cgroupmounts import own_groups
+from borglet.runtimes.cgroupv1 import Measured
+from borglet.runtimes.cpulists import parse_cpus
+from borglet.runtimes.limits import MIN_SHARES, KernelLimits
 
 log = logging.getLogger(__name__)
 
-# Version 1: controller -> the file that shows it can do what it is used for.
-_V1_FILES = {
-    "memory": "memory.limit_in_bytes",
-    "cpu": "cpu.shares",
-    "cpuacct": "cpuacct.usage",
-    "pids": "pids.max",
-}
-_V2_CONTROLLERS = ("memory", "cpu", "pids")
+__all__ = ["CgroupTree", "Measured", "detect"]
+
 _LEAF = "borglet"
-_PERIOD_US = 100_000
-_UNLIMITED_V1 = "-1"
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """`cpu_ns` since the group's creation, `ram_bytes` without page cache; None where not accounted here.
-
-    `throttled_ns`: how long its threads were held back by its quota, summed over the cores they would have had.
-    """
-
-    cpu_ns: int | None
-    ram_bytes: int | None
-    processes: int | None
-    throttled_ns: int = 0
+_BATCH = "batch"
 
 
 class CgroupTree:
-    """The groups of one Borglet home. `roots` is controller -> its borg-<hash> directory."""
+    """The groups of one Borglet home. `roots` is controller -> its borg-<hash> directory.
 
-    def __init__(self, version: str, roots: Mapping[str, Path], controllers: frozenset[str]) -> None:
+    `disk`: `major:minor` of the disk that the home lies on; empty where its bandwidth can't be limited.
+    """
+
+    def __init__(
+        self, version: str, roots: Mapping[str, Path], controllers: frozenset[str], *, disk: str = ""
+    ) -> None:
         self.version = version
         self.roots = dict(roots)
         self.controllers = controllers
+        self._disk = disk
 
     def enforces(self, controller: str) -> bool:
         return controller in self.controllers
 
     def isolation(self) -> dict[str, str]:
-        """Per feature `cgroup-v1`, `cgroup-v2` or, where missing, what remains: `polled` or `none`."""
+        """Per feature `cgroup-v1`, `cgroup-v2` or, where missing, what remains: `polled`, `weights` or `none`."""
         here = f"cgroup-{self.version}"
+        classes = "none" if not self.enforces("cpu") else here if self._has("cpu", "cpu.idle") else "weights"
+        quota = "cpu.cfs_quota_us" if self.version == "v1" else "cpu.max"
         return {
             "isolation.memory": here if self.enforces("memory") else "polled",
             "isolation.cpu": here if self.enforces("cpu") else "none",
-            "isolation.cpu_quota": here if self._has_quota() else "none",
+            "isolation.cpu_classes": classes,
+            "isolation.cpu_quota": here if self._has("cpu", quota) else "none",
+            "isolation.cores": here if self.enforces("cpuset") else "none",
             "isolation.processes": here if self.enforces("pids") else "polled",
+            "isolation.disk_bandwidth": here if self._disk and self._io() else "none",
         }
 
-    def _has_quota(self) -> bool:
-        if not self.enforces("cpu"):
+    def _io(self) -> bool:
+        return self.enforces("blkio") or self.enforces("io")
+
+    def _has(self, controller: str, name: str) -> bool:
+        if not self.enforces(controller):
             return False
-        root = self.roots["cpu" if self.version == "v1" else "unified"]
-        return (root / ("cpu.cfs_quota_us" if self.version == "v1" else "cpu.max")).exists()
+        return (self.roots[controller if self.version == "v1" else "unified"] / name).exists()
+
+    def cores(self) -> frozenset[int]:
+        """The cores of this tree; none where groups can't be kept to some of them."""
+        if not self.enforces("cpuset"):
+            return frozenset()
+        root = str(self.roots["cpuset" if self.version == "v1" else "unified"])
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            if os.path.exists(os.path.join(root, name)):
+                return parse_cpus(cgroupfs.read_text(root, name))
+        return frozenset()
+
+    def cores_of(self, groups: Groups) -> frozenset[int]:
+        """What a task's group is kept to; none where to nothing in particular."""
+        directory = groups.get("cpuset") or (groups.get("unified", "") if self.enforces("cpuset") else "")
+        try:
+            return parse_cpus(cgroupfs.read_text(directory, "cpuset.cpus")) if directory else frozenset()
+        except FileNotFoundError:
+            return frozenset()
 
     def groups_of(self, name: str) -> Groups:
-        return {controller: str(root / name) for controller, root in self.roots.items()}
+        """Where the groups of a task are, or would be if it were latency-sensitive."""
+        return {
+            controller: str(root / _BATCH / name if (root / _BATCH / name).exists() else root / name)
+            for controller, root in self.roots.items()
+        }
 
     def create(self, name: str, limits: KernelLimits) -> Groups:
         """Make the task's groups and limit them. Raises OSError."""
-        groups = self.groups_of(name)
+        groups = {
+            controller: str((self._batch_root(root) if limits.batch else root) / name)
+            for controller, root in self.roots.items()
+            # Batch may run on any core, and everything in a cpuset of its own costs each start some.
+            if not (limits.batch and controller == "cpuset")
+        }
         for directory in groups.values():
             os.makedirs(directory, exist_ok=True)
         self.limit(groups, limits)
         return groups
 
+    def _batch_root(self, root: Path) -> Path:
+        return root / _BATCH if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
+
     def limit(self, groups: Groups, limits: KernelLimits) -> list[str]:
         """Write all limits. Returns what the kernel refused for now: a memory limit below what is in use."""
         if "unified" in groups:
-            return self._limit_v2(groups["unified"], limits)
-        return self._limit_v1(groups, limits)
+            return cgroupv2.limit(groups["unified"], limits, self.controllers, disk=self._disk)
+        return cgroupv1.limit(groups, limits, disk=self._disk)
 
-    def _limit_v1(self, groups: Groups, limits: KernelLimits) -> list[str]:
-        refused = []
-        if directory := groups.get("memory"):
-            refused = _limit_memory_v1(directory, limits.ram_bytes)
-        if directory := groups.get("cpu"):
-            cgroupfs.write_text(directory, "cpu.shares", str(limits.cpu_shares))
-            quota = str(_quota_us(limits.cpu_quota_milli) or -1)
-            _write_where_present(directory, "cpu.cfs_period_us", str(_PERIOD_US))
-            _write_where_present(directory, "cpu.cfs_quota_us", quota)
-        if directory := groups.get("pids"):
-            cgroupfs.write_text(directory, "pids.max", str(limits.processes or "max"))
-        return refused
+    def pin(self, groups: Groups, cpus: frozenset[int]) -> None:
+        """Keep a task to these cores; none for all. Raises OSError."""
+        if directory := groups.get("cpuset"):
+            cgroupv1.pin(directory, cpus)
+        elif "unified" in groups and self.enforces("cpuset"):
+            cgroupv2.pin(groups["unified"], cpus)
 
-    def _limit_v2(self, directory: str, limits: KernelLimits) -> list[str]:
-        if self.enforces("memory"):
-            cgroupfs.write_text(directory, "memory.max", str(limits.ram_bytes or "max"))
-            _write_where_present(directory, "memory.swap.max", "0")
-            _write_where_present(directory, "memory.oom.group", "1")
-        if self.enforces("cpu"):
-            cgroupfs.write_text(directory, "cpu.weight", str(weight_of(limits.cpu_shares)))
-            quota = _quota_us(limits.cpu_quota_milli) or "max"
-            _write_where_present(directory, "cpu.max", f"{quota} {_PERIOD_US}")
-        if self.enforces("pids"):
-            cgroupfs.write_text(directory, "pids.max", str(limits.processes or "max"))
-        return []
+    def cap_batch(self, milli: int) -> None:
+        """All of batch together gets at most this much CPU; 0 for no ceiling. Raises OSError."""
+        if not self.enforces("cpu"):
+            return
+        if self.version == "v1":
+            cgroupv1.cap(str(self.roots["cpu"] / _BATCH), milli)
+        else:
+            cgroupv2.cap(str(self.roots["unified"] / _BATCH), milli)
 
     def measure(self, groups: Groups) -> Measured:
         """Raises FileNotFoundError when the task's groups are gone."""
-        if directory := groups.get("unified"):
-            memory = cgroupfs.read_fields(directory, "memory.stat")
-            spent = cgroupfs.read_fields(directory, "cpu.stat")
-            cpu = spent.get("usage_usec")
-            return Measured(
-                throttled_ns=1000 * spent.get("throttled_usec", 0),
-                cpu_ns=None if cpu is None else cpu * 1000,
-                ram_bytes=memory["anon"] + memory["shmem"] if memory else None,
-                processes=int(cgroupfs.read_text(directory, "pids.current"))
-                if self.enforces("pids")
-                else None,
-            )
-        cpu_ns = ram = processes = None
-        throttled_ns = 0
-        if directory := groups.get("cpuacct"):
-            cpu_ns = int(cgroupfs.read_text(directory, "cpuacct.usage"))
-        if directory := groups.get("cpu"):
-            throttled_ns = cgroupfs.read_fields(directory, "cpu.stat").get("throttled_time", 0)
-        if directory := groups.get("memory"):
-            stat = cgroupfs.read_fields(directory, "memory.stat")
-            ram = stat["total_rss"] + stat.get("total_shmem", 0)
-        if directory := groups.get("pids"):
-            processes = int(cgroupfs.read_text(directory, "pids.current"))
-        return Measured(cpu_ns, ram, processes, throttled_ns)
+        if "unified" in groups:
+            return cgroupv2.measure(groups, self.controllers)
+        return cgroupv1.measure(groups)
 
     def sweep(self, keep: set[str]) -> None:
         """Remove empty groups of tasks that are not in `keep`."""
-        for root in self.roots.values():
-            for entry in os.scandir(root):
-                if entry.is_dir() and entry.name not in keep and not cgroupfs.remove({"": entry.path}):
+        for directory in self._parents():
+            for entry in os.scandir(directory):
+                if not entry.is_dir() or entry.name in keep or entry.name == _BATCH:
+                    continue
+                if not cgroupfs.remove({"": entry.path}):
                     log.warning("control group %s belongs to no task here but has processes", entry.path)
 
     def remove(self) -> None:
         """Remove the tree itself, when no task is left in it."""
-        cgroupfs.remove({controller: str(root) for controller, root in self.roots.items()})
+        for directory in self._parents():
+            cgroupfs.remove({"": str(directory)})
+
+    def _parents(self) -> Iterator[Path]:
+        """Directories that hold groups of tasks, inner ones first."""
+        for root in self.roots.values():
+            if (root / _BATCH).is_dir():
+                yield root / _BATCH
+            yield root
 
 
 def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree | None:
@@ -163,36 +172,47 @@ def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree | None:
     Version 2 is taken when it has the memory controller, else version 1.
     """
     name = "borg-" + hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]
-    own = _own_groups(proc)
-    return _detect_v2(own, name) or _detect_v1(own, name)
+    own, disk = own_groups(proc), disk_of(home)
+    return _detect_v2(own, name, disk) or _detect_v1(own, name, disk)
 
 
-def _detect_v1(own: dict[str, Path], name: str) -> CgroupTree | None:
+def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
     roots = {}
-    for controller, probe in _V1_FILES.items():
+    for controller, probe in cgroupv1.FILES.items():
         if controller not in own:
             continue
         root = own[controller] / name
         try:
             root.mkdir(exist_ok=True)
-            if controller == "cpu":  # all tasks together weigh as much as the machine has cores
-                cgroupfs.write_text(str(root), "cpu.shares", str(1024 * (os.cpu_count() or 1)))
+            if not (root / probe).exists():
+                continue
+            if controller == "cpu":
+                _make_classes_v1(root)
+            elif controller == "cpuset":
+                cgroupv1.open_cpuset(str(root))
         except OSError as error:
             log.info("no control groups for %s: %s", controller, error)
             continue
-        if (root / probe).exists():
-            roots[controller] = root
-    return CgroupTree("v1", roots, frozenset(roots)) if roots else None
+        roots[controller] = root
+    return CgroupTree("v1", roots, frozenset(roots), disk=disk) if roots else None
 
 
-def _detect_v2(own: dict[str, Path], name: str) -> CgroupTree | None:
+def _make_classes_v1(root: Path) -> None:
+    # All tasks together weigh as much as the machine has cores.
+    cgroupfs.write_text(str(root), "cpu.shares", str(1024 * (os.cpu_count() or 1)))
+    (root / _BATCH).mkdir(exist_ok=True)
+    cgroupv1.weigh(str(root / _BATCH), MIN_SHARES, idle=True)
+
+
+def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
     base = own.get("")
     if base is None:
         return None
     if base.name == _LEAF:  # where an earlier Borglet of this unit moved to
         base = base.parent
     try:
-        offered = set(cgroupfs.read_text(str(base), "cgroup.controllers").split()) & set(_V2_CONTROLLERS)
+        offered = set(cgroupfs.read_text(str(base), "cgroup.controllers").split())
+        offered &= set(cgroupv2.CONTROLLERS)
         if "memory" not in offered:
             return None
         enable = " ".join(f"+{controller}" for controller in sorted(offered))
@@ -203,12 +223,17 @@ def _detect_v2(own: dict[str, Path], name: str) -> CgroupTree | None:
                 raise
             cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
         root = base / name
-        root.mkdir(exist_ok=True)
-        cgroupfs.write_text(str(root), "cgroup.subtree_control", enable)
+        for directory in (root, root / _BATCH):
+            directory.mkdir(exist_ok=True)
+            cgroupfs.write_text(str(directory), "cgroup.subtree_control", enable)
+            # Tasks divide among themselves what of their memory is not to be taken back.
+            cgroupv1.write_where_present(str(directory), "memory.low", "max")
+        if "cpu" in offered:
+            cgroupv2.weigh(str(root / _BATCH), MIN_SHARES, idle=True)
     except OSError as error:
         log.info("no control groups of version 2: %s", error)
         return None
-    return CgroupTree("v2", {"unified": root}, frozenset(offered))
+    return CgroupTree("v2", {"unified": root}, frozenset(offered), disk=disk)
 
 
 def _leave_for_leaf(base: Path) -> bool:
@@ -218,62 +243,3 @@ def _leave_for_leaf(base: Path) -> bool:
     (base / _LEAF).mkdir(exist_ok=True)
     cgroupfs.write_text(str(base / _LEAF), "cgroup.procs", str(os.getpid()))
     return True
-
-
-def _own_groups(proc: Path) -> dict[str, Path]:
-    """Controller -> directory of our own group; version 2 under the empty name."""
-    paths = {}
-    try:
-        lines = (proc / "cgroup").read_text().splitlines()
-        mounts = (proc / "mountinfo").read_text().splitlines()
-    except OSError:
-        return {}
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            paths[controller] = path
-    found: dict[str, Path] = {}
-    for mount in mounts:
-        before, _, after = mount.partition(" - ")
-        fields, (kind, _, options) = before.split(), after.split(None, 2)
-        if kind not in ("cgroup", "cgroup2"):
-            continue
-        names = [""] if kind == "cgroup2" else [option for option in options.split(",") if option]
-        for controller in names:
-            if controller in paths and controller not in found:
-                found[controller] = _below(Path(fields[4]), fields[3], paths[controller])
-    return found
-
-
-def _below(mount_point: Path, mount_root: str, path: str) -> Path:
-    """Where group `path` shows under a mount of the subtree `mount_root` (a container sees only its own)."""
-    if mount_root != "/" and path.startswith(mount_root):
-        path = path[len(mount_root) :]
-    candidate = mount_point / path.lstrip("/")
-    return candidate if candidate.is_dir() else mount_point
-
-
-def _limit_memory_v1(directory: str, ram_bytes: int) -> list[str]:
-    """The memory limit may never pass the limit with swap: which goes first depends on the direction."""
-    value = str(ram_bytes) if ram_bytes else _UNLIMITED_V1
-    names = ["memory.limit_in_bytes"]
-    if os.path.exists(os.path.join(directory, "memory.memsw.limit_in_bytes")):
-        current = cgroupfs.read_number(directory, "memory.memsw.limit_in_bytes")
-        grows = not ram_bytes or ram_bytes > current
-        names.insert(0 if grows else 1, "memory.memsw.limit_in_bytes")
-    refused = []
-    for name in names:
-        try:
-            cgroupfs.write_text(directory, name, value)
-        except OSError as error:
-            refused.append(f"{name}={value}: {error.strerror}")
-    return refused
-
-
-def _quota_us(milli: int) -> int:
-    return max(1000, milli * _PERIOD_US // 1000) if milli else 0
-
-
-def _write_where_present(directory: str, name: str, value: str) -> None:
-    if os.path.exists(os.path.join(directory, name)):
-        cgroupfs.write_text(directory, name, value)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from borglet.messages import EndCause, LogChunk, LogRequest, RunTask, TaskKey, Usage
 from borglet.runtimes.base import NO_TREES, Presence, Runtime
+from borglet.runtimes.limits import Grant
 
 
 class FailingRuntime:
@@ -49,6 +50,10 @@ class FailingRuntime:
         self.calls.append(("resize", task.key))
         self._raise_due("resize")
         await self._inner.resize(task)
+
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+        self._raise_due("adjust")
+        await self._inner.adjust(grants, batch_milli=batch_milli)
 
     async def remove(self, key: TaskKey) -> None:
         self.calls.append(("remove", key))

@@ -1,7 +1,13 @@
-"""What a task may use, as the kernel's numbers and as verdicts over what was measured (§6.2). Pure."""
+"""What a task may use, as the kernel's numbers and as verdicts over what was measured (§6.2). Pure.
+
+RunTask (its limit, class, priority, slack) ─┐
+Grant (what the control loop gives it now)  ─┼─ kernel_limits ─► KernelLimits ─► cgroups.py
+cores (a latency-sensitive task's cpuset)   ─┘
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from borglet.messages import EndCause, RunTask, Usage
@@ -10,11 +16,32 @@ from borglet.messages import EndCause, RunTask, Usage
 BATCH_FLOOR = 100
 # The widest range the kernel takes for cpu.shares.
 MIN_SHARES, MAX_SHARES = 2, 262_144
+# Of a disk's bandwidth where its scheduler knows weights: latency-sensitive, batch, best effort.
+IO_WEIGHTS = (500, 100, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the control loop gives one task at this moment, instead of what it is given in quiet times.
+
+    `cpu_milli`: a ceiling for a greedy one, 0 for none. `ram_bytes`: how far one with memory slack may go.
+    """
+
+    cpu_milli: int = 0
+    ram_bytes: int = 0
+
+
+NO_GRANT = Grant()
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLimits:
-    """`cpu_quota_milli` 0 and `ram_bytes` 0 mean no limit; `processes` counts threads too, as pids.max does."""
+    """`cpu_quota_milli`, `ram_bytes` and `disk_bps` 0 mean no limit; `processes` counts threads too, as pids.max does.
+
+    `batch`: it runs only where no latency-sensitive task wants to. `cpu_idle`: among batch, only where no other
+    wants to. `ram_soft_bytes`: above it its memory is the first to be taken back. `cpus`: the cores it keeps to,
+    empty for all. `disk_bps`: of reads, and as much again of writes.
+    """
 
     ram_bytes: int
     processes: int
@@ -22,6 +49,12 @@ class KernelLimits:
     cpu_quota_milli: int
     nice: int
     oom_score_adj: int
+    batch: bool = False
+    cpu_idle: bool = False
+    ram_soft_bytes: int = 0
+    cpus: frozenset[int] = frozenset()
+    disk_bps: int = 0
+    io_weight: int = IO_WEIGHTS[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +65,50 @@ class Overuse:
     detail: str
 
 
-def kernel_limits(task: RunTask, *, cap_cpu: bool) -> KernelLimits:
-    """CPU is compressible: by default a task gets its share under contention and may use what others leave
-    (§6.2: most tasks may go beyond their limit). With `cap_cpu` its limit is also a ceiling.
+def is_best_effort(task: RunTask) -> bool:
+    """Work that nobody waits for: the lowest class."""
+    return task.priority < BATCH_FLOOR and not task.prod
 
-    Shares follow the limit; latency-sensitive tasks get eight times theirs, so that they can take their
-    cores from batch, and work that nobody waits for an eighth. When the whole machine runs out of memory
+
+def kernel_limits(
+    task: RunTask, *, cap_cpu: bool, grant: Grant = NO_GRANT, cpus: frozenset[int] = frozenset()
+) -> KernelLimits:
+    """CPU is compressible: by default a task gets its share under contention and may use what others leave
+    (§6.2: most tasks may go beyond their limit). With `cap_cpu`, or if it has no slack, its limit is also a ceiling.
+
+    Shares follow the limit, and count among tasks of one class. Latency-sensitive ones go before batch wherever
+    groups know an idle class; where not, by eight times their shares. When the whole machine runs out of memory
     the kernel takes best effort first, prod last.
     """
-    cpu = task.limit.get("cpu", 0)
+    cpu, ram = task.limit.get("cpu", 0), task.limit.get("ram", 0)
     shares = cpu * 1024 // 1000
+    best_effort = is_best_effort(task)
     if task.latency_sensitive:
         shares *= 8
     elif task.priority < BATCH_FLOOR:
         shares //= 8
-    best_effort = task.priority < BATCH_FLOOR and not task.prod
+    quotas = [quota for quota in (cpu if cap_cpu or not task.slack.cpu else 0, grant.cpu_milli) if quota]
     return KernelLimits(
-        ram_bytes=task.limit.get("ram", 0),
+        ram_bytes=ceiling(task, grant).get("ram", 0),
         processes=task.max_processes,
         cpu_shares=min(MAX_SHARES, max(MIN_SHARES, shares)),
-        cpu_quota_milli=cpu if cap_cpu else 0,
+        cpu_quota_milli=min(quotas, default=0),
         nice=0 if task.latency_sensitive else 15 if best_effort else 5,
         oom_score_adj=0 if task.prod else 800 if best_effort else 400,
+        batch=not task.latency_sensitive,
+        cpu_idle=best_effort and not task.latency_sensitive,
+        ram_soft_bytes=ram,
+        cpus=cpus,
+        disk_bps=task.limit.get("disk_bandwidth", 0),
+        io_weight=IO_WEIGHTS[0 if task.latency_sensitive else 2 if best_effort else 1],
     )
+
+
+def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
+    """The limit beyond which the task is ended, by resource: memory slack lifts that of memory as far as granted."""
+    if not task.slack.ram or not task.limit.get("ram"):
+        return task.limit
+    return {**task.limit, "ram": max(task.limit["ram"], grant.ram_bytes)}
 
 
 def weight_of(shares: int) -> int:
@@ -62,7 +116,7 @@ def weight_of(shares: int) -> int:
     return 1 + (shares - MIN_SHARES) * 9999 // (MAX_SHARES - MIN_SHARES)
 
 
-def overuse(limit: dict[str, int], max_processes: int, usage: Usage) -> Overuse | None:
+def overuse(limit: Mapping[str, int], max_processes: int, usage: Usage) -> Overuse | None:
     """The first limit of an incompressible resource that `usage` passes; a limit of 0 or none is no limit."""
     ram, disk = limit.get("ram", 0), limit.get("disk", 0)
     if ram and usage.ram_bytes > ram:

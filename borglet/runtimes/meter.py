@@ -68,6 +68,8 @@ class Meter:
                 disk_bytes=task.disk_bytes,
                 processes=measured.processes or 0,
                 throttled_milli=task.throttled_milli,
+                cached_bytes=measured.cached_bytes,
+                oom_kills=measured.oom_kills,
             )
         return found
 
@@ -100,6 +102,8 @@ def _fill(
         if measured.processes is None
         else measured.processes,
         throttled_ns=measured.throttled_ns,
+        cached_bytes=measured.cached_bytes,
+        oom_kills=measured.oom_kills,
     )
 
 

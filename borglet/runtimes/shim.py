@@ -45,6 +45,7 @@ class Launch:
     user: tuple[int, int, list[int]] | None  # uid, gid, supplementary groups
     open_files: int
     nice: int
+    policy: int  # of the scheduler, where no group is: SCHED_BATCH, SCHED_IDLE; 0 for the ordinary one
     oom_score_adj: int
     notice_s: float
     ram_limit: int  # bytes, 0 for none
@@ -153,6 +154,8 @@ class Supervisor:
             raise OSError(f"can't enter its control groups: {error}") from error
         if launch.nice:
             os.nice(launch.nice)
+        if launch.policy:
+            os.sched_setscheduler(0, launch.policy, os.sched_param(0))
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(launch.oom_score_adj))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
 from borglet.runtimes.base import NO_TREES, Presence, StartFailed
+from borglet.runtimes.limits import Grant
 
 BATCH_PRIORITY = 100  # below it, work is free
 MID_PRIORITY = 116  # the trace's upper part of the batch band
@@ -99,6 +100,9 @@ class SimulatedRuntime:
         if known is not None and known.exit is None:
             known.task = task
             known.ratios, known.noise = usage_ratios(task, seed=self._simulation.seed)
+
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+        """Simulated tasks disturb nobody."""
 
     async def remove(self, key: TaskKey) -> None:
         known = self._tasks.get(key)

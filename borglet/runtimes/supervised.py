@@ -29,7 +29,8 @@ from borglet.runtimes import proctable, supervisors
 from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
 from borglet.runtimes.confinement import Confinement
-from borglet.runtimes.limits import KernelLimits, kernel_limits, mebibytes, overuse
+from borglet.runtimes.containers import Containers
+from borglet.runtimes.limits import Grant, mebibytes, overuse
 from borglet.runtimes.logfiles import LogRetention, read_log, sweep_logs
 from borglet.runtimes.meter import Meter, Metered, disk_bytes
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
@@ -76,6 +77,7 @@ class SupervisedRuntime:
         for part, mode in (("tasks", 0o711), ("logs", 0o750), ("trash", 0o700)):
             (self._home / part).mkdir(mode=mode, parents=True, exist_ok=True)
         self._tree: CgroupTree | None = detect(self._home) if settings.isolation == "auto" else None
+        self._containers = Containers(self._tree, cap_cpu=settings.cap_cpu)
         self._meter = Meter(self._tree)
         self._tasks: dict[TaskKey, _Incarnation] = {}
         self._ended: asyncio.Queue[Presence] = asyncio.Queue()
@@ -86,16 +88,9 @@ class SupervisedRuntime:
     # -- what this machine gives
 
     def attributes(self) -> dict[str, str]:
-        polled = {
-            "isolation.memory": "polled",
-            "isolation.cpu": "none",
-            "isolation.cpu_quota": "none",
-            "isolation.processes": "polled",
-        }
-        isolation = self._tree.isolation() if self._tree is not None else polled
         return {
             "runtime": self.name,
-            **isolation,
+            **self._containers.attributes(),
             "isolation.disk": "polled",
             **self._confinement.attributes(),
         }
@@ -124,7 +119,6 @@ class SupervisedRuntime:
             directory = TaskDirectory(self._home, task.key)
         except ValueError as error:
             raise StartFailed(str(error)) from error
-        limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
         uids = {other.directory.name: other.kept.own_uid for other in self._tasks.values()}
         plan = self._confinement.plan(task, run=run, directory=directory, trees=trees, uids=uids)
         kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address)
@@ -133,13 +127,14 @@ class SupervisedRuntime:
         try:
             directory.prepare(kept, owner=plan.account[:2] if plan.account else None)
             await self._confinement.furnish(directory, plan)
-            groups = self._tree.create(directory.name, limits) if self._tree is not None else {}
+            groups = self._containers.create(task, directory.name)
+            limits = self._containers.limits_of(task)
             request: dict[str, object] = {
                 "directory": str(directory.path),
                 "log_directory": str(directory.logs),
                 "groups": groups,
                 "open_files": self._settings.open_files,
-                "nice": 0 if self._tree is not None and self._tree.enforces("cpu") else limits.nice,
+                **self._containers.manners(limits),
                 "oom_score_adj": limits.oom_score_adj,
                 "notice_s": task.notice_s,
                 "ram_limit": limits.ram_bytes,
@@ -168,6 +163,7 @@ class SupervisedRuntime:
         groups = self._tree.groups_of(directory.name) if self._tree is not None else {}
         await supervisors.kill_leftovers(directory, groups)
         await self._confinement.clear(directory)
+        self._containers.release(incarnation.kept.task.key)
         incarnation.exit = Exit(EndCause.START_FAILED, time.time(), detail=reason)
         if directory.path.is_dir() and directory.exit() is None:
             directory.write_exit(incarnation.exit)
@@ -210,15 +206,19 @@ class SupervisedRuntime:
             return
         known.kept = msgspec.structs.replace(known.kept, task=task)
         known.directory.write_kept(known.kept)
-        if self._tree is None or known.supervisor is None or not known.supervisor.groups:
+        if known.supervisor is None:
             return
-        limits: KernelLimits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
         try:
-            refused = self._tree.limit(known.supervisor.groups, limits)
-        except FileNotFoundError:
-            return  # it has just ended
+            refused = self._containers.resize(task)
+        except StartFailed as error:
+            log.warning("task %s keeps the cores it has: %s", known.directory.name, error)
+            return
         if refused:  # it uses more than it may now: the next sample ends it, with the figures
             log.info("task %s: %s", known.directory.name, "; ".join(refused))
+
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+        await self._adopt()
+        self._containers.adjust(grants, batch_milli)
 
     async def remove(self, key: TaskKey) -> None:
         await self._adopt()
@@ -271,6 +271,7 @@ class SupervisedRuntime:
         await self._confinement.clear(incarnation.directory)
         incarnation.exit = exit_
         incarnation.metered = None
+        self._containers.release(incarnation.kept.task.key)
         self._ended.put_nowait(incarnation.presence())
 
     async def _bury(self, incarnation: _Incarnation) -> Exit:
@@ -308,6 +309,7 @@ class SupervisedRuntime:
     async def _adopt_home(self) -> None:
         for entry in sorted(os.scandir(self._home / "tasks"), key=lambda entry: entry.name):
             await self._adopt_directory(entry.name)
+        self._containers.settle()
         if self._tree is not None:
             self._tree.sweep({incarnation.directory.name for incarnation in self._tasks.values()})
         await asyncio.to_thread(self._empty_trash)
@@ -337,6 +339,8 @@ class SupervisedRuntime:
         if supervisor is not None and supervisor.boot_id == proctable.boot_id():
             incarnation.pidfd = supervisors.open_pidfd(supervisor)
         if incarnation.pidfd >= 0:
+            assert supervisor is not None
+            self._containers.adopt(kept.task, supervisor.groups)
             incarnation.metered = self._metered(incarnation, cpu_ns=None)
             asyncio.get_running_loop().add_reader(incarnation.pidfd, self._supervisor_gone, incarnation)
             return
@@ -377,15 +381,16 @@ class SupervisedRuntime:
 
     async def _enforce(self, known: _Incarnation, usage: Usage) -> None:
         task = known.kept.task
-        found = overuse(task.limit, task.max_processes, usage)
+        limit = self._containers.ceiling_of(task)
+        found = overuse(limit, task.max_processes, usage)
         if found is None or known.overused or known.supervisor is None:
             return
         if found.cause is EndCause.OUT_OF_MEMORY:
             # The sum counts pages that its processes share once for each: look closely before a kill.
             exact = self._meter.proportional_ram(known.supervisor.pid)
-            if exact <= task.limit["ram"]:
+            if exact <= limit["ram"]:
                 return
-            detail = f"limit {mebibytes(task.limit['ram'])}, used {mebibytes(exact)}"
+            detail = f"limit {mebibytes(limit['ram'])}, used {mebibytes(exact)}"
         else:
             detail = found.detail
         known.overused = True

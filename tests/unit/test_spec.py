@@ -138,6 +138,10 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(network="bridge"), "task.network", "one of host, own"),
     (with_task(slack={"disk": True}), "task.slack.disk", "known here: cpu, ram"),
     (with_task(whole_cores=True, limit={"cpu": "1500m"}), "task.whole_cores", "whole cores"),
+    (
+        hello(appclass="batch", task={"command": ["x"], "limit": {"cpu": 2}, "whole_cores": True}),
+        "task.whole_cores", "set appclass: latency-sensitive",
+    ),
     (with_task(user="root;"), "task.user", "no user name"),
     (with_task(packages=["a b"]), "task.packages[0]", "no package name"),
     (hello(overrides={"3": {"notice_s": 1}}), "overrides.3", "tasks 0 to 2"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
+from borglet.runtimes.blockdevices import disk_of
 from borglet.runtimes.cgroups import CgroupTree, Measured, detect
 from borglet.runtimes.limits import KernelLimits
 
@@ -45,7 +48,7 @@ def test_version_two_is_taken_where_it_has_memory_and_limits_by_its_files(tmp_pa
     assert tree is not None
     assert tree.isolation()["isolation.memory"] == "cgroup-v2"
     assert tree.isolation()["isolation.processes"] == "cgroup-v2"
-    assert read(own, "cgroup.subtree_control") == "+cpu +memory +pids"
+    assert read(own, "cgroup.subtree_control") == "+cpu +io +memory +pids"
     group = draw(tree.roots["unified"] / "t", memory__oom__group="0", cpu__max="max 100000")
     assert group.parent.parent == own
     tree.create("t", LIMITS)
@@ -62,7 +65,7 @@ def test_version_two_is_taken_where_it_has_memory_and_limits_by_its_files(tmp_pa
         pids__current="3\n",
     )
     assert tree.measure({"unified": str(group)}) == Measured(
-        cpu_ns=5000, ram_bytes=120, processes=3, throttled_ns=2000
+        cpu_ns=5000, ram_bytes=120, processes=3, throttled_ns=2000, cached_bytes=6980
     )
 
 
@@ -82,8 +85,11 @@ def test_version_two_without_memory_is_passed_over_for_version_one(tmp_path: Pat
     assert tree.isolation() == {
         "isolation.memory": "polled",
         "isolation.cpu": "none",
+        "isolation.cpu_classes": "none",
         "isolation.cpu_quota": "none",
+        "isolation.cores": "none",
         "isolation.processes": "cgroup-v1",
+        "isolation.disk_bandwidth": "none",
     }
 
 
@@ -111,3 +117,71 @@ def test_sweep_removes_only_empty_groups_of_nobody(tmp_path: Path) -> None:
     draw(root / "busy", cgroup__procs="1")
     CgroupTree("v1", {"pids": root}, frozenset({"pids"})).sweep({"kept"})
     assert sorted(entry.name for entry in root.iterdir()) == ["busy", "kept"]
+
+
+def version_two(
+    tmp_path: Path, controllers: str = "cpu cpuset io memory pids", disk: str = "8:0"
+) -> CgroupTree:
+    """A tree of version 2 whose groups have the files that a kernel would put there, once made."""
+    root = tmp_path / "root"
+    for directory in (root, root / "batch"):
+        draw(directory, cpu__max="max 100000", cpu__idle="0")
+    return CgroupTree("v2", {"unified": root}, frozenset(controllers.split()), disk=disk)
+
+
+def group_files(directory: Path) -> Path:
+    files = ("cpu.max", "cpu.idle", "cpu.weight", "cpuset.cpus", "io.max", "io.weight", "memory.low")
+    return draw(directory, **{name.replace(".", "__"): "" for name in files})
+
+
+def test_version_two_knows_classes_cores_and_disks(tmp_path: Path) -> None:
+    tree = version_two(tmp_path)
+    assert set(tree.isolation().values()) == {"cgroup-v2"}
+    serving = group_files(tmp_path / "root" / "web")
+    tree.create("web", replace(LIMITS, cpus=frozenset({0, 2, 3}), disk_bps=10**6, ram_soft_bytes=2**20))
+    assert read(serving, "cpuset.cpus") == "0,2-3"
+    assert read(serving, "io.max") == "8:0 rbps=1000000 wbps=1000000"
+    assert read(serving, "memory.low") == str(2**20)
+    assert (read(serving, "cpu.idle"), read(serving, "cpu.weight")) == ("0", "39")
+    assert tree.cores_of({"unified": str(serving)}) == {0, 2, 3}
+
+    batch = group_files(tmp_path / "root" / "batch" / "sum")
+    groups = tree.create("sum", replace(LIMITS, batch=True, cpu_idle=True))
+    assert groups == {"unified": str(batch)} == tree.groups_of("sum")
+    assert (read(batch, "cpu.idle"), read(batch, "cpu.weight")) == ("1", "")
+    assert read(batch, "io.max") == "8:0 rbps=max wbps=max"
+    tree.cap_batch(500)
+    assert read(tmp_path / "root" / "batch", "cpu.max") == "50000 100000"
+    tree.cap_batch(0)
+    assert read(tmp_path / "root" / "batch", "cpu.max") == "max 100000"
+
+
+def test_without_an_idle_class_the_smallest_weight_takes_its_place(tmp_path: Path) -> None:
+    root = draw(tmp_path / "cpu")
+    tree = CgroupTree("v1", {"cpu": root}, frozenset({"cpu"}))
+    assert tree.isolation()["isolation.cpu_classes"] == "weights"
+    tree.create("sum", replace(LIMITS, batch=True, cpu_idle=True))
+    assert read(root / "batch" / "sum", "cpu.shares") == "2"
+
+
+def test_sweep_and_removal_reach_the_groups_of_batch(tmp_path: Path) -> None:
+    root = draw(tmp_path / "cpu")
+    for name in ("kept", "left"):
+        (root / "batch" / name).mkdir(parents=True)
+    tree = CgroupTree("v1", {"cpu": root}, frozenset({"cpu"}))
+    tree.sweep({"kept"})
+    assert [entry.name for entry in (root / "batch").iterdir()] == ["kept"]
+    tree.sweep(set())
+    tree.remove()
+    assert not root.exists()
+
+
+def test_a_disk_is_limited_as_a_whole_and_others_not_at_all(tmp_path: Path) -> None:
+    number = os.stat(tmp_path).st_dev
+    name = f"{os.major(number)}:{os.minor(number)}"
+    assert disk_of(tmp_path, devices=tmp_path / "none") == ""
+    disk = draw(tmp_path / "devices" / "sda", dev="8:0\n")
+    partition = draw(disk / "sda1", dev="8:1\n", partition="1\n")
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block" / name).symlink_to(partition)
+    assert disk_of(tmp_path, devices=tmp_path / "block") == "8:0"

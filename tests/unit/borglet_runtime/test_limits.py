@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from borglet.messages import EndCause, Usage
-from borglet.runtimes.limits import MAX_SHARES, kernel_limits, overuse, weight_of
+from borglet.messages import EndCause, Slack, Usage
+from borglet.runtimes.limits import MAX_SHARES, Grant, ceiling, kernel_limits, overuse, weight_of
 from tests.unit.borglet_runtime.machine import MIB, a_task
 
 
@@ -26,6 +26,34 @@ def test_a_ceiling_only_where_asked_for() -> None:
     task = a_task("x", limit={"cpu": 250})
     assert kernel_limits(task, cap_cpu=False).cpu_quota_milli == 0
     assert kernel_limits(task, cap_cpu=True).cpu_quota_milli == 250
+
+
+def test_a_task_without_slack_of_cpu_is_capped_at_its_limit() -> None:
+    task = a_task("x", limit={"cpu": 250}, slack=Slack(cpu=False))
+    assert kernel_limits(task, cap_cpu=False).cpu_quota_milli == 250
+    greedy = kernel_limits(a_task("x", limit={"cpu": 250}), cap_cpu=False, grant=Grant(cpu_milli=900))
+    assert greedy.cpu_quota_milli == 900
+    assert kernel_limits(task, cap_cpu=False, grant=Grant(cpu_milli=900)).cpu_quota_milli == 250
+
+
+def test_slack_of_memory_reaches_as_far_as_granted_and_its_limit_stays_soft() -> None:
+    task = a_task("x", limit={"ram": 64 * MIB}, slack=Slack(ram=True))
+    for granted, hard in ((0, 64), (40, 64), (90, 90)):
+        limits = kernel_limits(task, cap_cpu=False, grant=Grant(ram_bytes=granted * MIB))
+        assert (limits.ram_bytes, limits.ram_soft_bytes) == (hard * MIB, 64 * MIB)
+    assert ceiling(a_task("x", limit={"ram": 5}), Grant(ram_bytes=9)) == {"ram": 5}
+    assert ceiling(a_task("x", limit={}, slack=Slack(ram=True)), Grant(ram_bytes=9)) == {}
+
+
+def test_classes() -> None:
+    def classes(**changes: object) -> tuple[bool, bool]:
+        limits = kernel_limits(a_task("x", **changes), cap_cpu=False)
+        return limits.batch, limits.cpu_idle
+
+    assert classes(latency_sensitive=True, prod=False, priority=0) == (False, False)
+    assert classes(latency_sensitive=False, prod=True, priority=200) == (True, False)
+    assert classes(latency_sensitive=False, prod=False, priority=110) == (True, False)
+    assert classes(latency_sensitive=False, prod=False, priority=99) == (True, True)
 
 
 def test_best_effort_goes_first_when_the_machine_is_out_of_memory() -> None:

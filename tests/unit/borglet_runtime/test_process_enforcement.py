@@ -146,22 +146,29 @@ async def eventually_text(runtime: object, wanted: str) -> None:
 
 
 async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
-    """Where CPU is no group's business, work that can wait is nice."""
+    """Where CPU is no group's business, work that can wait is nice, and what nobody waits for is idle."""
     machine.with_settings(cap_cpu=True)
-    program = "import os; print(os.nice(0), flush=True); import time; time.sleep(60)"
+    program = (
+        "import os; print(os.nice(0), os.sched_getscheduler(0), flush=True); import time; time.sleep(60)"
+    )
     task = python(program, latency_sensitive=False, prod=False, priority=50, limit={"cpu": 2000})
     async with machine.runtime() as runtime:
         await runtime.start(task, run=1)
-        nice = await line_of(runtime)
+        nice, policy = map(int, (await line_of(runtime)).split())
         tree = runtime._tree
         if tree is not None and tree.version == "v1" and tree.enforces("cpu"):
             group = Path(tree.groups_of(f"{key().job}.0.1")["cpu"])
-            assert (group / "cpu.shares").read_text() == "256\n"
+            assert group.parent.name == "batch"
+            if runtime.attributes()["isolation.cpu_classes"] == "cgroup-v1":
+                assert (group / "cpu.idle").read_text() == (group.parent / "cpu.idle").read_text() == "1\n"
+            # What is not best effort any more has its share of batch.
+            await runtime.resize(msgspec.structs.replace(task, priority=110))
+            assert (group / "cpu.shares").read_text() == "2048\n"
             if runtime.attributes()["isolation.cpu_quota"] != "none":
                 assert (group / "cpu.cfs_quota_us").read_text() == "200000\n"
-            assert nice == str(os.nice(0))
+            assert (nice, policy) == (os.nice(0), os.SCHED_OTHER)
         else:
-            assert nice == str(os.nice(0) + 15)
+            assert (nice, policy) == (os.nice(0) + 15, os.SCHED_IDLE)
 
 
 async def test_a_hundred_idle_tasks_cost_little_to_sample(machine: Machine) -> None:

@@ -1,0 +1,96 @@
+"""Whole cores for latency-sensitive tasks that ask for them (§6.2): given, kept, taken back. Pure.
+
+owner (whole_cores) ─► cores of its own, as long as it runs
+other latency-sensitive ─► the shared rest
+batch ─► every core: a core reserved is a core that no latency-sensitive neighbour disturbs, not one that idles
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from borglet.messages import RunTask, TaskKey
+
+
+class NoCores(Exception):
+    """Not enough cores; the text says how many there are, and what can be done."""
+
+
+@dataclass
+class CorePool:
+    """The cores of one machine, as the kernel numbers them. `places`: core -> (NUMA node, physical core)."""
+
+    cores: frozenset[int]
+    places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    owned: dict[TaskKey, frozenset[int]] = field(default_factory=dict)
+    sharing: set[TaskKey] = field(default_factory=set)
+
+    @property
+    def shared(self) -> frozenset[int]:
+        """Where latency-sensitive tasks without cores of their own may run."""
+        return self.cores.difference(*self.owned.values())
+
+    def of(self, key: TaskKey) -> frozenset[int]:
+        """The cores that a task keeps to; empty: all of them."""
+        if key in self.owned:
+            return self.owned[key]
+        return self.shared if key in self.sharing and self.owned else frozenset()
+
+    def admit(self, task: RunTask) -> bool:
+        """Take a latency-sensitive task in, or its changed wish. Batch needs no place here.
+
+        Returns whether the cores of other tasks changed. Raises `NoCores`, and then nothing has changed.
+        """
+        wanted = task.limit.get("cpu", 0) // 1000 if task.whole_cores and task.latency_sensitive else 0
+        before = self.owned.get(task.key)
+        if before is not None and len(before) == wanted:
+            return False
+        if wanted:
+            self.owned[task.key] = self._choose(task.key, wanted, before or frozenset())
+            self.sharing.discard(task.key)
+            return True
+        if task.latency_sensitive:
+            if before is None and self.cores and not self.shared:
+                owners = len(self.owned)
+                raise NoCores(
+                    f"all {len(self.cores)} cores of this machine are reserved by {owners} tasks with whole_cores;"
+                    " latency-sensitive work needs another machine"
+                )
+            self.sharing.add(task.key)
+        return self.owned.pop(task.key, None) is not None
+
+    def adopt(self, task: RunTask, cores: frozenset[int]) -> None:
+        """A task that an earlier Borglet started, and the cores that the kernel has it on."""
+        wanted = task.limit.get("cpu", 0) // 1000
+        if task.whole_cores and task.latency_sensitive and len(cores) == wanted and cores <= self.shared:
+            self.owned[task.key] = cores
+        elif task.latency_sensitive:
+            self.sharing.add(task.key)
+
+    def release(self, key: TaskKey) -> bool:
+        """A task ended. Returns whether the cores of other tasks changed."""
+        self.sharing.discard(key)
+        return self.owned.pop(key, None) is not None
+
+    def _choose(self, key: TaskKey, count: int, before: frozenset[int]) -> frozenset[int]:
+        free = self.shared | before
+        others = self.sharing - {key}
+        # Latency-sensitive tasks that are here need at least one core.
+        most = len(free) - 1 if others else len(free)
+        if count > most:
+            raise NoCores(
+                f"whole_cores: {count} asked for, {max(0, most)} of {len(self.cores)} cores left"
+                f" ({len(self.cores) - len(free)} reserved by other tasks"
+                f"{', one kept for the other latency-sensitive tasks here' if others else ''});"
+                " ask for fewer, or for machines with more cores"
+            )
+        return frozenset(sorted(free, key=lambda core: self._rank(core, free, before))[:count])
+
+    def _rank(self, core: int, free: frozenset[int], before: frozenset[int]) -> tuple[int, ...]:
+        """Those it has; then whole physical cores, on the node with the most of them free, the last ones first: the
+        machine's own work tends to be on the first."""
+        node, physical = self.places.get(core, (0, core))
+        split = sum(1 for c in self.cores - free if self.places.get(c, (0, c)) == (node, physical))
+        crowd = -sum(1 for c in free if self.places.get(c, (0, c))[0] == node)
+        return core not in before, split, crowd, -node, -physical, -core

@@ -1,0 +1,131 @@
+"""What containers are given on this machine's own control groups: classes, slack, cores, disks, in place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from borglet.messages import RunTask, Slack
+from borglet.runtimes.base import StartFailed
+from borglet.runtimes.cgroups import CgroupTree
+from borglet.runtimes.cpulists import parse_cpus
+from borglet.runtimes.limits import Grant
+from borglet.runtimes.process import ProcessRuntime
+from tests.unit.borglet_runtime.machine import MIB, Machine, key, line_of, python
+
+SLEEP = "import os; print(sorted(os.sched_getaffinity(0)), flush=True); import time; time.sleep(60)"
+CORES = sorted(os.sched_getaffinity(0))
+
+
+def tree_of(runtime: ProcessRuntime) -> CgroupTree:
+    tree = runtime._tree
+    assert tree is not None
+    return tree
+
+
+def group(runtime: ProcessRuntime, task: RunTask, controller: str) -> Path:
+    groups = tree_of(runtime).groups_of(f"{task.key.job}.{task.key.index}.{task.key.incarnation}")
+    return Path(groups.get(controller) or groups["unified"])
+
+
+def affinity(path: Path) -> set[int]:
+    pids = (path / "cgroup.procs").read_text().split()
+    return set().union(*(os.sched_getaffinity(int(pid)) for pid in pids))
+
+
+def needs(runtime: ProcessRuntime, feature: str) -> bool:
+    """Whether this machine has it; where it doesn't, whole cores are refused and the rest says `none`."""
+    return runtime.attributes()[feature].startswith("cgroup-")
+
+
+async def test_whole_cores_are_kept_free_of_other_latency_sensitive_tasks(machine: Machine) -> None:
+    owner = python(SLEEP, key=key(1), limit={"cpu": 1000}, whole_cores=True)
+    server, batch = python(SLEEP, key=key(0)), python(SLEEP, key=key(2), latency_sensitive=False)
+    async with machine.runtime() as runtime:
+        await runtime.start(server, run=1)
+        assert await line_of(runtime, key(0)) == str(CORES)
+        if not needs(runtime, "isolation.cores"):
+            with pytest.raises(StartFailed, match="whole_cores: this machine can't"):
+                await runtime.start(owner, run=1)
+            return
+        if len(CORES) == 1:
+            with pytest.raises(StartFailed, match="1 asked for, 0 of 1 cores left"):
+                await runtime.start(owner, run=1)
+            return
+        await runtime.start(owner, run=1)
+        own = await line_of(runtime, key(1))
+        assert own == str(CORES[-1:])
+        assert affinity(group(runtime, server, "cpuset")) == set(CORES[:-1])
+        await runtime.start(batch, run=1)
+        assert await line_of(runtime, key(2)) == str(CORES)
+        too_many = python(SLEEP, key=key(3), limit={"cpu": 1000 * len(CORES)}, whole_cores=True)
+        with pytest.raises(StartFailed, match=f"{len(CORES)} asked for"):
+            await runtime.start(too_many, run=1)
+
+    async with machine.runtime() as runtime:  # another Borglet: nothing moves
+        await runtime.presences()
+        assert affinity(group(runtime, owner, "cpuset")) == set(CORES[-1:])
+        assert affinity(group(runtime, server, "cpuset")) == set(CORES[:-1])
+        await runtime.resize(msgspec.structs.replace(owner, whole_cores=False))
+        assert affinity(group(runtime, owner, "cpuset")) == set(CORES)
+        assert affinity(group(runtime, server, "cpuset")) == set(CORES)
+
+
+async def test_slack_decides_whether_a_limit_is_a_ceiling(machine: Machine) -> None:
+    task = python(SLEEP, limit={"cpu": 500, "ram": 64 * MIB}, slack=Slack(cpu=False))
+    async with machine.runtime() as runtime:
+        await runtime.start(task, run=1)
+        await line_of(runtime)
+        tree = runtime._tree
+        if tree is None or tree.version != "v1":
+            return  # what version 2 is told, `test_cgroups` shows
+        cpu, memory = group(runtime, task, "cpu"), group(runtime, task, "memory")
+        if needs(runtime, "isolation.cpu_quota"):
+            assert (cpu / "cpu.cfs_quota_us").read_text() == "50000\n"
+        await runtime.resize(msgspec.structs.replace(task, slack=Slack(ram=True)))
+        if needs(runtime, "isolation.cpu_quota"):
+            assert (cpu / "cpu.cfs_quota_us").read_text() == "-1\n"
+            await runtime.adjust({key(): Grant(cpu_milli=700)}, batch_milli=300)
+            assert (cpu / "cpu.cfs_quota_us").read_text() == "70000\n"
+            assert (tree.roots["cpu"] / "batch" / "cpu.cfs_quota_us").read_text() == "30000\n"
+        await runtime.adjust({key(): Grant(ram_bytes=100 * MIB)}, batch_milli=0)
+        assert (memory / "memory.limit_in_bytes").read_text() == f"{100 * MIB}\n"
+        assert (memory / "memory.soft_limit_in_bytes").read_text() == f"{64 * MIB}\n"
+        if needs(runtime, "isolation.cpu_quota"):
+            assert (cpu / "cpu.cfs_quota_us").read_text() == "-1\n"
+
+    async with machine.runtime() as runtime:  # the next Borglet does not take back what may be in use
+        await runtime.presences()
+        assert (memory / "memory.limit_in_bytes").read_text() == f"{100 * MIB}\n"
+
+
+async def test_disk_bandwidth_is_limited_and_changed_in_place(machine: Machine) -> None:
+    task = python(SLEEP, limit={"disk_bandwidth": 5_000_000})
+    async with machine.runtime() as runtime:
+        await runtime.start(task, run=1)
+        await line_of(runtime)
+        if not needs(runtime, "isolation.disk_bandwidth") or tree_of(runtime).version != "v1":
+            return
+        blkio = group(runtime, task, "blkio")
+        for way in ("read", "write"):
+            assert (blkio / f"blkio.throttle.{way}_bps_device").read_text().split()[1] == "5000000"
+        await runtime.resize(msgspec.structs.replace(task, limit={}))
+        assert (blkio / "blkio.throttle.read_bps_device").read_text() == ""
+
+
+async def test_a_task_without_cores_to_share_is_refused(machine: Machine) -> None:
+    everything = python(SLEEP, key=key(0), limit={"cpu": 1000 * len(CORES)}, whole_cores=True)
+    async with machine.runtime() as runtime:
+        if not needs(runtime, "isolation.cores"):
+            return
+        await runtime.start(everything, run=1)
+        assert parse_cpus((group(runtime, everything, "cpuset") / "cpuset.cpus").read_text()) == frozenset(
+            CORES
+        )
+        with pytest.raises(StartFailed, match="are reserved by 1 tasks with whole_cores"):
+            await runtime.start(python(SLEEP, key=key(1)), run=1)
+        await runtime.start(python(SLEEP, key=key(2), latency_sensitive=False), run=1)
+        await line_of(runtime, key(2))
