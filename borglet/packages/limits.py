@@ -1,0 +1,67 @@
+"""How much an archive may be before it is refused, and the account of what one has used so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class ArchiveRefused(ValueError):
+    """An archive that is not unpacked; the text names the entry, what is wrong with it, and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Nothing honest comes near these; a machine may have its own."""
+
+    unpacked_bytes: int = 32 * 2**30  # all files together
+    entries: int = 200_000
+    ratio: int = 200  # what comes out of a compressed archive, by what it is stored as
+    ratio_free_bytes: int = 64 * 2**20  # so much may come out whatever the ratio
+    path_bytes: int = 1024
+    depth: int = 64  # directories above an entry
+    header_bytes: int = 64 * 2**10  # of one extended header: a long name, what pax adds
+    document_bytes: int = 4 * 2**20  # a manifest, an index
+
+
+def _go_on() -> None:
+    pass
+
+
+class Account:
+    """What one archive has cost. `checkpoint` is called often, and may raise to stop the work."""
+
+    def __init__(self, limits: Limits, stored_bytes: int, checkpoint: Callable[[], None] = _go_on) -> None:
+        self.limits = limits
+        self.entries = 0
+        self.file_bytes = 0
+        self._read_bytes = 0
+        self._readable_bytes = max(limits.ratio_free_bytes, limits.ratio * stored_bytes)
+        self._stored_bytes = stored_bytes
+        self.checkpoint = checkpoint
+
+    def entry(self, name: str) -> None:
+        """One more entry. Raises `ArchiveRefused`."""
+        self.checkpoint()
+        self.entries += 1
+        if self.entries > self.limits.entries:
+            raise ArchiveRefused(f"{name!r}: more than {self.limits.entries} entries")
+
+    def file(self, name: str, size: int) -> None:
+        """A file declares its size; refused before a byte of it is read. Raises `ArchiveRefused`."""
+        self.file_bytes += size
+        if self.file_bytes > self.limits.unpacked_bytes:
+            raise ArchiveRefused(
+                f"{name!r}: with its {size} bytes the files are {self.file_bytes} bytes, more than"
+                f" {self.limits.unpacked_bytes} allowed"
+            )
+
+    def came_out(self, size: int) -> None:
+        """So many more bytes came out of a decompressor. Raises `ArchiveRefused`."""
+        self.checkpoint()
+        self._read_bytes += size
+        if self._read_bytes > self._readable_bytes:
+            raise ArchiveRefused(
+                f"the archive: {self._stored_bytes} bytes unpack to more than {self._readable_bytes}, over"
+                f" {self.limits.ratio} times as many; a decompression bomb"
+            )
