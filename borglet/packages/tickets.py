@@ -1,0 +1,71 @@
+"""Tickets: the cell's word that a machine may fetch a package from any other that has it.
+
+    link ── ticket, signed with the authority's key ──► asker ── ticket ──► peer: checks it with the authority's
+                                                                                  certificate, which it has anyway
+
+Who holds a ticket can read one package for some minutes; that what it reads is that package, the digest says.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from borglet.messages import PackageTicket
+
+# What else the authority signs can't be mistaken for a ticket.
+CONTEXT = b"borg package ticket 1\n"
+MAX_TICKET_BYTES = 2048
+_ALGORITHM = ec.ECDSA(hashes.SHA256())
+
+
+class TicketRefused(Exception):
+    """Not a ticket for this; the text says why."""
+
+
+def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
+    """`key`: of the cell's authority."""
+    claims = msgspec.json.encode(ticket)
+    return f"{_text(claims)}.{_text(key.sign(CONTEXT + claims, _ALGORITHM))}"
+
+
+def authority_key(authority: str) -> ec.EllipticCurvePublicKey:
+    """What tickets are checked with. `authority`: its certificate, PEM. Raises ValueError."""
+    key = x509.load_pem_x509_certificate(authority.encode("ascii")).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("authority: an elliptic-curve key is needed to check tickets")
+    return key
+
+
+def check(text: str, key: ec.EllipticCurvePublicKey, *, digest: str, now: float) -> PackageTicket:
+    """The ticket, if it is one for `digest` at `now` (seconds since the epoch). Raises `TicketRefused`."""
+    first, dot, second = text.partition(".")
+    if not dot or len(text) > MAX_TICKET_BYTES:
+        raise TicketRefused("no ticket; ask the cell's link for the sources of the package")
+    try:
+        claims, signature = _bytes(first), _bytes(second)
+        key.verify(signature, CONTEXT + claims, _ALGORITHM)
+        ticket = msgspec.json.decode(claims, type=PackageTicket)
+    except (InvalidSignature, binascii.Error, ValueError) as error:
+        raise TicketRefused("the ticket is not signed by this cell's authority") from error
+    if ticket.digest != digest:
+        raise TicketRefused(f"the ticket is for {ticket.digest}")
+    if ticket.expires_at <= now:
+        raise TicketRefused(
+            f"the ticket expired {now - ticket.expires_at:.0f} s ago; ask for the sources again"
+        )
+    return ticket
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
