@@ -25,6 +25,7 @@ from typing import assert_never
 
 from borglet.events import (
     Adopted,
+    AllocsHeld,
     Ended,
     Event,
     Installed,
@@ -41,6 +42,7 @@ from borglet.events import (
 )
 from borglet.instructions import (
     CancelInstall,
+    HoldAllocs,
     Install,
     Instruction,
     Probe,
@@ -106,7 +108,7 @@ class Agent:
         """Adopt what runs, note what ended, restart what should run: no master is needed for that."""
         self.failed = asyncio.get_running_loop().create_future()
         presences = await self.runtime.presences()
-        self.handle(Adopted(self._store.load(), tuple(presences)))
+        self.handle(Adopted(self._store.load(), tuple(presences), tuple(self.runtime.allocs())))
         self._ends = asyncio.get_running_loop().create_task(self._watch_ends())
         self._ends.add_done_callback(self._work_done)
 
@@ -159,6 +161,8 @@ class Agent:
     async def sample(self) -> None:
         """Measure once what the tasks use."""
         self.handle(Sampled(await self.runtime.sample()))
+        if self.state.allocs:
+            self._tell_allocs()
 
     async def sample_forever(self) -> None:
         while True:
@@ -208,6 +212,8 @@ class Agent:
                 self._spawn(self._resize(instruction))
             case Remove():
                 self._spawn(self._remove(instruction))
+            case HoldAllocs():
+                self._spawn(self._hold_allocs(instruction))
             case Probe():
                 self._spawn(self._probe(instruction))
             case _:
@@ -280,6 +286,20 @@ class Agent:
             await self.runtime.remove(instruction.key)
         except OSError:
             log.exception("the files of task %s could not be removed", instruction.key)
+        if self.state.allocs:  # the last one of an alloc that is to go may have left it
+            self._tell_allocs()
+
+    async def _hold_allocs(self, instruction: HoldAllocs) -> None:
+        try:
+            await self.runtime.hold_allocs(instruction.allocs, instruction.dropped)
+        except (OSError, ValueError):
+            log.exception("the folders of allocs could not be made or removed; they are tried again")
+        self._tell_allocs()
+
+    def _tell_allocs(self) -> None:
+        allocs = tuple(self.runtime.allocs())
+        if allocs != self.state.allocs:
+            self.handle(AllocsHeld(allocs))
 
     async def _probe(self, instruction: Probe) -> None:
         answer = await self._prober.probe(instruction.check, instruction.port)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from borglet.instructions import Remembered
-from borglet.messages import Desired, Exit, TaskKey, Usage
+from borglet.messages import AllocReport, Desired, Exit, TaskKey, Usage
 from borglet.runtimes.base import Presence
 
 
@@ -16,6 +16,7 @@ class Adopted:
 
     remembered: Remembered
     presences: tuple[Presence, ...]
+    allocs: tuple[AllocReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,13 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocsHeld:
+    """The allocs that have a folder here, by now."""
+
+    allocs: tuple[AllocReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time of `AgentState.next_wake` has come."""
 
@@ -119,5 +127,6 @@ Event: TypeAlias = (
     | Ended
     | ProbeAnswered
     | Sampled
+    | AllocsHeld
     | TimePassed
 )

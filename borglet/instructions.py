@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from borglet.messages import Desired, EndCause, Exit, HealthCheck, RunTask, TaskKey
+from borglet.messages import Desired, EndCause, Exit, HealthCheck, RunAlloc, RunTask, TaskKey
 
 
 class GivenUp(msgspec.Struct, frozen=True):
@@ -86,6 +86,14 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldAllocs:
+    """Have a folder for each of `allocs`; let those of `dropped` go. Answered by `AllocsHeld`."""
+
+    allocs: tuple[RunAlloc, ...]
+    dropped: frozenset[TaskKey]
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Answered by `ProbeAnswered`."""
 
@@ -95,4 +103,6 @@ class Probe:
     port: int
 
 
-Instruction: TypeAlias = Save | Install | CancelInstall | Start | Terminate | Resize | Remove | Probe
+Instruction: TypeAlias = (
+    Save | Install | CancelInstall | Start | Terminate | Resize | Remove | HoldAllocs | Probe
+)

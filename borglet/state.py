@@ -22,6 +22,7 @@ from borglet import health, restarts
 from borglet.desired import differs_in_place, refusal_of
 from borglet.events import (
     Adopted,
+    AllocsHeld,
     Ended,
     Event,
     Installed,
@@ -40,6 +41,7 @@ from borglet.incarnations import NO_USAGE, Incarnation
 from borglet.instructions import (
     CancelInstall,
     GivenUp,
+    HoldAllocs,
     Install,
     Instruction,
     Probe,
@@ -51,6 +53,7 @@ from borglet.instructions import (
     Terminate,
 )
 from borglet.messages import (
+    AllocReport,
     Desired,
     EndCause,
     Exit,
@@ -82,6 +85,7 @@ class AgentState:
         self._stop: dict[TaskKey, StopTask] = {}
         self._session = 0
         self._refused: Refusal | None = None
+        self._allocs: tuple[AllocReport, ...] = ()
 
     # -- reading
 
@@ -96,6 +100,10 @@ class AgentState:
             inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
             for inc in self._incarnations.values()
         )
+
+    @property
+    def allocs(self) -> tuple[AllocReport, ...]:
+        return self._allocs
 
     def incarnations(self) -> tuple[Incarnation, ...]:
         return tuple(self._incarnations.values())
@@ -159,6 +167,7 @@ class AgentState:
             logs=logs or [],
             refused=refused,
             packages=packages or [],
+            allocs=list(self._allocs),
         )
 
     def _listed(self, key: TaskKey) -> bool:
@@ -172,6 +181,7 @@ class AgentState:
         match event:
             case Adopted():
                 self._on_adopted(event, now)
+                self._hold_allocs(out)
             case Polled():
                 self._on_polled(event, now, out)
             case Saved():
@@ -201,6 +211,10 @@ class AgentState:
                 for key, usage in event.usages.items():
                     if (inc := self._incarnations.get(key)) is not None and inc.has_processes:
                         inc.usage = usage
+            case AllocsHeld():
+                if _keys(event.allocs) != _keys(self._allocs):
+                    self.version += 1
+                self._allocs = event.allocs
             case TimePassed():
                 pass
             case _:
@@ -210,7 +224,7 @@ class AgentState:
         return out
 
     def _on_adopted(self, event: Adopted, now: float) -> None:
-        remembered = event.remembered
+        remembered, self._allocs = event.remembered, event.allocs
         self._in_force(remembered.desired)
         given_up = {given.key: given for given in remembered.given_up}
         for presence in event.presences:
@@ -301,6 +315,7 @@ class AgentState:
         desired, self._pending = self._pending, None
         changed = self._desired is not None and self._desired.history_id != desired.history_id
         self._in_force(desired)
+        self._hold_allocs(out)
         for inc in list(self._incarnations.values()):
             if self._listed(inc.key):
                 inc.quarantined = inc.dropped = False
@@ -321,6 +336,13 @@ class AgentState:
             elif known.phase is not Phase.ENDED:
                 self._retarget(known, task, now)
         self.version += 1
+
+    def _hold_allocs(self, out: list[Instruction]) -> None:
+        """An alloc that is in neither list is left alone, like a task."""
+        wanted = tuple(self._desired.allocs) if self._desired is not None else ()
+        dropped = (_keys(self._allocs) & self._stop.keys()) - {alloc.key for alloc in wanted}
+        if wanted or dropped:
+            out.append(HoldAllocs(wanted, frozenset(dropped)))
 
     def _in_force(self, desired: Desired | None) -> None:
         self._desired = desired
@@ -541,3 +563,7 @@ class AgentState:
         for key in self._stop:
             known = self._incarnations.get(key)
             assert known is None or known.phase in (Phase.STOPPING, Phase.ENDED), f"{key} is not stopped"
+
+
+def _keys(allocs: tuple[AllocReport, ...]) -> set[TaskKey]:
+    return {alloc.key for alloc in allocs}

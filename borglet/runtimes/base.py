@@ -10,13 +10,23 @@ runs *and* everything that ended meanwhile, with its exit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    Exit,
+    LogChunk,
+    LogRequest,
+    RunAlloc,
+    RunTask,
+    TaskKey,
+    Usage,
+)
 from borglet.runtimes.limits import Grant
 
 NO_TREES: Mapping[str, Path] = MappingProxyType({})
@@ -74,6 +84,13 @@ class Runtime(Protocol):
 
     async def remove(self, key: TaskKey) -> None:
         """Forget an ended incarnation and its working directory; logs stay until their own time is up."""
+
+    async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
+        """Have a folder, and where we may a control group, for each of `allocs`; let those of `dropped` go as soon as
+        nobody lives there any more. Those in neither stay as they are. Raises OSError."""
+
+    def allocs(self) -> list[AllocReport]:
+        """Every alloc that has a folder here, named by the master or not."""
 
     async def presences(self) -> list[Presence]:
         """Every incarnation here, running or ended and not yet removed, whoever started it."""

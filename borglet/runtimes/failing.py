@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from borglet.messages import EndCause, LogChunk, LogRequest, RunTask, TaskKey, Usage
+from borglet.messages import AllocReport, EndCause, LogChunk, LogRequest, RunAlloc, RunTask, TaskKey, Usage
 from borglet.runtimes.base import NO_TREES, Presence, Runtime
 from borglet.runtimes.limits import Grant
 
@@ -59,6 +59,13 @@ class FailingRuntime:
         self.calls.append(("remove", key))
         self._raise_due("remove")
         await self._inner.remove(key)
+
+    async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
+        self._raise_due("hold_allocs")
+        await self._inner.hold_allocs(allocs, dropped)
+
+    def allocs(self) -> list[AllocReport]:
+        return self._inner.allocs()
 
     async def presences(self) -> list[Presence]:
         self._raise_due("presences")

@@ -64,9 +64,19 @@ def command(task: RunTask, *, packages: str = "") -> list[str]:
 
 
 def environment(
-    task: RunTask, *, run: int, home: str, tmp: str, path: str = DEFAULT_PATH, packages: str = ""
+    task: RunTask,
+    *,
+    run: int,
+    home: str,
+    tmp: str,
+    path: str = DEFAULT_PATH,
+    packages: str = "",
+    alloc: str = "",
 ) -> dict[str, str]:
-    """A clean environment: a small base, the task's own values over it, `BORG_*` over everything."""
+    """A clean environment: a small base, the task's own values over it, `BORG_*` over everything.
+
+    `alloc`: where the task sees the folder of the alloc it lives in, empty outside of one.
+    """
     known = variables(task, packages=packages)
     own = {}
     for name, value in task.env.items():
@@ -92,6 +102,8 @@ def environment(
         borg["BORG_TENANT"] = parts[1]
     if packages:
         borg["BORG_PACKAGES"] = packages
+    if alloc:
+        borg["BORG_ALLOC_DIR"] = alloc
     borg |= {f"BORG_PORT_{_upper(name)}": str(number) for name, number in task.ports.items()}
     borg |= {f"BORG_LIMIT_{_upper(name)}": str(number) for name, number in task.limit.items()}
     return base | own | borg

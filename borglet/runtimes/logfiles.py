@@ -15,7 +15,7 @@ from pathlib import Path
 
 from borglet.messages import LogChunk, LogRequest
 from borglet.runtimes.logwriter import files_of
-from borglet.runtimes.taskdirs import directory_name
+from borglet.runtimes.taskdirs import directory_name, log_directory
 
 STREAMS = ("stdout", "stderr")
 MAX_CHUNK_BYTES = 2**20
@@ -40,7 +40,7 @@ def read_log(home: Path, request: LogRequest) -> LogChunk:
     if request.limit_bytes <= 0:
         return refuse(f"limit_bytes: {request.limit_bytes} is too small; ask for at least 1")
     try:
-        directory = _open_directory(home / "logs" / directory_name(request.key))
+        directory = _open_directory(log_directory(home, directory_name(request.key)))
     except ValueError as error:
         return refuse(str(error))
     except OSError:

@@ -71,6 +71,7 @@ class OpenProcesses:
             tmp=str(directory.tmp),
             path=self._settings.path,
             packages=packages,
+            alloc=str(directory.alloc or ""),
         )
         name, _, value = directory.marker.partition("=")
         environment[name] = value

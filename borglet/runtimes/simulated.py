@@ -13,11 +13,21 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    Exit,
+    LogChunk,
+    LogRequest,
+    RunAlloc,
+    RunTask,
+    TaskKey,
+    Usage,
+)
 from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 from borglet.runtimes.limits import Grant
 
@@ -63,6 +73,7 @@ class SimulatedRuntime:
         self._simulation, self._capacity = simulation, capacity
         self._tasks: dict[TaskKey, _Simulated] = {}
         self._ended: asyncio.Queue[Presence] = asyncio.Queue()
+        self._allocs: dict[TaskKey, str] = {}
         self._samples = 0
 
     def attributes(self) -> dict[str, str]:
@@ -111,6 +122,16 @@ class SimulatedRuntime:
         if known.exit is None:
             raise ValueError(f"task {key} still runs; stop it and wait for its end before removing it")
         del self._tasks[key]
+
+    async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
+        for alloc in allocs:
+            self._allocs[alloc.key] = alloc.name
+        lived_in = {known.task.alloc for known in self._tasks.values()}
+        for key in set(dropped) - lived_in:
+            self._allocs.pop(key, None)
+
+    def allocs(self) -> list[AllocReport]:
+        return [AllocReport(key, name) for key, name in sorted(self._allocs.items())]
 
     async def presences(self) -> list[Presence]:
         return [known.presence() for known in self._tasks.values()]

@@ -14,18 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from borglet.messages import EndCause, Exit, LogChunk, LogRequest, RunTask, TaskKey, Usage
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    Exit,
+    LogChunk,
+    LogRequest,
+    RunAlloc,
+    RunTask,
+    TaskKey,
+    Usage,
+)
 from borglet.runtimes import proctable, supervisors
+from borglet.runtimes.allocfolders import AllocFolders
 from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
 from borglet.runtimes.confinement import Confinement
@@ -33,7 +45,7 @@ from borglet.runtimes.containers import Containers
 from borglet.runtimes.limits import Grant, mebibytes, overuse
 from borglet.runtimes.logfiles import LogRetention, read_log, sweep_logs
 from borglet.runtimes.meter import Meter, Metered, disk_bytes
-from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory, directory_name
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +91,13 @@ class SupervisedRuntime:
         self._tree: CgroupTree | None = detect(self._home) if settings.isolation == "auto" else None
         self._containers = Containers(self._tree, cap_cpu=settings.cap_cpu)
         self._meter = Meter(self._tree)
+        self._allocs = AllocFolders(self._home)
+        self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
         self._tasks: dict[TaskKey, _Incarnation] = {}
         self._ended: asyncio.Queue[Presence] = asyncio.Queue()
         self._burials: set[asyncio.Task[None]] = set()
         self._adoption: asyncio.Task[None] | None = None
+        self._allocs_measured_at = -math.inf
         self._capacity = self._measure_capacity()
 
     # -- what this machine gives
@@ -101,7 +116,7 @@ class SupervisedRuntime:
     def _measure_capacity(self) -> dict[str, int]:
         """Disk: what is free now and what tasks here already hold."""
         disk = os.statvfs(self._home)
-        held = disk_bytes((self._home / "tasks", self._home / "logs"))
+        held = disk_bytes((self._home / "tasks", self._home / "logs", self._home / "allocs"))
         return {
             "cpu": 1000 * len(os.sched_getaffinity(0)),
             "ram": os.sysconf("SC_PHYS_PAGES") * proctable.PAGE_BYTES,
@@ -115,10 +130,7 @@ class SupervisedRuntime:
         known = self._tasks.get(task.key)
         if known is not None and known.exit is None:
             return
-        try:
-            directory = TaskDirectory(self._home, task.key)
-        except ValueError as error:
-            raise StartFailed(str(error)) from error
+        directory = self._directory_of(task)
         uids = {other.directory.name: other.kept.own_uid for other in self._tasks.values()}
         plan = self._confinement.plan(task, run=run, directory=directory, trees=trees, uids=uids)
         kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address)
@@ -153,6 +165,36 @@ class SupervisedRuntime:
         if incarnation.stop_asked is not None:
             notice_s, cause, detail = incarnation.stop_asked
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
+
+    def _directory_of(self, task: RunTask) -> TaskDirectory:
+        """Its directory, in its alloc where it has one. Raises `StartFailed`."""
+        try:
+            folder = None
+            if task.alloc is not None:
+                folder = self._allocs.ensure(task.alloc)
+                self._allocs.adopt_logs(task.alloc, directory_name(task.key))
+            return TaskDirectory(self._home, task.key, alloc=folder)
+        except ValueError as error:
+            raise StartFailed(str(error)) from error
+        except OSError as error:
+            raise StartFailed(f"the machine could not prepare its alloc: {error}") from error
+
+    async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
+        await self._adopt()
+        self._dropped = set(dropped)
+        for alloc in allocs:
+            self._allocs.hold(alloc)
+        self._drop_allocs()
+        await asyncio.to_thread(self._empty_trash)
+
+    def allocs(self) -> list[AllocReport]:
+        return self._allocs.reports()
+
+    def _drop_allocs(self) -> None:
+        lived_in = {known.kept.task.alloc for known in self._tasks.values()}
+        for key in self._dropped - lived_in:
+            self._allocs.remove(key)
+            self._dropped.discard(key)
 
     async def _give_up(self, incarnation: _Incarnation, reason: str) -> None:
         """Keep a failed start as an ended incarnation; the caller of `start` hears of it there."""
@@ -229,6 +271,7 @@ class SupervisedRuntime:
             raise ValueError(f"task {key} still runs; stop it and wait for its end before removing it")
         del self._tasks[key]
         self._discard(known.directory)
+        self._drop_allocs()
         await asyncio.to_thread(self._empty_trash)
 
     def _discard(self, directory: TaskDirectory) -> None:
@@ -322,6 +365,8 @@ class SupervisedRuntime:
             return
         directory = TaskDirectory(self._home, TaskKey(job, int(index), int(incarnation_number)))
         kept = directory.kept()
+        if kept is not None and kept.task.alloc is not None:
+            directory = self._directory_of(kept.task)
         supervisor = directory.supervisor()
         if kept is None:
             log.warning(
@@ -378,6 +423,9 @@ class SupervisedRuntime:
             if metered.disk_at is None or now - metered.disk_at >= self._settings.disk_interval_s:
                 metered.disk_at = now
                 metered.disk_bytes = await asyncio.to_thread(disk_bytes, metered.directories)
+        if now - self._allocs_measured_at >= self._settings.disk_interval_s:
+            self._allocs_measured_at = now
+            await asyncio.to_thread(self._allocs.measure)
 
     async def _enforce(self, known: _Incarnation, usage: Usage) -> None:
         task = known.kept.task
@@ -406,8 +454,12 @@ class SupervisedRuntime:
         """Delete logs whose time is up (`now`: seconds since the epoch). Returns the names deleted."""
         await self._adopt()
         present = {known.directory.name for known in self._tasks.values()}
-        return await asyncio.to_thread(
-            sweep_logs, self._home, now=now, present=present, retention=self._settings.retention
+        retention = self._settings.retention
+        forgotten = await asyncio.to_thread(
+            self._allocs.forget_old_logs, now=now, present=present, keep_s=retention.keep_s
+        )
+        return forgotten + await asyncio.to_thread(
+            sweep_logs, self._home, now=now, present=present, retention=retention
         )
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ tasks/<job>.<index>.<incarnation>/
     supervisor.log   normally empty
     work/  tmp/      the task's own: working directory (HOME) and TMPDIR
     packages/        a link to the tree of each of its packages; not inside work/, where the task could plant its own
-logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>
+logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; a link for a task inside an alloc
 """
 
 from __future__ import annotations
@@ -58,14 +58,57 @@ def directory_name(key: TaskKey) -> str:
     return name
 
 
+def key_of(name: str) -> TaskKey | None:
+    """The inverse of `directory_name`; None for a name that is none."""
+    match = _NAME.match(name)
+    return TaskKey(match[1], int(match[2]), int(match[3])) if match else None
+
+
+def log_directory(home: Path, name: str) -> Path:
+    """Where the logs of a task lie: among the others, or inside its alloc. Follows no link but one of ours."""
+    outside = home / "logs" / name
+    try:
+        target = os.readlink(outside)
+    except OSError:
+        return outside
+    parts = target.split("/")
+    alloc = key_of(parts[2]) if len(parts) == 5 else None
+    if alloc is None or target != link_into_alloc(alloc, name):
+        return outside
+    return home / "allocs" / parts[2] / "logs" / name
+
+
+def link_into_alloc(alloc: TaskKey, task: str) -> str:
+    """What `logs/<task>` links to when the task lives in an alloc."""
+    return f"../allocs/{directory_name(alloc)}/logs/{task}"
+
+
+def replace_file(directory: Path, name: str, content: bytes, *, durable: bool) -> None:
+    """Replace a file whole. `durable`: safe on the disk afterwards. Raises OSError."""
+    new = directory / f"{name}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(new, directory / name)
+
+
 class TaskDirectory:
     """One incarnation's files. Writes replace whole files; only an exit is forced to the disk."""
 
-    def __init__(self, home: Path, key: TaskKey) -> None:
+    def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
+        """`alloc`: the folder of the alloc it lives in (`allocfolders`). Raises ValueError for a bad key."""
         name = directory_name(key)
         self.name = name
         self.path = home / "tasks" / name
-        self.logs = home / "logs" / name
+        self.alloc = alloc
+        self._home = home
+
+    @property
+    def logs(self) -> Path:
+        return log_directory(self._home, self.name)
 
     @property
     def work(self) -> Path:
@@ -149,11 +192,4 @@ class TaskDirectory:
             return None
 
     def _replace(self, name: str, content: bytes, *, durable: bool) -> None:
-        new = self.path / f"{name}.new"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(new, self.path / name)
+        replace_file(self.path, name, content, durable=durable)
