@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from borglet import loglines
+from borglet.credentials import BadAuthority
 from borglet.join import JoinFailed
-from borglet.link import BadAddress, BadAuthority, link_url
+from borglet.link import BadAddress, link_url
 from borglet.machines import (
     BadMachine,
     check_hostname,
@@ -195,7 +196,7 @@ def _fleet(args: argparse.Namespace) -> int:
         settings = FleetSettings(
             seed=args.seed, start_delay_s=args.start_delay_s, install_delay_s=args.install_delay_s
         )
-        fleet = Fleet(machines, secrets, args.link, settings=settings)
+        fleet = Fleet(machines, secrets, args.link, settings=settings, home=home)
         asyncio.run(_until_signalled(fleet))
     return 0
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.sslproto
+import functools
 import gc
 import logging
 import random
 import resource
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,9 @@ from pathlib import Path
 import msgspec
 
 from borglet.agent import Agent, Clock, steady_clock
+from borglet.credentials import Credentials, Keeper, MemoryKeeper, pinned_context
 from borglet.join import JoinClient, JoinFailed, parse_token
-from borglet.link import Introduction, Link, LinkSettings, pinned_context
+from borglet.link import Introduction, Link, LinkSettings
 from borglet.machines import MachineSpec
 from borglet.messages import JoinRequest
 from borglet.packages.base import SimulatedPackages
@@ -45,6 +46,48 @@ class FleetSecrets(msgspec.Struct):
     cell: str = ""
     authority: str = ""
     secrets: dict[str, str] = {}
+    next: dict[str, str] = {}  # see `credentials`
+
+    def identity(self, hostname: str) -> Identity:
+        return Identity(hostname, self.cell, self.secrets[hostname], self.next.get(hostname, ""))
+
+
+class FleetKeeper:
+    """Keeps what the machines of one home are given: all of it in one file."""
+
+    def __init__(self, home: Path, secrets: FleetSecrets) -> None:
+        self._path, self._secrets = home / "fleet.json", secrets
+
+    def keep_identity(self, identity: Identity) -> None:
+        hostname = identity.hostname
+        before = self._secrets.identity(hostname)
+        if (before.secret, before.next) == (identity.secret, identity.next):
+            return
+        self._put(identity)
+        try:
+            self._write()
+        except OSError:
+            self._put(before)
+            raise
+
+    def keep_authority(self, pem: str) -> None:
+        if pem == self._secrets.authority:
+            return
+        before, self._secrets.authority = self._secrets.authority, pem
+        try:
+            self._write()
+        except OSError:
+            self._secrets.authority = before
+            raise
+
+    def _put(self, identity: Identity) -> None:
+        self._secrets.secrets[identity.hostname] = identity.secret
+        self._secrets.next[identity.hostname] = identity.next
+        if not identity.next:
+            del self._secrets.next[identity.hostname]
+
+    def _write(self) -> None:
+        replace_durably(self._path, msgspec.json.encode(self._secrets), mode=0o600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +162,8 @@ class FleetMachine:
     def __init__(
         self,
         spec: MachineSpec,
-        identity: Identity,
+        credentials: Credentials,
         url: str,
-        context: ssl.SSLContext,
         simulation: Simulation,
         *,
         rng: random.Random,
@@ -145,9 +187,8 @@ class FleetMachine:
         )
         self.link = Link(
             self.agent,
-            identity,
+            credentials,
             url,
-            context,
             introduction,
             rng=rng,
             settings=link,
@@ -180,20 +221,22 @@ class Fleet:
         settings: FleetSettings = FleetSettings(),
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
+        home: Path | None = None,
     ) -> None:
+        """`home`: where `secrets` are kept when they are renewed; None: they last as long as this process."""
         self._settings = settings
         simulation = Simulation(
             clock or steady_clock(), settings.seed, settings.start_delay_s, settings.install_delay_s
         )
-        context = pinned_context(secrets.authority)
+        keeper: Keeper = MemoryKeeper() if home is None else FleetKeeper(home, secrets)
+        contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
         self._pace = _Pace(settings.connecting)
         self.machines = [
             FleetMachine(
                 spec,
-                Identity(spec.hostname, secrets.cell, secrets.secrets[spec.hostname]),
+                Credentials(secrets.identity(spec.hostname), secrets.authority, keeper, contexts=contexts),
                 url,
-                context,
                 simulation,
                 rng=rng,
                 software=settings.software,

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
-from borglet.link import pinned_context
+from borglet.credentials import pinned_context
 from borglet.messages import JoinAnswer, JoinRequest
 from borglet.store import DiskStore, Identity
 

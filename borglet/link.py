@@ -18,13 +18,16 @@ import ssl
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.frames import CloseCode
 
 from borglet.agent import Agent
 from borglet.backoff import Backoff
+from borglet.credentials import Credentials
 from borglet.messages import (
     MAX_FRAME_BYTES,
     OLDEST_PROTOCOL,
@@ -37,7 +40,6 @@ from borglet.messages import (
     decode_to_borglet,
     encode,
 )
-from borglet.store import Identity
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +69,8 @@ class BadAddress(ValueError):
     """No address of a link; the text says what is wanted."""
 
 
-class BadAuthority(ValueError):
-    """The file with the cell's authority holds no certificate: join again with a new token."""
+class _Redial(Exception):
+    """There is a reason to dial anew at once, with a new secret."""
 
 
 class Refused(Exception):
@@ -98,9 +100,8 @@ class Link:
     def __init__(
         self,
         agent: Agent,
-        identity: Identity,
+        credentials: Credentials,
         url: str,
-        context: ssl.SSLContext,
         introduction: Introduction,
         *,
         rng: random.Random,
@@ -108,7 +109,7 @@ class Link:
         admission: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`url`: `https://host:port`. `admission` is awaited before each attempt to connect."""
-        self._agent, self._identity, self._context = agent, identity, context
+        self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
         self._backoff = Backoff(rng)
@@ -128,7 +129,12 @@ class Link:
             except Refused as error:
                 hopeless = not error.retry
                 log.warning("the shard refused this machine: %s", error)
+            except _Redial:
+                continue
             except InvalidStatus as error:
+                if error.response.status_code == HTTPStatus.UNAUTHORIZED and self._credentials.refused():
+                    log.warning("the cell does not know this machine's newest secret; the other one is tried")
+                    continue
                 hopeless = error.response.status_code in (401, 403)
                 log.warning("the shard refused the connection: %s", _of_status(error))
             except ssl.SSLCertVerificationError as error:
@@ -146,8 +152,8 @@ class Link:
             await self._admission()
         async with connect(
             self._url,
-            ssl=self._context,
-            additional_headers={"Authorization": f"Bearer {self._identity.hostname}:{self._identity.secret}"},
+            ssl=self._credentials.context,
+            additional_headers={"Authorization": self._credentials.authorization()},
             compression=None,
             max_size=MAX_FRAME_BYTES,
             max_queue=4,
@@ -157,6 +163,7 @@ class Link:
             proxy=None,
             user_agent_header=None,
         ) as socket:
+            self._credentials.admitted()
             session = _Session(socket, await self._greet(socket))
             self._backoff.succeeded()
             log.info("session %d at %s", session.number, self._url)
@@ -172,12 +179,13 @@ class Link:
         introduction = self._introduction
         hello = Hello(
             protocol=PROTOCOL,
-            hostname=self._identity.hostname,
+            hostname=self._credentials.hostname,
             boot_id=introduction.boot_id,
             software=introduction.software,
             history_id=self._agent.state.history_id,
             attributes=introduction.attributes,
             capacity=introduction.capacity,
+            authority=self._credentials.authority,
         )
         await socket.send(encode(hello), text=True)
         message = await self._receive(socket, self._settings.silence_s)
@@ -191,6 +199,7 @@ class Link:
                 f"the shard speaks protocol {message.protocol}, this Borglet {OLDEST_PROTOCOL} to {PROTOCOL}"
             )
             raise Refused(Refusal("protocol", "protocol", detail, retry=False))
+        self._credentials.told(authority=message.authority, api_url=message.api_url)
         return message.session
 
     async def _receive(self, socket: ClientConnection, timeout_s: float) -> Welcome | Refusal | Poll:
@@ -224,7 +233,10 @@ class Link:
             await self._answer_held(session)
             self._agent.polled(session.number, message)
             session.held = message
-            if message.hold_s <= 0 or message.logs:
+            if message.accepted and self._credentials.accepted(message.accepted):
+                await self._answer_held(session)
+                raise _Redial
+            if message.hold_s <= 0 or message.logs or message.rotate:
                 await self._answer_held(session)
                 continue
             session.held_until = loop.time() + message.hold_s
@@ -262,6 +274,8 @@ class Link:
             return
         session.told_version = self._agent.state.version
         report = await self._agent.report(session.number, poll)
+        if poll.rotate:
+            report = msgspec.structs.replace(report, offer=self._credentials.offer())
         # A connection that closes meanwhile is noticed where frames are received.
         with contextlib.suppress(ConnectionClosed):
             await session.socket.send(encode(report), text=True)
@@ -279,17 +293,6 @@ def link_url(url: str) -> str:
     if parts.scheme not in ("https", "wss") or not parts.hostname:
         raise BadAddress(f"link: {url!r} is no address of a link; wanted https://host:port")
     return f"wss://{parts.netloc}/link"
-
-
-def pinned_context(authority: str) -> ssl.SSLContext:
-    """TLS that trusts the cell's own authority and no other. `authority`: PEM. Raises `BadAuthority`."""
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_verify_locations(cadata=authority)
-    except ssl.SSLError as error:
-        raise BadAuthority(f"authority: no certificate in PEM form: {error}") from error
-    return context
 
 
 def _of_status(error: InvalidStatus) -> str:

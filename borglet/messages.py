@@ -233,6 +233,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     history_id: str = ""  # the last one served; empty on a new machine
     attributes: dict[str, str] = {}
     capacity: dict[str, int] = {}
+    authority: str = ""  # digest of the authorities it trusts, see `authority_digest`
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="type"):
@@ -241,6 +242,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="type"):
     cell: str
     history_id: str
     zone: str = ""
+    authority: str = ""  # PEM of all authorities to trust from now on; empty: those it said it trusts
+    api_url: str = ""  # where tasks reach the REST API
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
@@ -272,11 +275,24 @@ class LogChunk(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class TaskIdentity(msgspec.Struct, frozen=True):
+    """A signed statement that its bearer is this incarnation, for some time: a JWT. Secret."""
+
+    key: TaskKey
+    token: str
+
+    def __repr__(self) -> str:
+        return f"TaskIdentity(key={self.key!r}, token=…)"
+
+
 class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type"):
     sequence: int
     hold_s: float = 0.0
     desired: Desired | None = None  # None: unchanged since the generation the last report acknowledged
     logs: list[LogRequest] = []
+    identities: list[TaskIdentity] = []  # new ones, of tasks that should run here
+    rotate: bool = False  # make a new secret, keep it, and say its digest as `Report.offer`
+    accepted: str = ""  # the offer that counts from now on: dial in with it, which ends the old secret
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -348,6 +364,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
     refused: Refusal | None = None  # a desired state that was not accepted, and why
     packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
     allocs: list[AllocReport] = []
+    offer: str = ""  # SHA-256 of the secret that this machine will use next, 64 hex digits
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

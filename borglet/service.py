@@ -16,8 +16,9 @@ from pathlib import Path
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
+from borglet.credentials import Credentials
 from borglet.join import LinkUnreachable, join_cell
-from borglet.link import Introduction, Link, pinned_context
+from borglet.link import Introduction, Link
 from borglet.messages import EndCause, JoinRequest
 from borglet.prober import SocketProber
 from borglet.runtimes import accounts
@@ -124,8 +125,8 @@ async def _serve(
     assert agent.failed is not None
     log.info("%s has adopted %d tasks", identity.hostname, len(agent.state.incarnations()))
     await agent.settle()
-    context = pinned_context(store.authority())
-    link = Link(agent, identity, settings.link, context, introduction, rng=random.Random())
+    credentials = Credentials(identity, store.authority(), store)
+    link = Link(agent, credentials, settings.link, introduction, rng=random.Random())
     gc.collect()
     gc.freeze()
     lasting: set[asyncio.Future[None]] = {

@@ -1,7 +1,7 @@
 """What a Borglet keeps: who it is, and what it was last told to run.
 
-    home/identity.json    hostname, cell, secret; mode 0600
-    home/authority.pem    the certificate authority of its cell
+    home/identity.json    hostname, cell, secret, the next secret; mode 0600
+    home/authority.pem    the certificate authorities of its cell
     home/desired.json     the last desired state, and what goes with it
     home/lock             held by the one Borglet that may own this home
 
@@ -33,6 +33,8 @@ class Identity(msgspec.Struct, frozen=True):
     hostname: str
     cell: str
     secret: str
+    next: str = ""  # the secret that will take its place, see `credentials`
+    api_url: str = ""  # where tasks reach the REST API, as the cell said last
 
     def __repr__(self) -> str:
         return f"Identity(hostname={self.hostname!r}, cell={self.cell!r}, secret=…)"
@@ -93,8 +95,16 @@ class DiskStore:
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
         """The identity comes last: who finds it has joined completely."""
-        replace_durably(self._home / "authority.pem", authority.encode("ascii"), mode=0o644)
+        self.keep_authority(authority)
+        self.keep_identity(identity)
+
+    def keep_identity(self, identity: Identity) -> None:
+        """Raises OSError, and then the old one is still there."""
         replace_durably(self._home / "identity.json", msgspec.json.encode(identity), mode=0o600)
+
+    def keep_authority(self, pem: str) -> None:
+        """Raises OSError, and then the old one is still there."""
+        replace_durably(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
 
     @contextlib.contextmanager
     def lock(self, *, wait_s: float = 0.0) -> Iterator[None]:

@@ -46,6 +46,9 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     drain_patience_s: float = 600.0
     """A task that has been down for this long holds up the drain of its siblings no more."""
 
+    rotate_secrets_s: float = 86400.0
+    """A machine's secret is replaced when it is this old, give or take a fifth; 0: only when somebody asks."""
+
     reclamation: str = "medium"
     """How closely reservations follow usage (§5.5): off, baseline, medium or aggressive (Figure 12)."""
 

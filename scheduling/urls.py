@@ -27,6 +27,8 @@ _cell = [
     path("machines/<str:hostname>/", cells.MachineView.as_view(), name="machine"),
     path("machines/<str:hostname>:drain", cells.MachineDrainView.as_view(), name="machine-drain"),
     path("machines/<str:hostname>:undrain", cells.MachineUndrainView.as_view(), name="machine-undrain"),
+    path("machines/<str:hostname>:rotate", cells.MachineRotateView.as_view(), name="machine-rotate"),
+    path("machines/<str:hostname>:revoke", cells.MachineRevokeView.as_view(), name="machine-revoke"),
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs:bulk", jobs.BulkView.as_view(), name="jobs-bulk"),
     path("jobs/<str:tenant>/<str:job>/", include(_job)),

@@ -13,7 +13,7 @@ from portal.cli.failure import bad_usage
 from portal.cli.output import quantity
 
 app = typer.Typer()
-machine = typer.Typer(help="One machine: show, drain, undrain, join-token.")
+machine = typer.Typer(help="One machine: show, drain, undrain, rotate, revoke, join-token.")
 quota = typer.Typer(help="What the tenant may ask for.")
 
 Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Its host name.")]
@@ -86,7 +86,7 @@ def machine_drain(
     dry_run: DryRun = False,
 ) -> None:
     """Send the tasks of a machine elsewhere and give it no new ones."""
-    _say_state(ctx, cell, hostname, "drain", reason, dry_run=dry_run)
+    _do(ctx, cell, hostname, "drain", reason, "{host} {would} {state}.", dry_run=dry_run)
 
 
 @machine.command("undrain")
@@ -98,7 +98,32 @@ def machine_undrain(
     dry_run: DryRun = False,
 ) -> None:
     """Let a drained machine have tasks again."""
-    _say_state(ctx, cell, hostname, "undrain", reason, dry_run=dry_run)
+    _do(ctx, cell, hostname, "undrain", reason, "{host} {would} {state}.", dry_run=dry_run)
+
+
+@machine.command("rotate")
+def machine_rotate(
+    ctx: typer.Context,
+    hostname: Hostname,
+    reason: Annotated[str, typer.Option(help="Why.")] = "",
+    cell: CellOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Let a machine have a new secret at its next poll; the old one is void once the new one was used."""
+    _do(ctx, cell, hostname, "rotate", reason, "{host} {would} given a new secret.", dry_run=dry_run)
+
+
+@machine.command("revoke")
+def machine_revoke(
+    ctx: typer.Context,
+    hostname: Hostname,
+    reason: Annotated[str, typer.Option(help="Why; others will ask.")],
+    cell: CellOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Cut a machine off at once: its secret is void, its tasks are placed elsewhere."""
+    told = "{host} {would} cut off; it may join again with a new token."
+    _do(ctx, cell, hostname, "revoke", reason, told, dry_run=dry_run)
 
 
 @machine.command("join-token")
@@ -142,13 +167,15 @@ def _machine(ours: Context, cell: str | None, hostname: str) -> str:
     return f"/api/v1/cells/{part(ours.cell(cell))}/machines/{part(hostname)}/"
 
 
-def _say_state(
-    ctx: typer.Context, cell: str | None, hostname: str, verb: str, reason: str, *, dry_run: bool
+def _do(
+    ctx: typer.Context, cell: str | None, hostname: str, verb: str, reason: str, told: str, *, dry_run: bool
 ) -> None:
+    """`told`: what to say then; {host}, {would}, {state} are filled in."""
     ours = context.of(ctx)
     path = _machine(ours, cell, hostname).removesuffix("/")
     answer: dict[str, Any] = ours.client.post(
         f"{path}:{verb}", {"reason": reason}, **({"dry_run": "1"} if dry_run else {})
     )
     would = "would be" if dry_run else "is"
-    return output.as_json(answer) if ours.json else output.say(f"{hostname} {would} {answer['state']}.")
+    said = told.format(host=hostname, would=would, state=answer["state"])
+    return output.as_json(answer) if ours.json else output.say(said)

@@ -168,6 +168,17 @@ def _alloc_gone(data: _Data, hosts: _Hosts) -> str:
     }  # fmt: skip
 
 
+def _machine_credential(data: _Data, hosts: _Hosts) -> str:
+    told = {
+        "asked": _("a new secret is due for %s"),
+        "offered": _("%s has a new secret; the old one is valid until it is used"),
+        "renewed": _("%s uses its new secret; the old one is void"),
+        "revoked": _("the secret of %s was revoked"),
+    }
+    sentence = told.get(data["step"], _("the secret of %s changed"))
+    return sentence % _host(data, hosts) + _tail(data.get("reason"))
+
+
 def _lease_taken(data: _Data, hosts: _Hosts) -> str:
     return _("%(holder)s took the lease %(scheduler)s, epoch %(epoch)d") % data
 
@@ -189,6 +200,7 @@ _SENTENCES: dict[str, Callable[[_Data, _Hosts], str]] = {
     "alloc.kept": _alloc_kept,
     "alloc.released": _alloc_released,
     "alloc.gone": _alloc_gone,
+    "machine.credential": _machine_credential,
     "job.submitted": _job_submitted,
     "job.rejected": _job_rejected,
     "job.changed": _job_changed,

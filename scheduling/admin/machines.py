@@ -16,6 +16,7 @@ from quota.resources import PORTS
 from scheduling.admin.acting import act_with_reason
 from scheduling.core.states import MachineStatus
 from scheduling.models import Machine
+from scheduling.services.credentials import machine_revoke, machine_rotate
 from scheduling.services.machines import machine_drain, machine_remove, machine_undrain, quarantine_release
 
 
@@ -30,9 +31,9 @@ class MachineAdmin(FactsAdmin):
     fields = [
         "cell", "hostname", "address", "state_shown", "reason", "capacity_shown", "platform", "rack",
         "power_domain", "attributes", "port_low", "port_high", "session", "boot_id", "software", "quarantined",
-        "joined_at",
+        "joined_at", "secret_at", "rotation_asked",
     ]  # fmt: skip
-    actions = ["drain", "undrain", "quarantine_stop", "quarantine_keep", "remove"]
+    actions = ["drain", "undrain", "quarantine_stop", "quarantine_keep", "rotate", "revoke", "remove"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Machine]:
         return super().get_queryset(request).annotate(tasks_there=Count("tasks"))
@@ -109,6 +110,32 @@ class MachineAdmin(FactsAdmin):
             self, request, rows, action=f"quarantine_{action}", title=title, warning=warning, act=act
         )
 
+    def rotate(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows,
+            action="rotate",
+            title=_("New secrets for machines"),
+            warning=_("Each gets one at its next poll; the old one is void once the new one was used."),
+            act=lambda row, reason: machine_rotate(principal=principal, machine=row, reason=reason),
+        )
+
+    def revoke(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows,
+            action="revoke",
+            title=_("Cut machines off"),
+            warning=_(
+                "Their secrets are void at once and their tasks are placed elsewhere; they may join again."
+            ),
+            act=lambda row, reason: machine_revoke(principal=principal, machine=row, reason=reason),
+        )
+
     def remove(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -125,4 +152,6 @@ class MachineAdmin(FactsAdmin):
     undrain.short_description = gettext_lazy("Undrain")
     quarantine_stop.short_description = gettext_lazy("Quarantine: stop")
     quarantine_keep.short_description = gettext_lazy("Quarantine: keep")
+    rotate.short_description = gettext_lazy("New secret")
+    revoke.short_description = gettext_lazy("Revoke secret")
     remove.short_description = gettext_lazy("Remove for good")

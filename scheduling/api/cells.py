@@ -21,6 +21,7 @@ from scheduling.api.serializers import (
     NewJoinTokenSerializer,
 )
 from scheduling.models import Event, Job, Machine
+from scheduling.services.credentials import machine_revoke, machine_rotate
 from scheduling.services.joining import join_token_issue
 from scheduling.services.machines import machine_drain, machine_undrain
 
@@ -105,6 +106,27 @@ class MachineUndrainView(CellView):
         machine = selectors.machine_named(self.cell(cell), hostname)
         reason = valid(DrainSerializer, request.data)["reason"]
         machine_undrain(principal=self.principal(), machine=machine, reason=reason)
+        return machine_answer(selectors.machine_named(machine.cell, hostname))
+
+
+class MachineRotateView(CellView):
+    @extend_schema(operation_id="machines_rotate", request=DrainSerializer, responses=MachineSerializer)
+    def post(self, request: Request, cell: str, hostname: str) -> Response:
+        """Let the machine have a new secret at its next poll. The old one is void once the new one was used."""
+        machine = selectors.machine_named(self.cell(cell), hostname)
+        reason = valid(DrainSerializer, request.data)["reason"]
+        machine_rotate(principal=self.principal(), machine=machine, reason=reason)
+        return machine_answer(selectors.machine_named(machine.cell, hostname))
+
+
+class MachineRevokeView(CellView):
+    @extend_schema(operation_id="machines_revoke", request=DrainSerializer, responses=MachineSerializer)
+    def post(self, request: Request, cell: str, hostname: str) -> Response:
+        """Cut the machine off at once: no secret of it opens the link until it joins again. Its tasks are placed
+        elsewhere."""
+        machine = selectors.machine_named(self.cell(cell), hostname)
+        reason = valid(DrainSerializer, request.data)["reason"]
+        machine_revoke(principal=self.principal(), machine=machine, reason=reason)
         return machine_answer(selectors.machine_named(machine.cell, hostname))
 
 

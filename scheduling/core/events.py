@@ -100,6 +100,15 @@ class AllocGone(_Event, frozen=True, tag="alloc.gone"):
     incarnation: int
 
 
+class MachineCredential(_Event, frozen=True, tag="machine.credential"):
+    """A machine's secret: `asked` (a new one is due), `offered` (its Borglet has one, both open the link), `renewed`
+    (the new one was used, the old one is void), `revoked` (none opens the link until the machine joins again)."""
+
+    machine_id: int
+    step: str
+    reason: str = ""
+
+
 class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     """A job was admitted; all tasks of its groups are pending."""
 
@@ -283,7 +292,7 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
 
 
 Event = (
-    CellSet | LeaseTaken | MachineSet | MachineState | MachineRemoved
+    CellSet | LeaseTaken | MachineSet | MachineState | MachineRemoved | MachineCredential
     | AllocKept | AllocReleased | AllocGone | JobSubmitted | JobRejected | JobChanged | JobEnded
     | TasksAdded | TaskPlaced | TaskEvicted | TaskEnded | TaskGone | TaskRevived | TaskUpdated | TaskReported
     | ReservationsSet | UpdateStarted | UpdateEnded

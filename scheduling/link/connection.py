@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import structlog
 
 from borglet.messages import Desired, LogRequest, Poll, Refusal, Report, Welcome, encode
 from scheduling.link.diff import View
 from scheduling.link.pace import Patience
+from scheduling.link.rotation import Rotation
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +56,8 @@ class Connection:
     refused_at: float = float("-inf")
     patience: Patience = field(default_factory=Patience)
     logs: list[LogRequest] = field(default_factory=list)
+    logs_asked: set[str] = field(default_factory=set)  # requests whose answers are welcome
+    rotation: Rotation = field(default_factory=Rotation)
     _outbox: deque[MutableMapping[str, Any]] = field(default_factory=deque)
     _sender: asyncio.Task[None] | None = None
 
@@ -82,8 +86,18 @@ class Connection:
         if desired is not None:
             self.told, self.told_generation = self.asked, desired.generation
         logs, self.logs = self.logs, []
+        self.logs_asked |= {request.request_id for request in logs}
         self.asked_at, self.hold_s = now, 0.0 if logs else hold_s
-        self.post(Poll(self.asked, self.hold_s, desired, logs))
+        rotate, accepted = self.rotation.say(now)
+        self.post(Poll(self.asked, self.hold_s, desired, logs, rotate=rotate, accepted=accepted))
+
+    def wanted_logs(self, report: Report) -> Report | None:
+        """The report with the logs that this machine was asked for, each once: it can't answer for others."""
+        wanted = [chunk for chunk in report.logs if chunk.request_id in self.logs_asked]
+        if len(wanted) < len(report.logs):
+            log.warning("logs nobody asked for", machine=self.hostname, chunks=len(report.logs) - len(wanted))
+        self.logs_asked -= {chunk.request_id for chunk in wanted}
+        return msgspec.structs.replace(report, logs=wanted) if wanted else None
 
     def post(self, message: Welcome | Refusal | Poll) -> None:
         if not self.closing:

@@ -46,6 +46,7 @@ class Loaded:
     down: bool
     desired: Desired
     view: View
+    rotation_asked: bool = False
 
 
 class Specs:
@@ -79,7 +80,9 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         fence = _fence(cursor, cell_id)
-        machines = list(Machine.objects.filter(pk__in=ids).only("id", "session", "state", "quarantined"))
+        machines = list(
+            Machine.objects.filter(pk__in=ids).only("id", "session", "state", "quarantined", "rotation_asked")
+        )
         prod = _prod_bands(cursor)
         running = _running(cursor, ids)
         departures = _departures(cursor, ids)
@@ -217,6 +220,7 @@ def _loaded(
             dropping=dict(wanted.kept.dropping),
             allocs_kept=frozenset(alloc.key for alloc in wanted.kept.allocs),
         ),
+        rotation_asked=machine.rotation_asked,
     )
 
 

@@ -11,7 +11,7 @@ from scheduling.core.requirement import task_id
 # What a Borglet has to hear of. What it said itself, and what only matters to the scheduler, is not here.
 _BY_MACHINE = (
     "task.placed", "task.evicted", "task.ended", "task.gone", "machine.state", "machine.removed",
-    "alloc.kept", "alloc.released",
+    "alloc.kept", "alloc.released", "machine.credential",
 )  # fmt: skip
 _BY_TASK = ("task.updated",)
 _BY_JOB = ("job.changed",)

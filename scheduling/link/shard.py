@@ -34,6 +34,7 @@ from scheduling.link.desired import Loaded, Specs, load
 from scheduling.link.diff import Changes, compare
 from scheduling.link.pace import GAP_S, Timetable, poll_interval
 from scheduling.link.writer import CellFacts, Known, News
+from scheduling.services.credentials import secrets_offered
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class _Inbox:
     hellos: dict[int, tuple[Known, Hello, asyncio.Future[int]]] = field(default_factory=dict)
     news: dict[Connection, News] = field(default_factory=dict)
     dirty: set[int] = field(default_factory=set)
+    offers: dict[Connection, str] = field(default_factory=dict)  # digests of next secrets
 
 
 class Greeting(Exception):
@@ -147,6 +149,8 @@ class Shard:
         """Serve this connection from now on; one of the same machine here ends."""
         now = asyncio.get_running_loop().time()
         made = Connection(known.machine_id, known.cell_id, known.hostname, session, send, now)
+        if (settings := self._settings.get(known.cell_id)) is not None:
+            made.rotation.plan(known.secret_age_s, settings.rotate_secrets_s, now, self._rng)
         self.supersede(known.machine_id, session)
         self.connections[known.machine_id] = made
         self.freshly_held.setdefault(known.cell_id, set()).add(known.machine_id)
@@ -168,6 +172,7 @@ class Shard:
     def detach(self, gone: Connection) -> None:
         self._timetable.drop(gone)
         self._inbox.news.pop(gone, None)
+        self._inbox.offers.pop(gone, None)
         if self.connections.get(gone.machine_id) is gone:
             del self.connections[gone.machine_id]
 
@@ -200,10 +205,13 @@ class Shard:
             return
         held.heard_at = now
         held.answered = report.sequence
-        if report.logs and self.on_logs is not None:
-            self.on_logs(report)
+        if report.logs and self.on_logs is not None and (wanted := held.wanted_logs(report)) is not None:
+            self.on_logs(wanted)
         if report.refused is not None:
             self._refused(held, report.refused)
+        if report.offer and held.rotation.asked:
+            self._inbox.offers[held] = report.offer
+            self._wake.set()
         if held.view is not None and report.history_id != held.view.history_id:
             self._foreign(held, report)
         else:
@@ -354,6 +362,7 @@ class Shard:
         try:
             await self._authenticate(inbox)
             await self._greet(inbox)
+            await self._take_offers(inbox)
             await self._apply(inbox)
             if self._noticed or time.monotonic() - self._looked >= LOOK_EVERY_S:
                 self._noticed = False
@@ -397,6 +406,18 @@ class Shard:
                     future.set_result(answer)
                 else:
                     future.set_exception(Greeting(answer or removed(inbox.hellos[machine_id][0].hostname)))
+
+    async def _take_offers(self, inbox: _Inbox) -> None:
+        """What is lost here is asked for again."""
+        by_cell: dict[int, dict[int, tuple[int, str]]] = {}
+        for held, digest in inbox.offers.items():
+            by_cell.setdefault(held.cell_id, {})[held.machine_id] = (held.session, digest)
+        for cell_id, offers in by_cell.items():
+            taken = await self._database(_secrets_offered, cell_id, offers)
+            for held, digest in inbox.offers.items():
+                if taken.get(held.machine_id) == digest and not held.closing:
+                    held.rotation.accept(digest)
+                    self._ask(held)
 
     async def _apply(self, inbox: _Inbox) -> None:
         by_cell: dict[int, list[News]] = {}
@@ -471,6 +492,8 @@ class Shard:
                 self.detach(held)
             return
         held.view, held.desired, held.down = loaded.view, loaded.desired, loaded.down
+        if loaded.rotation_asked:
+            held.rotation.hurry(asyncio.get_running_loop().time())
         self._inbox.news.pop(held, None)  # told again by the comparison with the new view
         if held.report is not None and held.report.history_id != held.view.history_id:
             held.report, held.acknowledged = None, ""
@@ -494,6 +517,10 @@ def _guarded(function: Callable[..., T], args: tuple[Any, ...]) -> T:
     except (OperationalError, InterfaceError) as error:
         connection.close()
         raise DatabaseAway(str(error).strip()) from error
+
+
+def _secrets_offered(cell_id: int, offers: dict[int, tuple[int, str]]) -> dict[int, str]:
+    return secrets_offered(cell_id, offers, principal=writer.ME)
 
 
 def _look(names: list[str], seen: dict[int, int]) -> tuple[list[CellFacts], set[int], set[int]]:

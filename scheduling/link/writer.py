@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hmac
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +24,13 @@ from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_t
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.services import keeping, transitions
+from scheduling.services.credentials import is_digest, secret_digest, secrets_renewed
 from scheduling.services.machine_events import machine_set_event
 from scheduling.services.machines import (
     DOWN,
     machines_return,
     publish_capacity,
     quarantine_set,
-    secret_digest,
     set_facts,
 )
 from scheduling.services.transitions import Ending, Eviction, Observation
@@ -57,6 +58,7 @@ class Known:
     cell: str
     hostname: str
     history_id: str
+    secret_age_s: float = 0.0  # what it dialled in with; infinite where nobody knows
 
 
 @dataclass(slots=True)
@@ -82,13 +84,20 @@ def cells(names: Sequence[str]) -> list[CellFacts]:
 
 
 def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> list[Known | None]:
-    """(hostname, secret) -> the machine, or None: unknown or a wrong secret, which is not told apart. One query."""
+    """(hostname, secret) -> the machine, or None: unknown or a wrong secret, which is not told apart. One query, and
+    three a cell where machines use a new secret for the first time: their old ones are void then.
+    """
     rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     found = (
         Machine.objects.filter(hostname__in={hostname for hostname, _ in asks}, cell_id__in=list(cell_ids))
         .exclude(state=REMOVED)
-        .values_list("hostname", "secret_digest", "id", "cell_id", "cell__name", "cell__history_id")
-    )
+        .values_list(
+            "hostname", "secret_digest", "next_digest", "secret_at", "id", "cell_id", "cell__name",
+            "cell__history_id",
+        )
+    )  # fmt: skip
+    now = dt.datetime.now(dt.UTC)
+    fresh: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for hostname, *rest in found:
         rows[hostname].append(tuple(rest))
     result: list[Known | None] = []
@@ -96,12 +105,24 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
         digest = secret_digest(secret)
         match = None
         # A hostname is unique in its cell; in another cell it may be another machine.
-        for stored, machine_id, cell_id, cell, history_id in rows.get(hostname, []) or [
-            ("0" * 64, 0, 0, "", None)
+        for stored, following, since, machine_id, cell_id, cell, history_id in rows.get(hostname, []) or [
+            ("0" * 64, "0" * 64, None, 0, 0, "", None)
         ]:
-            if hmac.compare_digest(digest, stored) and machine_id:
-                match = Known(machine_id, cell_id, cell, hostname, history_id.hex)
+            usual, new = hmac.compare_digest(digest, stored), hmac.compare_digest(digest, following)
+            if (usual or new) and machine_id:
+                age_s = math.inf if since is None else (now - since).total_seconds()
+                match = Known(machine_id, cell_id, cell, hostname, history_id.hex, age_s if usual else 0.0)
+                if not usual:
+                    fresh[cell_id].append((machine_id, digest))
         result.append(match)
+    if fresh:
+        lost = {
+            pair[0]
+            for cell_id, used in fresh.items()
+            for pair in set(used) - secrets_renewed(cell_id, used, principal=ME)
+        }
+        # Revoked, or joined anew, between the two.
+        result = [None if known is not None and known.machine_id in lost else known for known in result]
     return result
 
 
@@ -133,13 +154,14 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
             "SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [welcome]
         )
         cursor.execute(
-            "UPDATE scheduling_machine AS m SET session = m.session + 1, boot_id = h.boot_id, software = h.software"
-            " FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS h(id, boot_id, software) WHERE m.id = h.id"
-            " RETURNING m.id, m.session",
+            "UPDATE scheduling_machine AS m SET session = m.session + 1, boot_id = h.boot_id, software = h.software,"
+            " authority = h.authority FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[])"
+            " AS h(id, boot_id, software, authority) WHERE m.id = h.id RETURNING m.id, m.session",
             [
                 welcome,
                 [storable_text(hellos[machine].boot_id[:64]) for machine in welcome],
                 [storable_text(hellos[machine].software[:64]) for machine in welcome],
+                [a if is_digest(a := hellos[machine].authority) else "" for machine in welcome],
             ],
         )
         return refused | dict(cursor.fetchall())

@@ -17,6 +17,8 @@ class Machine(models.Model):
     """One machine and its Borglet. When it was last heard of is no column: that lives in Redis.
 
     `session`: of the Borglet's newest connection; what an older one says is ignored.
+    `secret_digest`: of the secret it dials in with. `next_digest`: of the one it will use next; both open the link
+    until then. `authority`: digest of the authorities it said it trusts.
     `quarantined`: incarnations that its Borglet runs and this cell's history doesn't know. `kept`: what allocs that
     have left still hold here (`KeptAlloc`); the scheduler's capacity is without it.
     """
@@ -40,6 +42,10 @@ class Machine(models.Model):
     )
     reason = models.CharField(_("reason"), max_length=300, blank=True)
     secret_digest = models.CharField(max_length=64, blank=True)
+    next_digest = models.CharField(max_length=64, blank=True, default="", db_default="")
+    secret_at = models.DateTimeField(_("secret since"), null=True, blank=True)
+    rotation_asked = models.BooleanField(_("a new secret is due"), default=False, db_default=False)
+    authority = models.CharField(_("trusts"), max_length=64, blank=True, default="", db_default="")
     session = models.BigIntegerField(default=0)
     boot_id = models.CharField(max_length=64, blank=True)
     software = models.CharField(_("Borglet version"), max_length=64, blank=True)

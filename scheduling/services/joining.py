@@ -23,12 +23,12 @@ from scheduling.link import authority, contact
 from scheduling.link.facts import Facts, read_facts
 from scheduling.models import Cell, JoinToken, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.services.credentials import SECRET, secret_digest
 from scheduling.services.machine_events import machine_set_event
 from scheduling.services.machines import (
     DRAINING,
     UP,
     publish_capacity,
-    secret_digest,
     told,
 )
 
@@ -185,14 +185,15 @@ def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str])
         for name, value in facts.columns().items():
             setattr(machine, name, value)
         machine.state, machine.reason = UP if machine.state != DRAINING else DRAINING, ""
-        machine.secret_digest = secret_digest(key)
+        machine.secret_digest, machine.next_digest = secret_digest(key), ""
+        machine.secret_at, machine.rotation_asked = entry.time, False
         machine.session += 1  # whoever is connected with the old secret is superseded
         machines.append(machine)
     # One statement for the new ones, whose ids it brings back; the known ones are few.
     Machine.objects.bulk_create(new)
     Machine.objects.bulk_update(
         [machine for machine in machines if machine.hostname in known],
-        [*Facts.COLUMNS, "state", "reason", "secret_digest", "session", "quarantined"],
+        [*Facts.COLUMNS, "state", "reason", *SECRET, "session", "quarantined"],
         batch_size=500,
     ) if known else None
     return machines

@@ -11,7 +11,6 @@ Tasks leave down and draining machines in `services.leaving`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,8 @@ from scheduling.link import contact
 from scheduling.link.facts import Facts, read_facts
 from scheduling.models import Cell, Departure, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.services import keeping, transitions
+from scheduling.services import credentials, keeping, transitions
+from scheduling.services.credentials import must_be_there
 from scheduling.services.machine_events import machine_set_event
 from scheduling.services.transitions import Eviction
 
@@ -89,7 +89,7 @@ def _set_state(principal: Principal, machine: Machine, state: str, reason: str) 
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
-        _must_be_there(row)
+        must_be_there(row)
         if row.state == DOWN:
             entry.append(events.MachineState(machine_id=row.id, state=state, reason=reason))
             entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
@@ -144,7 +144,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
-        _must_be_there(row)
+        must_be_there(row)
         tasks = list(
             Task.objects.filter(machine=row, state=transitions.RUNNING).values_list("id", "incarnation")
         )
@@ -169,9 +169,9 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         left = Departure.objects.filter(machine=row).values_list("task_id", "incarnation")
         transitions.tasks_gone(entry, [(identity, incarnation, None) for identity, incarnation in left])
         keeping.forget_machine(row.id)
-        row.state, row.reason, row.secret_digest, row.quarantined, row.kept = REMOVED, reason, "", [], []
-        row.session += 1
-        row.save(update_fields=["state", "reason", "secret_digest", "quarantined", "kept", "session"])
+        row.state, row.reason, row.quarantined, row.kept = REMOVED, reason, [], []
+        credentials.void(row)
+        row.save(update_fields=["state", "reason", *credentials.SECRET, "quarantined", "kept", "session"])
         entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
         publish_capacity(entry)
     contact.forget(machine.cell_id, [machine.id])
@@ -270,16 +270,6 @@ def publish_capacity(entry: Entry) -> None:
         capacity=[sums.get(position, 0) for position in range(1, size + 1)],
         revision=entry.revision,
     )
-
-
-def _must_be_there(machine: Machine) -> None:
-    if machine.state == REMOVED:
-        detail = f"machine {machine.hostname} was removed; join it again first"
-        raise Conflict("machine-removed", detail, fields={"machine": detail})
-
-
-def secret_digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def told(problems: Mapping[str, str]) -> str:

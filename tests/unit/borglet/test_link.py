@@ -12,8 +12,9 @@ import pytest
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
+from borglet.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
 from borglet.instructions import Remembered
-from borglet.link import BadAddress, BadAuthority, Introduction, Link, LinkSettings, link_url, pinned_context
+from borglet.link import BadAddress, Introduction, Link, LinkSettings, link_url
 from borglet.messages import EndCause, Exit, Health, LogRequest, Phase, Refusal
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base import StartFailed
@@ -38,9 +39,8 @@ class Rig:
         self.agent = Agent(self.runtime, self.store, SimulatedProber(), clock=steady_clock())
         self.link = Link(
             self.agent,
-            Identity("m1", "aa", "secret"),
+            Credentials(Identity("m1", "aa", "secret"), authority.pem, MemoryKeeper()),
             shard.url,
-            pinned_context(authority.pem),
             HELLO,
             rng=random.Random(1),
             settings=LinkSettings(connect_timeout_s=5.0, silence_s=5.0),
