@@ -155,7 +155,7 @@ def authority_digest(pem: str) -> str:
         found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
     except ValueError as error:
         raise BadAuthority(f"authority: no certificate in PEM form: {error}") from error
-    if not found:
+    if not found or not all(found):
         raise BadAuthority("authority: no certificate in PEM form")
     prints = sorted(hashlib.sha256(certificate).hexdigest() for certificate in found)
     return hashlib.sha256("\n".join(prints).encode()).hexdigest()

@@ -85,6 +85,8 @@ DOORS = (
     Door("get", "api/v1/cells/{cell}/machines/{hostname}/", ALL),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:drain", ("sre",), body={"reason": "x"}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:undrain", ("sre",), body={}),
+    Door("post", "api/v1/cells/{cell}/machines/{hostname}:rotate", ("sre",), body={}),
+    Door("post", "api/v1/cells/{cell}/machines/{hostname}:revoke", ("sre",), body={"reason": "x"}),
     # jobs
     Door("get", "api/v1/cells/{cell}/jobs/", ALL),
     Door("post", "api/v1/cells/{cell}/jobs/", (*WRITERS, "sre"), 201, body={"name": "fresh", "tenant": "own", **FILE},

@@ -53,6 +53,7 @@ def a_machine(cell: Cell, hostname: str = "m1", *, capacity: Vector = LARGE, rac
             capacity=list(capacity),
             rack=rack,
             power_domain="p1",
+            secret_digest="0" * 64,  # no secret has it
         )
         entry.append(
             events.MachineSet(
