@@ -3,9 +3,13 @@
     <our own group>/borg-<hash of home>/<task>            latency-sensitive
     <our own group>/borg-<hash of home>/batch/<task>      batch: the whole group is in the idle class (§6.2)
 
-`<task>` is `<job>.<index>.<incarnation>`. Version 1 has this tree once in each controller, and `batch` only in that of
-CPU; version 2 has it once. A latency-sensitive thread that wakes takes the core from batch at once: the kernel lets no
-weight do that, however small. Among themselves the tasks of a class share by weight.
+    …/<alloc>/<task>                                      inside an alloc: one envelope of memory for all (§2.4)
+
+`<task>` is `<job>.<index>.<incarnation>`, and so is `<alloc>`, which version 1 knows in the memory controller alone:
+CPU goes by class, and the limits of those inside add up to the alloc's. Version 1 has this tree once in each
+controller, and `batch` only in that of CPU; version 2 has it once. A latency-sensitive thread that wakes takes the core
+from batch at once: the kernel lets no weight do that, however small. Among themselves the tasks of a class share by
+weight.
 
 Version 2 lets a group with children hold no processes: where ours holds only this process, it moves into
 `<our own group>/borglet` first. Under systemd the unit needs `Delegate=yes` and `KillMode=process`.
@@ -96,14 +100,14 @@ class CgroupTree:
     def groups_of(self, name: str) -> Groups:
         """Where the groups of a task are, or would be if it were latency-sensitive."""
         return {
-            controller: str(root / _BATCH / name if (root / _BATCH / name).exists() else root / name)
+            controller: str(next(root.glob(f"**/{name}"), root / name))
             for controller, root in self.roots.items()
         }
 
-    def create(self, name: str, limits: KernelLimits) -> Groups:
-        """Make the task's groups and limit them. Raises OSError."""
+    def create(self, name: str, limits: KernelLimits, *, alloc: str = "", alloc_ram_bytes: int = 0) -> Groups:
+        """Make the task's groups and limit them; inside an alloc, within that one's envelope. Raises OSError."""
         groups = {
-            controller: str((self._batch_root(root) if limits.batch else root) / name)
+            controller: str(self._parent(root, limits, alloc, alloc_ram_bytes) / name)
             for controller, root in self.roots.items()
             # Batch may run on any core, and everything in a cpuset of its own costs each start some.
             if not (limits.batch and controller == "cpuset")
@@ -112,6 +116,30 @@ class CgroupTree:
             os.makedirs(directory, exist_ok=True)
         self.limit(groups, limits)
         return groups
+
+    def _parent(self, root: Path, limits: KernelLimits, alloc: str, ram_bytes: int) -> Path:
+        parent = self._batch_root(root) if limits.batch else root
+        if not alloc or root not in (self.roots.get("memory"), self.roots.get("unified")):
+            return parent
+        envelope = parent / alloc
+        envelope.mkdir(exist_ok=True)
+        if self.version == "v2":
+            cgroupv2.open_to_children(str(envelope), self.controllers)
+        self._bound(envelope, ram_bytes)
+        return envelope
+
+    def bound_alloc(self, alloc: str, ram_bytes: int) -> None:
+        """Another limit of memory for what runs inside an alloc; 0 for none. Raises OSError."""
+        root = self.roots.get("memory" if self.version == "v1" else "unified")
+        for envelope in (root / alloc, root / _BATCH / alloc) if root is not None else ():
+            if envelope.is_dir():
+                self._bound(envelope, ram_bytes)
+
+    def _bound(self, envelope: Path, ram_bytes: int) -> None:
+        if self.version == "v1":
+            cgroupv1.bound_memory(str(envelope), ram_bytes)
+        elif self.enforces("memory"):
+            cgroupfs.write_text(str(envelope), "memory.max", str(ram_bytes or "max"))
 
     def _batch_root(self, root: Path) -> Path:
         return root / _BATCH if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
@@ -146,24 +174,26 @@ class CgroupTree:
 
     def sweep(self, keep: set[str]) -> None:
         """Remove empty groups of tasks that are not in `keep`."""
-        for directory in self._parents():
+        parents = list(self._parents())
+        for directory in parents:
             for entry in os.scandir(directory):
-                if not entry.is_dir() or entry.name in keep or entry.name == _BATCH:
+                if not entry.is_dir() or entry.name in keep or Path(entry.path) in parents:
                     continue
                 if not cgroupfs.remove({"": entry.path}):
                     log.warning("control group %s belongs to no task here but has processes", entry.path)
 
     def remove(self) -> None:
         """Remove the tree itself, when no task is left in it."""
-        for directory in self._parents():
+        for directory in list(self._parents()):
             cgroupfs.remove({"": str(directory)})
 
     def _parents(self) -> Iterator[Path]:
         """Directories that hold groups of tasks, inner ones first."""
         for root in self.roots.values():
-            if (root / _BATCH).is_dir():
-                yield root / _BATCH
-            yield root
+            for directory in (root / _BATCH, root):
+                if directory.is_dir():
+                    yield from [Path(entry.path) for entry in os.scandir(directory) if _has_children(entry)]
+                    yield directory
 
 
 def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree | None:
@@ -243,3 +273,11 @@ def _leave_for_leaf(base: Path) -> bool:
     (base / _LEAF).mkdir(exist_ok=True)
     cgroupfs.write_text(str(base / _LEAF), "cgroup.procs", str(os.getpid()))
     return True
+
+
+def _has_children(entry: os.DirEntry[str]) -> bool:
+    """Whether it is the group of an alloc somebody lives in."""
+    if not entry.is_dir() or entry.name == _BATCH:
+        return False
+    with os.scandir(entry.path) as children:
+        return any(child.is_dir() for child in children)

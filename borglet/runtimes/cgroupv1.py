@@ -43,7 +43,7 @@ def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
     """Write all limits. Returns what the kernel refused for now. Raises OSError."""
     refused = []
     if directory := groups.get("memory"):
-        refused = _limit_memory(directory, limits.ram_bytes)
+        refused = bound_memory(directory, limits.ram_bytes)
         write_where_present(directory, "memory.soft_limit_in_bytes", str(limits.ram_soft_bytes or _UNLIMITED))
     if directory := groups.get("cpu"):
         weigh(directory, limits.cpu_shares, idle=limits.cpu_idle)
@@ -120,7 +120,7 @@ def pin(directory: str, cpus: frozenset[int]) -> None:
         cgroupfs.write_text(directory, "cpuset.cpus", wanted)
 
 
-def _limit_memory(directory: str, ram_bytes: int) -> list[str]:
+def bound_memory(directory: str, ram_bytes: int) -> list[str]:
     """The memory limit may never pass the limit with swap: which goes first depends on the direction."""
     value = str(ram_bytes) if ram_bytes else _UNLIMITED
     names = ["memory.limit_in_bytes"]

@@ -38,6 +38,12 @@ def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *,
     return []
 
 
+def open_to_children(directory: str, controllers: Collection[str]) -> None:
+    """Let groups below this one be limited too. Raises OSError."""
+    enable = " ".join(f"+{controller}" for controller in sorted(controllers))
+    cgroupfs.write_text(directory, "cgroup.subtree_control", enable)
+
+
 def weigh(directory: str, shares: int, *, idle: bool) -> None:
     """The idle class where groups know it, else the smallest weight. An idle group takes no weight."""
     if os.path.exists(os.path.join(directory, "cpu.idle")):

@@ -12,13 +12,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from borglet.messages import RunTask, TaskKey
+from borglet.messages import RunAlloc, RunTask, TaskKey
 from borglet.runtimes import cgroupfs
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.cgroupfs import Groups
 from borglet.runtimes.cgroups import CgroupTree
 from borglet.runtimes.cores import CorePool, NoCores
 from borglet.runtimes.limits import NO_GRANT, Grant, KernelLimits, ceiling, kernel_limits
+from borglet.runtimes.taskdirs import directory_name
 from borglet.runtimes.topology import places_of
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Containers:
         self.pool = CorePool(cores, places_of(cores))
         self._held: dict[TaskKey, _Held] = {}
         self._batch_milli = 0
+        self._envelopes: dict[TaskKey, int] = {}  # bytes of memory by alloc
 
     def attributes(self) -> dict[str, str]:
         """How each resource is isolated on this machine."""
@@ -76,7 +78,11 @@ class Containers:
     def create(self, task: RunTask, name: str) -> Groups:
         """Choose its cores, make its groups, limit them. Raises `StartFailed`, OSError."""
         self._admit(task)
-        groups = self.tree.create(name, self.limits_of(task)) if self.tree is not None else {}
+        groups: Groups = {}
+        if self.tree is not None:
+            alloc = directory_name(task.alloc) if task.alloc is not None else ""
+            envelope = self._envelopes.get(task.alloc, 0) if task.alloc is not None else 0
+            groups = self.tree.create(name, self.limits_of(task), alloc=alloc, alloc_ram_bytes=envelope)
         self._held[task.key] = _Held(task, groups)
         return groups
 
@@ -148,6 +154,19 @@ class Containers:
                 self._write(held)
         if batch_milli != self._batch_milli:
             self._cap_batch(batch_milli)
+
+    def hold_alloc(self, alloc: RunAlloc) -> None:
+        """What runs inside an alloc gets no more memory than it has, all together (§2.4). One that has left and whose
+        disk is kept has none of its own: its savers stay within theirs. Raises OSError."""
+        ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
+        if self._envelopes.get(alloc.key) == ram_bytes:
+            return
+        self._envelopes[alloc.key] = ram_bytes
+        if self.tree is not None:
+            self.tree.bound_alloc(directory_name(alloc.key), ram_bytes)
+
+    def forget_alloc(self, key: TaskKey) -> None:
+        self._envelopes.pop(key, None)
 
     def release(self, key: TaskKey) -> None:
         """Its processes are gone."""

@@ -184,6 +184,7 @@ class SupervisedRuntime:
         self._dropped = set(dropped)
         for alloc in allocs:
             self._allocs.hold(alloc)
+            self._containers.hold_alloc(alloc)
         self._drop_allocs()
         await asyncio.to_thread(self._empty_trash)
 
@@ -194,6 +195,7 @@ class SupervisedRuntime:
         lived_in = {known.kept.task.alloc for known in self._tasks.values()}
         for key in self._dropped - lived_in:
             self._allocs.remove(key)
+            self._containers.forget_alloc(key)
             self._dropped.discard(key)
 
     async def _give_up(self, incarnation: _Incarnation, reason: str) -> None:

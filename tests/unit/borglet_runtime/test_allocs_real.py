@@ -9,7 +9,18 @@ import pytest
 from borglet.messages import EndCause, RunAlloc, RunTask, TaskKey
 from borglet.runtimes.allocfolders import AllocFolders
 from borglet.runtimes.taskdirs import directory_name, log_directory
-from tests.unit.borglet_runtime.machine import MIB, Machine, a_task, end_of, eventually, key, line_of, text_of
+from tests.unit.borglet_runtime.machine import (
+    MIB,
+    Machine,
+    a_task,
+    end_of,
+    eventually,
+    key,
+    line_of,
+    may_limit,
+    python,
+    text_of,
+)
 
 SHELF = TaskKey("cd" * 16, 0, 1)
 HELPER = TaskKey("ef" * 16, 0, 1)
@@ -134,3 +145,25 @@ async def test_an_alloc_with_an_unsafe_key_is_no_folder(machine: Machine, bad: s
         with pytest.raises(ValueError, match="task key"):
             await runtime.hold_allocs([an_alloc(TaskKey(bad, 0, 1))], [])
         assert runtime.allocs() == []
+
+
+@pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
+async def test_those_inside_share_one_envelope_of_memory(machine: Machine) -> None:
+    """Each may have slack, and yet all together never pass what the alloc has; who stands outside is not touched."""
+    if machine.settings.isolation == "polled":
+        return
+    small = RunAlloc(SHELF, "aa/ada/shelf/0", {"cpu": 1000, "ram": 96 * MIB, "disk": MIB}, 200, True, True)
+    hog = (
+        "held = []\nfor _ in range(200):\n    held.append(bytearray(1 << 20)); print(len(held), flush=True)\n"
+        "import time; time.sleep(100)"
+    )
+    limit = {"cpu": 500, "ram": 512 * MIB, "disk": 100 * MIB}
+    async with machine.runtime() as runtime:
+        await runtime.hold_allocs([small], [])
+        await runtime.start(a_task("sleep", "100", key=HELPER, ports={}), run=1)
+        await runtime.start(python(hog, alloc=SHELF, limit=limit), run=1)
+        end = await end_of(runtime)
+        assert end.key == key()
+        assert end.exit is not None
+        assert end.exit.cause is EndCause.OUT_OF_MEMORY
+        assert 40 <= len((await text_of(runtime)).splitlines()) <= 96
