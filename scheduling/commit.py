@@ -21,7 +21,7 @@ from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
 from scheduling.core.states import EvictionCause, JobState
 from scheduling.models import Job, Task
-from scheduling.services import allocs, transitions
+from scheduling.services import allocs, brakes, transitions
 from scheduling.services.transitions import Eviction, Placement
 
 # News that can break a placement on the machine it is about. What only frees resources is not among them.
@@ -62,10 +62,20 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
     unfreed: set[int] = set()
     for part in _parts(plan.assignments, chunk, gangs):
         with journal.write(cell_id, principal) as entry:
+            victims = sum(len(a.victims) for a in part)
+            braked = not brakes.stops_pass(entry, victims, what="preemption")
             holds, broken = _recheck(
-                cell_id, part, since=plan.revision, own=outcome.revisions, gangs=gangs, unfreed=unfreed
+                cell_id,
+                part,
+                since=plan.revision,
+                own=outcome.revisions,
+                gangs=gangs,
+                unfreed=unfreed,
+                braked=braked,
             )
             applied = _apply(entry, holds)
+        if braked:
+            brakes.stops_wanted(cell_id, victims)
         outcome.applied += applied
         done = {(a.job_id, a.index) for a in applied}
         outcome.refused += broken + [a for a in holds if (a.job_id, a.index) not in done]
@@ -100,23 +110,25 @@ def _parts(
 
 def _recheck(
     cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int], gangs: frozenset[int],
-    unfreed: set[int]
+    unfreed: set[int], braked: bool = False,
 ) -> tuple[list[Assignment], list[Assignment]]:  # fmt: skip
     """What holds, and what does not; of a gang nothing holds as soon as one part does not.
 
     `unfreed`: machines where victims stay because their preemptor was handed back, in this part of the plan or in one
-    before. Others may have been given the room that those would have left over: they are handed back too.
+    before. Others may have been given the room that those would have left over: they are handed back too. `braked`:
+    nobody may be stopped now (`scheduling.brakes`), so no preemptor holds.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
     left = inside - allocs.still_there(inside)
-    if not touched and not left and not unfreed:
+    if not touched and not left and not unfreed and not braked:
         return list(assignments), []
     limited = _with_budgets(touched.disrupted & {job for a in assignments for job, _ in a.victims})
     broken = {
         position
         for position, a in enumerate(assignments)
         if touched.breaks(a)
+        or (braked and a.victims)
         or (a.alloc and (a.alloc, a.machine_id) in left)
         or any(job in limited for job, _ in a.victims)
     }

@@ -9,6 +9,11 @@ import msgspec
 from quota.errors import Refused
 from scheduling.core.presets import PRESETS
 
+# A machine may miss one poll, each held for at most a tenth longer than its interval, before it counts as silent.
+POLLS_MISSED = 2.2
+# Where the interval goes by the number of machines (`link.pace`).
+LONGEST_POLL_S = 5.0
+
 
 class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that differs from cell to cell. Absent means the default here."""
@@ -31,14 +36,34 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     down_after_s: float = 12.0
     """A machine silent for this long is marked down."""
 
-    evictions_per_s: float = 100.0
-    """How fast tasks of machines that are down are rescheduled: a partition looks like many dead machines (§4)."""
-
     suspect_share: float = 0.5
-    """When more than this share of the machines falls silent together, the link is suspected first."""
+    """When more than this share of the machines, or of those of one shard, falls silent together, the link is
+    suspected first."""
 
     suspect_hold_s: float = 60.0
-    """How long such a suspicion holds marking machines down."""
+    """How long such a suspicion holds marking machines down; also, how long machines of a dead shard have to return."""
+
+    believed_share: float = 0.05
+    """While no more than this share of the machines has vanished together (three always may), their tasks are placed
+    elsewhere at once."""
+
+    vanished_share_per_min: float = 0.05
+    """Beyond it, tasks that make up this share of those running are placed elsewhere a minute: a partition looks like
+    many dead machines (§4)."""
+
+    vanished_most_share: float = 0.5
+    """Beyond this share, no task of vanished machines is placed elsewhere before an SRE says so."""
+
+    evictions_per_s: float = 100.0
+    """That minute's share is never more than this many tasks a second; 0: no task of a dead machine leaves it."""
+
+    stop_share: float = 0.2
+    """The cell by itself (preemption, drains, shortages, strangers) stops at most this share of its running tasks, and
+    always 200, within five minutes; what goes beyond waits for an SRE."""
+
+    confirm_share: float = 0.2
+    """Who kills, or drains, more than this share of the cell's running tasks at once (and more than 200), has to
+    confirm the number."""
 
     drain_per_s: float = 50.0
     """How fast tasks leave draining machines."""
@@ -76,13 +101,32 @@ def load(settings: dict[str, object]) -> CellSettings:
         problems["shortage_at"] = "lies between 0 and 1"
     if loaded.schedulers not in ("one", "by-workload"):
         problems["schedulers"] = "is one of one, by-workload"
-    if not 0 < loaded.suspect_share <= 1:
-        problems["suspect_share"] = "lies above 0, up to 1"
+    for name in ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share"):
+        if not 0 < getattr(loaded, name) <= 1:
+            problems[name] = "lies above 0, up to 1"
     if problems:
         raise Refused(
             "invalid-settings",
             "; ".join(f"{name} {what}" for name, what in problems.items()),
             fields={f"settings.{name}": what for name, what in problems.items()},
+        )
+    return loaded
+
+
+def accept(settings: dict[str, object]) -> CellSettings:
+    """As `load`, of settings that someone wants: what contradicts itself is refused, too."""
+    loaded = load(settings)
+    least = POLLS_MISSED * (loaded.poll_interval_s or LONGEST_POLL_S)
+    if loaded.down_after_s < least:
+        what = (
+            f"{loaded.down_after_s:g} s: a machine that is asked every {least / POLLS_MISSED:g} s would be taken for"
+            f" dead between two answers; give at least {least:g}, or ask more often (poll_interval_s)"
+        )
+        raise Refused("invalid-settings", f"down_after_s {what}", fields={"settings.down_after_s": what})
+    if loaded.vanished_most_share < loaded.believed_share:
+        what = f"must not be below believed_share, {loaded.believed_share:g}"
+        raise Refused(
+            "invalid-settings", f"vanished_most_share {what}", fields={"settings.vanished_most_share": what}
         )
     return loaded
 

@@ -38,7 +38,7 @@ from scheduling.core.warm import compile_kernels
 from scheduling.models import Cell
 from scheduling.reclamation import Reclaimer
 from scheduling.schedulers import DEFAULT, Scheduler
-from scheduling.services import contact, updates
+from scheduling.services import brakes, contact, updates
 from scheduling.services.keeping import release_late
 from scheduling.services.leaving import tasks_leave
 from scheduling.snapshot import load_state
@@ -63,6 +63,7 @@ _CHANGES_NO_PLACEMENT = (
     events.TaskReported,
     events.TaskPlaced,
     events.LeaseTaken,
+    events.BrakeSet,
     events.JobRejected,
     events.UpdateStarted,
     events.UpdateEnded,
@@ -255,7 +256,8 @@ class Master:
         """What isn't placing: done by one scheduler of the cell."""
         assert self._policy is not None
         self._silence.sweep(self.cell_id, self._settings)
-        tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S)
+        tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
+        brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
         self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
         if notices.answers():

@@ -32,7 +32,7 @@ from scheduling.core.shortage import INCOMPRESSIBLE, Occupants, Shortage, Victim
 from scheduling.core.state import CellState
 from scheduling.core.states import EvictionCause
 from scheduling.link import usage
-from scheduling.services import transitions
+from scheduling.services import brakes, transitions
 from scheduling.services.reservations import reservations_set
 from scheduling.services.transitions import Eviction
 
@@ -205,8 +205,13 @@ class Reclaimer:
             for victim in shortage.victims
         ][: journal.CHUNK]
         if leaving:
+            evicted = []
             with journal.write(self.cell_id, system(_ME)) as entry:
-                evicted = transitions.tasks_evict(entry, leaving)
+                passed = brakes.stops_pass(entry, len(leaving), what="a shortage of machines")
+                if passed:
+                    evicted = transitions.tasks_evict(entry, leaving)
+            if not passed:
+                brakes.stops_wanted(self.cell_id, len(leaving))
             metrics.shortage_evictions.labels(self.cell).inc(len(evicted))
         for shortage in short:
             if shortage.left_short:

@@ -183,6 +183,15 @@ def _lease_taken(data: _Data, hosts: _Hosts) -> str:
     return _("%(holder)s took the lease %(scheduler)s, epoch %(epoch)d") % data
 
 
+def _brake_set(data: _Data, hosts: _Hosts) -> str:
+    what = {
+        "lost": _("placing tasks of vanished machines elsewhere"),
+        "stops": _("stopping tasks by the cell itself"),
+    }[data["brake"]]
+    told = _("the brake on %(what)s is %(state)s") % {"what": what, "state": data["state"]}
+    return told + _tail(data.get("detail"))
+
+
 def _cell_set(data: _Data, hosts: _Hosts) -> str:
     return _("the settings of the cell changed")
 
@@ -194,6 +203,7 @@ def _reservations_set(data: _Data, hosts: _Hosts) -> str:
 _SENTENCES: dict[str, Callable[[_Data, _Hosts], str]] = {
     "cell.set": _cell_set,
     "cell.lease": _lease_taken,
+    "cell.brake": _brake_set,
     "machine.set": _machine_set,
     "machine.state": _machine_state,
     "machine.removed": _machine_removed,

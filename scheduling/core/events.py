@@ -36,6 +36,15 @@ class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
     epoch: int
 
 
+class BrakeSet(_Event, frozen=True, tag="cell.brake"):
+    """Much of the cell would be disturbed at once: `brake` (lost, stops) went into `state`, for `wanted` tasks."""
+
+    brake: str
+    state: str
+    wanted: int = 0
+    detail: str = ""
+
+
 class MachineSet(_Event, frozen=True, tag="machine.set"):
     """A machine joined, or its facts changed. Carries all of them."""
 
@@ -53,11 +62,16 @@ class MachineSet(_Event, frozen=True, tag="machine.set"):
 
 
 class MachineState(_Event, frozen=True, tag="machine.state"):
-    """up, draining, down. Tasks that leave because of it have events of their own, caused by this one."""
+    """up, draining, down. Tasks that leave because of it have events of their own, caused by this one.
+
+    Of a drain: its `deadline` (unix time, 0 for none), and whether budgets are broken then.
+    """
 
     machine_id: int
     state: str
     reason: str = ""
+    deadline: float = 0.0
+    break_budgets: bool = False
 
 
 class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
@@ -292,7 +306,7 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
 
 
 Event = (
-    CellSet | LeaseTaken | MachineSet | MachineState | MachineRemoved | MachineCredential
+    CellSet | LeaseTaken | BrakeSet | MachineSet | MachineState | MachineRemoved | MachineCredential
     | AllocKept | AllocReleased | AllocGone | JobSubmitted | JobRejected | JobChanged | JobEnded
     | TasksAdded | TaskPlaced | TaskEvicted | TaskEnded | TaskGone | TaskRevived | TaskUpdated | TaskReported
     | ReservationsSet | UpdateStarted | UpdateEnded

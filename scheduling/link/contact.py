@@ -11,7 +11,7 @@ that shard's contacts too. Losing all of it loses no truth: counting starts anew
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import redis
 import redis.asyncio
@@ -30,11 +30,12 @@ _FORGET_SHARD_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """`last`: machine id -> time. `shards`: how many are alive."""
+    """`last`: machine id -> time. `shards`: how many are alive. `beats`: shard -> time of its last heartbeat."""
 
     now: float
     last: Mapping[int, float]
     shards: int
+    beats: Mapping[str, float] = field(default_factory=dict)
 
 
 def contact_key(cell_id: int) -> str:
@@ -85,7 +86,15 @@ def read(cell_id: int) -> Contacts:
         now=now,
         last={int(machine): score for machine, score in last},
         shards=sum(now - score <= SHARD_TTL_S for _, score in shards),
+        beats={name.decode(): score for name, score in shards},
     )
+
+
+def holders(cell_id: int) -> dict[int, str]:
+    """Machine id -> the shard that took its connection last. Raises `redis.RedisError`."""
+    return {
+        int(machine): name.decode() for machine, name in notices.client().hgetall(holder_key(cell_id)).items()
+    }
 
 
 def holder_of(cell_id: int, machine_id: int) -> str | None:

@@ -23,7 +23,7 @@ from scheduling.journal import Entry
 from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_text
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.services import keeping, transitions
+from scheduling.services import brakes, keeping, transitions
 from scheduling.services.credentials import is_digest, secret_digest, secrets_renewed
 from scheduling.services.machine_events import machine_set_event
 from scheduling.services.machines import (
@@ -314,6 +314,8 @@ def _note_strangers(entry: Entry, machine_id: int, strangers: Sequence[Stranger]
     machine = Machine.objects.select_for_update().get(pk=machine_id)
     known = {item["key"]: item for item in machine.quarantined}
     over = _known_to_be_over([stranger for stranger in strangers if not stranger.flagged])
+    if not brakes.stops_pass(entry, len(over - known.keys()), what="superseded tasks"):
+        over &= known.keys()  # the others wait in quarantine
     since = entry.time.astimezone(dt.UTC).isoformat(timespec="seconds")
     items = []
     for stranger in strangers:

@@ -1,16 +1,18 @@
 """Facts of what runs where. Rules live in `scheduling.services`; every change goes through the journal."""
 
-from scheduling.models.cells import Cell, JoinToken, Lease
+from scheduling.models.cells import Brake, Cell, JoinToken, Lease
 from scheduling.models.events import Event
 from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc
-from scheduling.models.machines import Machine
+from scheduling.models.machines import Drain, Machine
 from scheduling.models.tasks import CrashedPair, Departure, Task
 
 __all__ = [
+    "Brake",
     "Cell",
     "CrashedPair",
     "Departure",
+    "Drain",
     "Event",
     "Job",
     "JobSpec",

@@ -9,6 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField
+from scheduling.brakes import BrakeKind, BrakeState
 
 
 class Cell(models.Model):
@@ -58,6 +59,41 @@ class Lease(models.Model):
 
     def __str__(self) -> str:
         return f"{self.cell}/{self.scheduler} by {self.holder or 'nobody'}"
+
+
+class Brake(models.Model):
+    """What keeps a cell from disturbing much of itself at once (`scheduling.brakes`). Time is the database's clock.
+
+    `level`, `at`: of the bucket behind it. `wanted`: how many tasks it holds back, as last seen at `pulled_at`.
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="brakes")
+    kind = models.CharField(
+        _("brake"), max_length=16, choices=[(kind.value, kind.value) for kind in BrakeKind]
+    )
+    state = models.CharField(
+        _("state"),
+        max_length=16,
+        default=BrakeState.OPEN.value,
+        choices=[(state.value, state.value) for state in BrakeState],
+    )
+    since = models.DateTimeField(_("since"))
+    level = models.FloatField(null=True)
+    at = models.DateTimeField()
+    wanted = models.PositiveIntegerField(_("tasks held back"), default=0)
+    pulled_at = models.DateTimeField(_("last wanted"), null=True)
+    until = models.DateTimeField(_("released until"), null=True)
+    detail = models.CharField(_("detail"), max_length=500, blank=True)
+    decided_by = models.CharField(_("decided by"), max_length=200, blank=True)
+
+    class Meta:
+        ordering = ["cell", "kind"]
+        constraints = [models.UniqueConstraint(fields=["cell", "kind"], name="one_brake_of_a_kind")]
+        verbose_name = _("brake")
+        verbose_name_plural = _("brakes")
+
+    def __str__(self) -> str:
+        return f"{self.cell}/{self.kind}"
 
 
 class JoinToken(models.Model):

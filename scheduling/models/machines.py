@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import F, Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField, VectorField, never_negative
@@ -41,6 +42,7 @@ class Machine(models.Model):
         choices=[(state.value, state.value) for state in MachineStatus] + [(REMOVED, REMOVED)],
     )
     reason = models.CharField(_("reason"), max_length=300, blank=True)
+    state_since = models.DateTimeField(_("in this state since"), default=timezone.now)
     secret_digest = models.CharField(max_length=64, blank=True)
     next_digest = models.CharField(max_length=64, blank=True, default="", db_default="")
     secret_at = models.DateTimeField(_("secret since"), null=True, blank=True)
@@ -67,3 +69,27 @@ class Machine(models.Model):
 
     def __str__(self) -> str:
         return self.hostname
+
+
+class Drain(models.Model):
+    """A machine that is to be empty. It outlives the machine's going down and joining anew; ends when it is undrained.
+
+    `tasks`: how many ran there when it began. `break_budgets`: past the deadline, tasks leave whatever their jobs'
+    budgets say.
+    """
+
+    machine = models.OneToOneField(Machine, models.CASCADE, related_name="drain", verbose_name=_("machine"))
+    reason = models.CharField(_("reason"), max_length=300, blank=True)
+    asked_by = models.CharField(_("asked by"), max_length=200)
+    began_at = models.DateTimeField(_("began"))
+    deadline = models.DateTimeField(_("deadline"), null=True, blank=True)
+    break_budgets = models.BooleanField(_("break budgets at the deadline"), default=False)
+    tasks = models.PositiveIntegerField(_("tasks at the beginning"), default=0)
+
+    class Meta:
+        ordering = ["machine"]
+        verbose_name = _("drain")
+        verbose_name_plural = _("drains")
+
+    def __str__(self) -> str:
+        return f"drain of {self.machine}"

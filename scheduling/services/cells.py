@@ -37,7 +37,7 @@ def cell_create(
 ) -> Cell:
     """A new, empty cell. Raises `Refused` naming the field, `Conflict` when the name is taken."""
     require(principal, Action.CELL_ADMIN)
-    loaded = config.load(settings or {})
+    loaded = config.accept(settings or {})
     cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
     try:
         cell.clean_fields()
@@ -61,7 +61,7 @@ def cell_create(
 def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> Cell:
     """Replace a cell's settings. Equal settings change nothing. Locks the cell's row."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
-    loaded = config.load(settings)
+    loaded = config.accept(settings)
     with journal.write(cell.id, principal) as entry:
         if Cell.objects.values_list("settings", flat=True).get(pk=cell.id) != settings:
             Cell.objects.filter(pk=cell.id).update(settings=settings)

@@ -4,23 +4,27 @@
     rows:  machines up, draining ─────────┘
 
 Nobody is silent unless this process watched for long enough: counting starts anew when no shard is alive, when
-Redis was away, and when this process itself stood still. When too many fall silent together, the link is
-suspected first, for a bounded time.
+Redis was away, and when this process itself stood still. When too many fall silent together, in the cell or at one
+shard, the link is suspected first, for a bounded time; and machines of a shard that died have that time to find
+another. Marking a machine down moves no task: that is for `services.leaving`, behind the brake.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import redis
 import structlog
 
 from quota.permissions import system
+from scheduling.brakes import ALWAYS_BELIEVED
 from scheduling.config import CellSettings
 from scheduling.link import contact
-from scheduling.link.contact import Contacts
+from scheduling.link.contact import SHARD_TTL_S, Contacts
+from scheduling.link.pace import poll_interval
 from scheduling.models import Machine
 from scheduling.services.machines import DRAINING, UP, machines_down
 
@@ -30,65 +34,118 @@ log = structlog.get_logger(__name__)
 STANDSTILL_S = 5.0
 # Redis is not asked again for so long after it gave no answer: the master waits for each.
 AWAY_S = 5.0
-# So few machines may always be dead together.
-ALWAYS_BELIEVED = 3
+# Polls are held for up to a tenth longer than their interval.
+_JITTER = 1.1
+_WHOLE_CELL = ""
 
 
 @dataclass(slots=True)
 class Silence:
-    """One per master. Times are Redis' clock, in seconds."""
+    """One per master. Times are Redis' clock, in seconds.
 
+    `late`: how many machines counted as alive missed their last poll, as of the last sweep. Those of a partition
+    answered last at different times, up to a poll's interval apart: when the first is silent, all of them are late.
+    """
+
+    late: int = 0
     _since: dict[int, float] = field(default_factory=dict)
     _swept: float = 0.0
-    _suspected: float | None = None
+    _suspected: dict[str, float] = field(default_factory=dict)  # shard, or the whole cell -> since when
     _away_until: float = 0.0  # on this process' clock
 
     def sweep(self, cell_id: int, settings: CellSettings) -> list[int]:
         """Mark the machines down that are silent beyond doubt. Returns them."""
+        self.late = 0
         if time.monotonic() < self._away_until:
             return []
         live = Machine.objects.filter(cell_id=cell_id, state__in=[UP, DRAINING])
         ids = list(live.values_list("id", flat=True))
         try:
             contacts = contact.read(cell_id)
+            silent = self.judge(contacts, ids, settings, holders=lambda: contact.holders(cell_id))
         except redis.RedisError as error:
             if self._swept:
                 log.warning("contact unknown, nobody is judged", cell_id=cell_id, error=str(error))
             self._start_anew()
             self._away_until = time.monotonic() + AWAY_S
             return []
-        silent = self.judge(contacts, ids, settings)
         if not silent:
             return []
         reason = f"not heard of for more than {settings.down_after_s:g} s"
         down = machines_down(
             principal=system("master"), cell_id=cell_id, machine_ids=silent, reason=reason
         )  # fmt: skip
+        self.late = max(0, self.late - len(down))
         log.warning("machines down", cell_id=cell_id, machines=down[:20], number=len(down))
         return down
 
-    def judge(self, contacts: Contacts, ids: Iterable[int], settings: CellSettings) -> list[int]:
-        """Those to be marked down now. `ids`: machines that count as alive. Touches neither Redis nor rows."""
+    def judge(
+        self,
+        contacts: Contacts,
+        ids: Iterable[int],
+        settings: CellSettings,
+        *,
+        holders: Callable[[], Mapping[int, str]] = dict,
+    ) -> list[int]:
+        """Those to be marked down now. `ids`: machines that count as alive. Touches neither Redis nor rows.
+
+        `holders`: machine -> the shard that held its connection last; asked only when someone is silent.
+        """
         now = contacts.now
         if contacts.shards == 0 or not 0 <= now - self._swept <= STANDSTILL_S:
             self._start_anew()
         self._swept = now
         self._since = {machine: self._since.get(machine, now) for machine in ids}
+        polled_s = poll_interval(len(self._since), settings.poll_interval_s) * _JITTER
+        late_s = max(0.0, settings.down_after_s - polled_s)
+        late = contact.silent_machines(contacts, self._since, after_s=late_s)
+        self.late = len(late)
         silent = contact.silent_machines(contacts, self._since, after_s=settings.down_after_s)
-        if len(silent) <= max(ALWAYS_BELIEVED, settings.suspect_share * len(self._since)):
-            self._suspected = None
-            return silent
-        if self._suspected is None:
-            self._suspected = now
+        if not silent:
+            self._suspected = {}
+            return []
+        held_by = holders()
+        doubted = self._doubt(late, held_by, settings, now)
+        if _WHOLE_CELL in doubted:
+            return []
+        return [
+            machine
+            for machine in silent
+            if (shard := held_by.get(machine)) is None
+            or (shard not in doubted and not _shard_died(contacts, shard, settings.suspect_hold_s))
+        ]
+
+    def _doubt(
+        self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float
+    ) -> set[str]:
+        """The shards, or the whole cell, of which so many are late that they themselves may be at fault."""
+        held = Counter(shard for machine in self._since if (shard := held_by.get(machine)) is not None)
+        held[_WHOLE_CELL] = len(self._since)
+        lost = Counter(shard for machine in late if (shard := held_by.get(machine)) is not None)
+        lost[_WHOLE_CELL] = len(late)
+        suspects = {
+            shard
+            for shard, number in lost.items()
+            if number > max(ALWAYS_BELIEVED, settings.suspect_share * held[shard])
+        }
+        for shard in sorted(suspects - self._suspected.keys()):
             log.error(
-                "too many machines fell silent together: the link is suspected, none is marked down yet",
-                silent=len(silent),
-                machines=len(self._since),
+                "too many machines fell silent together: the link is suspected, none of them is marked down yet",
+                shard=shard or "all",
+                silent=lost[shard],
+                machines=held[shard],
                 hold_s=settings.suspect_hold_s,
             )
-        return silent if now - self._suspected > settings.suspect_hold_s else []
+        self._suspected = {shard: self._suspected.get(shard, now) for shard in suspects}
+        return {shard for shard, since in self._suspected.items() if now - since <= settings.suspect_hold_s}
 
     def _start_anew(self) -> None:
         self._since = {}
         self._swept = 0.0
-        self._suspected = None
+        self._suspected = {}
+
+
+def _shard_died(contacts: Contacts, shard: str, grace_s: float) -> bool:
+    """It beats no more, not for long: its machines are looking for another."""
+    age = contacts.now - contacts.beats.get(shard, float("-inf"))
+    return SHARD_TTL_S < age <= grace_s

@@ -25,7 +25,7 @@ from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Cell, Job, JobSpec, Task
-from scheduling.services import allocs, counters, transitions, updates
+from scheduling.services import allocs, confirmation, counters, transitions, updates
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
@@ -175,11 +175,12 @@ def job_kill(
     indexes: Sequence[int] | None = None,
     reason: str = "",
     dry_run: bool = False,
+    confirm: int | None = None,
 ) -> int:
     """Kill a job, or some of its tasks. Returns how many die by it: none when they are dead already.
 
     Tasks inside a killed alloc go back to the queue; raises `Conflict` for the last allocs of a set that live jobs
-    are in.
+    are in, and with code `confirm` when more tasks run than may be stopped at once without saying their number.
 
     Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
     """
@@ -196,6 +197,8 @@ def job_kill(
                 status=404,
             )
         tasks = tasks.filter(index__in=indexes)
+    running = tasks.filter(state=TaskState.RUNNING.value).count()
+    confirmation.require(job.cell, running, confirm, what=f"kill tasks of {job.name}")
     if dry_run:
         allocs.check_kill(job, indexes)
         return tasks.count()

@@ -21,7 +21,7 @@ from scheduling import journal
 from scheduling.journal import Entry
 from scheduling.link import authority, contact
 from scheduling.link.facts import Facts, read_facts
-from scheduling.models import Cell, JoinToken, Machine
+from scheduling.models import Cell, Drain, JoinToken, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.services.credentials import SECRET, secret_digest
 from scheduling.services.machine_events import machine_set_event
@@ -168,6 +168,9 @@ def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str])
     live = contact.heard_within(
         cell.id, [machine.id for machine in known.values() if machine.state != REMOVED]
     )
+    draining = set(
+        Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True)
+    )
     machines, new = [], []
     for facts, key in zip(many, keys, strict=True):
         machine = known.get(facts.hostname)
@@ -184,16 +187,17 @@ def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str])
             machine.quarantined = []
         for name, value in facts.columns().items():
             setattr(machine, name, value)
-        machine.state, machine.reason = UP if machine.state != DRAINING else DRAINING, ""
+        machine.state, machine.reason = DRAINING if machine.id in draining else UP, ""
         machine.secret_digest, machine.next_digest = secret_digest(key), ""
         machine.secret_at, machine.rotation_asked = entry.time, False
+        machine.state_since = entry.time
         machine.session += 1  # whoever is connected with the old secret is superseded
         machines.append(machine)
     # One statement for the new ones, whose ids it brings back; the known ones are few.
     Machine.objects.bulk_create(new)
     Machine.objects.bulk_update(
         [machine for machine in machines if machine.hostname in known],
-        [*Facts.COLUMNS, "state", "reason", *SECRET, "session", "quarantined"],
+        [*Facts.COLUMNS, "state", "state_since", "reason", *SECRET, "session", "quarantined"],
         batch_size=500,
     ) if known else None
     return machines

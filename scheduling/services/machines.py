@@ -11,10 +11,12 @@ Tasks leave down and draining machines in `services.leaving`.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connection
+from django.db.models import Count
 
 from borglet.messages import JoinRequest
 from quota.errors import Conflict, Refused
@@ -26,14 +28,16 @@ from scheduling.core.states import EvictionCause, MachineStatus
 from scheduling.journal import Entry
 from scheduling.link import contact
 from scheduling.link.facts import Facts, read_facts
-from scheduling.models import Cell, Departure, Machine, Task
+from scheduling.models import Cell, Departure, Drain, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.services import credentials, keeping, transitions
+from scheduling.services import confirmation, credentials, keeping, transitions
 from scheduling.services.credentials import must_be_there
 from scheduling.services.machine_events import machine_set_event
 from scheduling.services.transitions import Eviction
 
 UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
+# The longest that a drain may be told to take.
+MAX_DEADLINE_S = 30 * 86_400.0
 
 
 # -- facts and states
@@ -75,28 +79,124 @@ def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[s
     return True
 
 
-def machine_drain(*, principal: Principal, machine: Machine, reason: str) -> Machine:
-    """Take no new tasks, and let those there leave, at the cell's rate and within their jobs' `max_down`."""
-    return _set_state(principal, machine, DRAINING, reason)
+def machine_drain(
+    *,
+    principal: Principal,
+    machine: Machine,
+    reason: str,
+    deadline_s: float | None = None,
+    break_budgets: bool = False,
+    confirm: int | None = None,
+) -> Machine:
+    """Take no new tasks, and let those there leave. See `machines_drain`."""
+    machines_drain(
+        principal=principal, cell=machine.cell, machines=[machine], reason=reason, deadline_s=deadline_s,
+        break_budgets=break_budgets, confirm=confirm,
+    )  # fmt: skip
+    machine.refresh_from_db()
+    return machine
+
+
+def machines_drain(
+    *,
+    principal: Principal,
+    cell: Cell,
+    machines: Sequence[Machine],
+    reason: str,
+    deadline_s: float | None = None,
+    break_budgets: bool = False,
+    confirm: int | None = None,
+) -> list[Machine]:
+    """Empty machines of a cell, at the cell's rate and within their jobs' budgets, which all of them share.
+
+    `deadline_s`: seconds from now by which they should be empty; with `break_budgets`, what is left then leaves
+    whatever its job's budget says. Draining anew changes these. A machine that is down drains on when it comes back.
+    Returns those that drain now and did not, or did otherwise. Raises `Refused` naming the field; `confirm`, with their
+    number, when more of the cell's tasks would leave than `confirm_share`. Locks: cell, then machines by id.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=cell.name)
+    _check_deadline(deadline_s, break_budgets=break_budgets)
+    changed = []
+    with journal.write(cell.id, principal) as entry:
+        locked = (
+            Machine.objects.select_for_update()
+            .filter(pk__in=[m.id for m in machines], cell=cell)
+            .order_by("id")
+        )
+        rows = list(locked.select_related(None))
+        for row in rows:
+            must_be_there(row)
+        drains = {drain.machine_id: drain for drain in Drain.objects.filter(machine__in=rows)}
+        _confirm_drain(cell, rows, drains, confirm)
+        tasks = _tasks_on([row.id for row in rows])
+        deadline = entry.time + dt.timedelta(seconds=deadline_s) if deadline_s is not None else None
+        for row in rows:
+            known = drains.get(row.id)
+            if known is not None and deadline is None and known.deadline is None:
+                continue
+            drain = known or Drain(machine=row, began_at=entry.time, tasks=tasks.get(row.id, 0))
+            drain.reason, drain.asked_by = reason[:300], principal.name
+            drain.deadline, drain.break_budgets = deadline, break_budgets
+            drain.save()
+            told = events.MachineState(
+                machine_id=row.id, state=DRAINING, reason=reason, break_budgets=break_budgets,
+                deadline=deadline.timestamp() if deadline is not None else 0.0,
+            )  # fmt: skip
+            _tell_wish(entry, row, told)
+            changed.append(row)
+        if changed:
+            _set_rows(entry, [row.id for row in changed if row.state != DOWN], DRAINING, reason)
+    return changed
 
 
 def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    return _set_state(principal, machine, UP, reason)
-
-
-def _set_state(principal: Principal, machine: Machine, state: str, reason: str) -> Machine:
-    """What an SRE wants of a machine. One that is down stays down, and will be `state` when it comes back."""
+    """Let it have tasks again. One that is down stays down, and will be up when it comes back."""
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         must_be_there(row)
-        if row.state == DOWN:
-            entry.append(events.MachineState(machine_id=row.id, state=state, reason=reason))
-            entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
-        elif row.state != state:
-            _change_states(entry, {row.id: state}, reason)
+        ended, _ = Drain.objects.filter(machine=row).delete()
+        if ended or row.state == DRAINING:
+            _tell_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))
+            if row.state != DOWN:
+                _set_rows(entry, [row.id], UP, reason)
     machine.refresh_from_db()
     return machine
+
+
+def _tell_wish(entry: Entry, row: Machine, told: events.MachineState) -> None:
+    """What an SRE wants of a machine. One that is down stays down."""
+    entry.append(told)
+    if row.state == DOWN:
+        entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
+
+
+def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
+    if deadline_s is not None and not 0 <= deadline_s <= MAX_DEADLINE_S:
+        what = f"{deadline_s:g} s; give 0 to {MAX_DEADLINE_S:g}, or none"
+        raise Refused("invalid", f"deadline_s: {what}", fields={"deadline_s": what})
+    if break_budgets and deadline_s is None:
+        what = "only at a deadline: give deadline_s too, 0 for at once"
+        raise Refused("invalid", f"break_budgets: {what}", fields={"break_budgets": what})
+
+
+def _confirm_drain(
+    cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None
+) -> None:
+    """Machines that drain already count: one after the other is as many as all at once."""
+    draining = set(Drain.objects.filter(machine__cell=cell).order_by().values_list("machine_id", flat=True))
+    if all(row.id in drains for row in rows):
+        return
+    draining |= {row.id for row in rows}
+    leaving = sum(_tasks_on(draining).values())
+    confirmation.require(
+        cell, leaving, confirm, what=f"drain {len(draining | {r.id for r in rows})} machines"
+    )
+
+
+def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
+    there = Task.objects.filter(machine__in=list(machine_ids), state=transitions.RUNNING).order_by()
+    return dict(there.values_list("machine_id").annotate(number=Count("id")))
 
 
 def machine_down(*, principal: Principal, machine: Machine, reason: str) -> Machine:
@@ -130,8 +230,8 @@ def machines_return(entry: Entry, machine_ids: Sequence[int], reason: str) -> li
     """Down machines that answer again, under an open entry. Returns those changed."""
     rows = _lock(entry.cell_id, machine_ids, [DOWN])
     if rows:
-        wanted = _wanted_states([row.id for row in rows])
-        _change_states(entry, {row.id: wanted.get(row.id, UP) for row in rows}, reason)
+        draining = set(Drain.objects.filter(machine__in=rows).order_by().values_list("machine_id", flat=True))
+        _change_states(entry, {row.id: DRAINING if row.id in draining else UP for row in rows}, reason)
     return [row.id for row in rows]
 
 
@@ -171,7 +271,19 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         keeping.forget_machine(row.id)
         row.state, row.reason, row.quarantined, row.kept = REMOVED, reason, [], []
         credentials.void(row)
-        row.save(update_fields=["state", "reason", *credentials.SECRET, "quarantined", "kept", "session"])
+        row.state_since = entry.time
+        row.save(
+            update_fields=[
+                "state",
+                "state_since",
+                "reason",
+                *credentials.SECRET,
+                "quarantined",
+                "kept",
+                "session",
+            ]
+        )
+        Drain.objects.filter(machine=row).delete()
         entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
         publish_capacity(entry)
     contact.forget(machine.cell_id, [machine.id])
@@ -232,25 +344,17 @@ def _lock(cell_id: int, machine_ids: Sequence[int], states: Sequence[str]) -> li
 
 def _change_states(entry: Entry, states: Mapping[int, str], reason: str) -> None:
     for state in sorted(set(states.values())):
-        ids = [machine for machine, wanted in states.items() if wanted == state]
-        Machine.objects.filter(pk__in=ids).update(state=state, reason=reason[:300])
+        _set_rows(entry, [machine for machine, wanted in states.items() if wanted == state], state, reason)
     entry.extend(
         events.MachineState(machine_id=machine, state=state, reason=reason)
         for machine, state in sorted(states.items())
     )
 
 
-def _wanted_states(machine_ids: Sequence[int]) -> dict[int, str]:
-    """What each machine was before it went down, as the journal tells."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT m.id, e.state FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
-            " SELECT data->>'state' AS state FROM scheduling_event"
-            " WHERE machine_id = m.id AND kind = 'machine.state' AND data->>'state' <> 'down'"
-            " ORDER BY revision DESC, seq DESC LIMIT 1) AS e",
-            [list(machine_ids)],
-        )
-        return dict(cursor.fetchall())
+def _set_rows(entry: Entry, machine_ids: Sequence[int], state: str, reason: str) -> None:
+    Machine.objects.filter(pk__in=machine_ids).update(
+        state=state, reason=reason[:300], state_since=entry.time
+    )
 
 
 def publish_capacity(entry: Entry) -> None:

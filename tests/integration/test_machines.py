@@ -78,13 +78,12 @@ def test_tasks_that_are_not_up_leave_a_draining_machine_freely(cell, machine) ->
     assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 5
 
 
-def test_tasks_of_a_machine_that_is_down_are_evicted_at_the_cells_rate(cell, machine) -> None:
+def test_tasks_of_a_machine_that_is_down_are_evicted_at_once(cell, machine) -> None:
+    rows.a_machine(cell, "m2")
     job = placed(cell, machine, tasks=12)
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
-    settings = CellSettings(evictions_per_s=5.0)
-    assert leaving.tasks_leave(cell.id, settings, seconds=1.0) == 5
-    assert leaving.tasks_leave(cell.id, settings, seconds=2.0) == 7
-    assert leaving.tasks_leave(cell.id, settings, seconds=1.0) == 0
+    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 12
+    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
     assert running(job) == 0
     evicted = newest(cell, events.TaskEvicted).event
     assert (evicted.cause, evicted.gone) == ("machine-failure", False)
@@ -92,6 +91,7 @@ def test_tasks_of_a_machine_that_is_down_are_evicted_at_the_cells_rate(cell, mac
 
 def test_a_rate_of_nothing_stops_evictions(cell, machine) -> None:
     placed(cell, machine)
+    rows.a_machine(cell, "m2")
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
     assert leaving.tasks_leave(cell.id, CellSettings(evictions_per_s=0.0), seconds=1.0) == 0
 
@@ -247,6 +247,57 @@ def test_a_suspicion_ends_when_they_answer_again() -> None:
 def test_three_machines_may_always_be_dead() -> None:
     silence = Silence()
     assert watch(silence, [1, 2, 3], {}, start=1000, seconds=14)[0][1] == [1, 2, 3]
+
+
+def watch_shards(silence: Silence, last, holders, beats, *, start: int, seconds: int):
+    """As `watch`, with shards: machine -> shard, shard -> time of its last heartbeat, None for beating on."""
+    found = []
+    for second in range(seconds):
+        now = float(start + second)
+        known = {machine: now if at is None else at for machine, at in last.items()}
+        beaten = {shard: now if at is None else at for shard, at in beats.items()}
+        contacts = Contacts(now, known, shards=len(beaten), beats=beaten)
+        if down := silence.judge(contacts, list(last), SETTINGS, holders=lambda: holders):
+            found.append((second, down))
+    return found
+
+
+def test_a_shard_that_loses_most_of_its_machines_is_suspected_and_no_other() -> None:
+    silence = Silence()
+    holders = {machine: "a" if machine < 10 else "b" for machine in range(40)}
+    beats = {"a": None, "b": None}
+    watch_shards(silence, dict.fromkeys(holders), holders, beats, start=1000, seconds=5)
+    last = dict.fromkeys(holders) | dict.fromkeys(range(8), 1004.0) | {39: 1004.0}
+    found = watch_shards(silence, last, holders, beats, start=1005, seconds=90)
+    assert found[0] == (12, [39])
+    assert [second for second, down in found if 0 in down][0] > 60
+
+
+def test_machines_of_a_shard_that_died_have_time_to_find_another() -> None:
+    silence = Silence()
+    holders = {1: "a", 2: "a", 3: "b", 4: "b"}
+    watch_shards(silence, dict.fromkeys(holders), holders, {"a": None, "b": None}, start=1000, seconds=5)
+    last = {1: 1004.0, 2: 1004.0, 3: 1004.0, 4: None}
+    beats = {"a": 1004.0, "b": None}
+    assert watch_shards(silence, last, holders, beats, start=1005, seconds=30)[0] == (12, [3])
+    # One found its way back; the other is believed to be dead in the end.
+    last |= {1: None}
+    found = watch_shards(silence, last, holders | {1: "b"}, beats, start=1035, seconds=60)
+    assert [down for _, down in found if 2 in down][0] in ([2], [2, 3])
+    assert not any(1 in down for _, down in found)
+    assert min(second for second, down in found if 2 in down) >= 29
+
+
+def test_those_of_a_partition_are_late_together_when_the_first_is_silent() -> None:
+    silence = Silence()
+    ids = list(range(3000))  # asked every five seconds
+    watch(silence, ids, dict.fromkeys(ids), start=1000, seconds=5)
+    cut = {machine: 1000.0 + machine % 5 if machine < 900 else None for machine in ids}
+    ((second, down), *_) = watch(silence, ids, cut, start=1005, seconds=10)
+    assert (second, len(down)) == (8, 180)
+    silence = Silence()
+    watch(silence, ids, cut, start=1000, seconds=14)
+    assert silence.late == 900
 
 
 def test_a_sweep_marks_the_silent_down(cell, machine) -> None:

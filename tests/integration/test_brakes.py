@@ -1,0 +1,226 @@
+"""A partition is no massacre, and a bug no mass stop: what a cell does by itself, and what waits for an SRE."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from quota.errors import Conflict, Forbidden, NotFound, Refused
+from quota.permissions import Principal
+from scheduling import brakes, journal
+from scheduling.brakes import BrakeState
+from scheduling.config import CellSettings
+from scheduling.core import events
+from scheduling.core.requirement import task_id
+from scheduling.models import Brake, Machine, Task
+from scheduling.services import brakes as service
+from scheduling.services import leaving, machines, transitions
+from scheduling.services.transitions import Placement
+from tests.integration import rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SETTINGS = CellSettings()
+EVE = Principal(name="eve")
+# 300 tasks, 5 % of them a minute: one in four seconds.
+MACHINES, EACH = 30, 10
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture
+def fleet(cell) -> list[Machine]:
+    """Machines with tasks that are up."""
+    made = [rows.a_machine(cell, f"m{number}", rack=f"r{number % 3}") for number in range(MACHINES)]
+    job = rows.a_job(cell, rows.a_tenant(), tasks=MACHINES * EACH)
+    with journal.write(cell.id, rows.ME) as entry:
+        places = [
+            Placement(task_id(job.id, index), made[index % MACHINES].id, ports=(20_000 + index,))
+            for index in range(MACHINES * EACH)
+        ]
+        assert len(transitions.tasks_place(entry, places)) == MACHINES * EACH
+    return made
+
+
+def down(cell, gone: list[Machine]) -> None:
+    machines.machines_down(
+        principal=rows.ME, cell_id=cell.id, machine_ids=[m.id for m in gone], reason="silent"
+    )
+
+
+def back(cell, machines_: list[Machine]) -> None:
+    with journal.write(cell.id, rows.ME) as entry:
+        machines.machines_return(entry, [m.id for m in machines_], "it answers again")
+
+
+def second(cell, *, late: int = 0) -> int:
+    """One of the master's, and the clock a second on: the rows' times are a second older."""
+    evicted = leaving.tasks_leave(cell.id, SETTINGS, seconds=1.0, late=late)
+    older(cell, 1.0)
+    return evicted
+
+
+def older(cell, seconds: float) -> None:
+    for brake in Brake.objects.filter(cell=cell):
+        brake.at -= dt.timedelta(seconds=seconds)
+        brake.until = brake.until and brake.until - dt.timedelta(seconds=seconds)
+        brake.pulled_at = brake.pulled_at and brake.pulled_at - dt.timedelta(seconds=seconds)
+        brake.save()
+
+
+def state(cell, kind: str = "lost") -> str:
+    brake = Brake.objects.filter(cell=cell, kind=kind).first()
+    return brake.state if brake is not None else "open"
+
+
+def told(cell) -> list[tuple[str, str]]:
+    return [
+        (record.event.brake, record.event.state)
+        for record in journal.tail(cell.id, after=0)
+        if isinstance(record.event, events.BrakeSet)
+    ]
+
+
+# -- machines that vanish
+
+
+def test_tasks_of_a_dead_machine_leave_at_once(cell, fleet) -> None:
+    down(cell, fleet[:1])
+    assert second(cell) == EACH
+    assert told(cell) == []
+
+
+def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_it_is_back(
+    cell, fleet
+) -> None:
+    gone = fleet[: MACHINES // 3]
+    down(cell, gone)
+    evicted = sum(second(cell) for _ in range(48))  # cut for 60 s, of which 12 s until it is noticed
+    assert 10 <= evicted <= 48 * 0.25 + 1
+    assert state(cell) == "bounded"
+    assert Brake.objects.get(cell=cell).wanted >= len(gone) * EACH - evicted
+    back(cell, gone)
+    assert sum(second(cell) for _ in range(10)) == 0
+    assert told(cell) == [("lost", "bounded"), ("lost", "open")]
+    assert Task.objects.filter(state="running").count() == MACHINES * EACH - evicted
+
+
+def test_machines_that_are_late_count_before_they_are_silent(cell, fleet) -> None:
+    """Of a partition the first is silent some seconds before the last."""
+    down(cell, fleet[:1])
+    assert second(cell, late=9) == 0
+    assert state(cell) == "bounded"
+    down(cell, fleet[1:10])
+    assert sum(second(cell) for _ in range(8)) <= 3
+
+
+def test_when_most_vanish_nothing_moves_until_an_sre_says_so(cell, fleet) -> None:
+    down(cell, fleet[:20])
+    assert sum(second(cell) for _ in range(30)) == 0
+    brake = Brake.objects.get(cell=cell)
+    assert (brake.state, brake.wanted) == ("held", 200)
+    assert "20 of 30 machines vanished together" in brake.detail
+    service.brake_release(principal=rows.ME, cell=cell, kind="lost", reason="the room burnt")
+    assert state(cell) == "released"
+    assert 10 <= sum(second(cell) for _ in range(60)) <= 16  # still at the bounded rate
+    assert [s for _, s in told(cell)] == ["held", "released"]
+
+
+def test_an_sre_may_keep_it_held_and_it_opens_by_itself_when_they_are_back(cell, fleet) -> None:
+    down(cell, fleet[:20])
+    second(cell)
+    service.brake_keep(principal=rows.ME, cell=cell, kind="lost", reason="a switch is being replaced")
+    assert sum(second(cell) for _ in range(10)) == 0
+    assert state(cell) == "kept"
+    back(cell, fleet[:20])
+    assert second(cell) == 0
+    assert state(cell) == "open"
+
+
+def test_where_no_machine_is_left_nobody_leaves(cell, machine) -> None:
+    job = rows.a_job(cell, rows.a_tenant(), tasks=1)
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_place(entry, [Placement(task_id(job.id, 0), machine.id, ports=(20_000,))])
+    down(cell, [machine])
+    assert second(cell) == 0
+    assert state(cell) == "held"
+    back(cell, [machine])
+    assert second(cell) == 0
+    assert Task.objects.get().incarnation == 1
+
+
+def test_machines_long_dead_and_empty_don_t_count(cell, fleet) -> None:
+    empty = [rows.a_machine(cell, f"old{number}") for number in range(12)]
+    down(cell, empty)
+    Machine.objects.filter(hostname__startswith="old").update(
+        state_since=Machine.objects.first().joined_at - dt.timedelta(hours=1)
+    )
+    down(cell, fleet[:1])
+    assert second(cell) == EACH
+
+
+# -- stops
+
+
+def stop(cell, number: int) -> bool:
+    """Whether so many would be stopped; the journal needs something to say."""
+    with journal.write(cell.id, rows.ME) as entry:
+        passed = service.stops_pass(entry, number, what="preemption")
+        entry.append(events.LeaseTaken(scheduler="default", holder="x", epoch=1))
+    if not passed:
+        service.stops_wanted(cell.id, number)
+    return passed
+
+
+def test_the_cell_stops_no_more_than_its_share_by_itself(cell, fleet) -> None:
+    assert stop(cell, 150)
+    assert not stop(cell, 51)  # 200 within five minutes
+    brake = Brake.objects.get(cell=cell, kind="stops")
+    assert brake.state == "held"
+    assert "preemption would stop 51 tasks at once" in brake.detail
+    assert not stop(cell, 1)  # from now on, nothing
+    older(cell, 500)
+    assert not stop(cell, 1)
+    assert Brake.objects.get(kind="stops").wanted == 1
+    service.brake_release(principal=rows.ME, cell=cell, kind="stops", reason="a planned launch", seconds=60)
+    assert stop(cell, 300)
+    older(cell, 61)
+    assert not stop(cell, 201)
+    assert [s for kind, s in told(cell) if kind == "stops"] == ["held", "released", "held"]
+
+
+def test_an_allowance_comes_back(cell, fleet) -> None:
+    assert stop(cell, 200)
+    older(cell, brakes.WINDOW_S / 2)
+    assert stop(cell, 99)
+    older(cell, brakes.WINDOW_S)
+    assert stop(cell, 200)
+
+
+def test_a_brake_that_nobody_pulls_at_any_more_opens(cell, fleet) -> None:
+    assert not stop(cell, 201)
+    service.stops_settle(cell.id)
+    assert state(cell, "stops") == "held"
+    older(cell, brakes.FORGOTTEN_S + 1)
+    service.stops_settle(cell.id)
+    assert state(cell, "stops") == "open"
+    assert stop(cell, 200)
+
+
+def test_only_sres_decide_and_only_about_what_is_held(cell, fleet) -> None:
+    with pytest.raises(Conflict, match="brake stops of cell cc is open"):
+        service.brake_release(principal=rows.ME, cell=cell, kind="stops", reason="x")
+    with pytest.raises(NotFound, match="there is lost, stops"):
+        service.brake_keep(principal=rows.ME, cell=cell, kind="hand", reason="x")
+    assert not stop(cell, 201)
+    with pytest.raises(Forbidden):
+        service.brake_release(principal=EVE, cell=cell, kind="stops", reason="x")
+    with pytest.raises(Refused, match="say why"):
+        service.brake_keep(principal=rows.ME, cell=cell, kind="stops", reason=" ")
+    with pytest.raises(Refused, match="give 1 to 86400"):
+        service.brake_release(principal=rows.ME, cell=cell, kind="stops", reason="x", seconds=0)
+    assert BrakeState(state(cell, "stops")) is BrakeState.HELD

@@ -1,0 +1,155 @@
+"""Machines are emptied within budgets and a deadline: one, many at once, and those that go down meanwhile."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.db.models import F
+
+from borglet.messages import JoinRequest
+from quota.errors import Conflict, Refused
+from scheduling import brakes, journal
+from scheduling.config import CellSettings
+from scheduling.core import events
+from scheduling.models import Drain, Job, Machine, Task
+from scheduling.services import joining, leaving, machines
+from tests.integration import rows, world
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SETTINGS = CellSettings()
+
+
+def second(cell) -> int:
+    """One of the master's."""
+    return leaving.tasks_leave(cell.id, SETTINGS, seconds=1.0)
+
+
+def wishes(cell) -> list[events.MachineState]:
+    return [r.event for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.MachineState)]
+
+
+def running(job: Job) -> int:
+    return Task.objects.filter(job=job, state="running").count()
+
+
+def late(drain_of: Machine) -> None:
+    """As if its deadline had just passed."""
+    Drain.objects.filter(machine=drain_of).update(deadline=F("began_at") - dt.timedelta(seconds=1))
+
+
+def up_on(ann, cell, machine: Machine, name: str, **changes) -> Job:
+    job = world.submit(ann, cell, world.a_file(name, **changes))
+    world.bring_up(job, machine)
+    return job
+
+
+def test_machines_that_drain_together_share_budgets(cell, machine, ann) -> None:
+    others = [rows.a_machine(cell, f"m{number}") for number in (2, 3)]
+    job = world.submit(ann, cell, world.a_file(tasks=9, disruption_budget=2))
+    for place, here in enumerate([machine, *others]):
+        world.place(job, here, *range(place * 3, place * 3 + 3))
+    world.report(job, *range(9))
+    changed = machines.machines_drain(
+        principal=rows.ME, cell=cell, machines=[machine, *others], reason="new power supply"
+    )
+    assert len(changed) == 3
+    assert {m.state for m in Machine.objects.all()} == {"draining"}
+    assert (
+        len({r.revision for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.MachineState)})
+        == 1
+    )
+    assert second(cell) == 2
+    assert second(cell) == 0
+    assert running(job) == 7
+
+
+def test_tasks_on_machines_that_are_down_use_up_budgets_too(cell, machine, ann) -> None:
+    job = world.submit(ann, cell, world.a_file(tasks=4, disruption_budget=1))
+    other = rows.a_machine(cell, "m2")
+    world.place(job, machine, 0, 1, 2)
+    world.place(job, other, 3)
+    world.report(job, *range(4))
+    machines.machine_down(principal=rows.ME, machine=other, reason="silent")
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    assert leaving.tasks_drain(cell.id, 10, patience_s=600.0) == 0
+
+
+def test_past_its_deadline_a_drain_breaks_budgets_only_where_it_was_told_to(cell, machine, ann) -> None:
+    other = rows.a_machine(cell, "m2")
+    stubborn = up_on(ann, cell, machine, "stubborn", tasks=3, disruption_budget=1)
+    patient = up_on(ann, cell, other, "patient", tasks=3, disruption_budget=1)
+    machines.machine_drain(
+        principal=rows.ME, machine=machine, reason="fire", deadline_s=60.0, break_budgets=True
+    )
+    machines.machine_drain(principal=rows.ME, machine=other, reason="new disk", deadline_s=60.0)
+    assert wishes(cell)[-2].break_budgets
+    assert wishes(cell)[-1].deadline > 0
+    assert second(cell) == 2  # one of each
+    assert second(cell) == 0
+    late(machine)
+    late(other)
+    assert second(cell) == 2
+    assert (running(stubborn), running(patient)) == (0, 2)
+    assert second(cell) == 0
+
+
+def test_a_drain_may_be_given_another_deadline_and_the_same_wish_changes_nothing(cell, machine) -> None:
+    for _ in range(2):
+        machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    assert len(wishes(cell)) == 1
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="hurry", deadline_s=60.0)
+    drain = Drain.objects.get()
+    assert (drain.reason, drain.asked_by, len(wishes(cell))) == ("hurry", "system:test", 2)
+    assert 59 < (drain.deadline - drain.began_at).total_seconds() < 600
+    for wrong, field in (
+        ({"deadline_s": -1.0}, "deadline_s"),
+        ({"deadline_s": 1e9}, "deadline_s"),
+        ({"break_budgets": True}, "break_budgets"),
+    ):
+        with pytest.raises(Refused) as caught:
+            machines.machine_drain(principal=rows.ME, machine=machine, reason="x", **wrong)
+        assert field in caught.value.fields
+    machines.machine_undrain(principal=rows.ME, machine=machine)
+    assert not Drain.objects.exists()
+
+
+def test_a_machine_that_drained_went_down_and_joined_anew_drains_on(cell, machine) -> None:
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    token = joining.join_token_issue(principal=rows.ME, cell=cell)
+    joining.machine_join(
+        JoinRequest(token=token, hostname="m1", address="127.0.0.1", capacity={"cpu": 4000, "ram": 2**33})
+    )
+    machine.refresh_from_db()
+    assert machine.state == "draining"
+    machines.machine_undrain(principal=rows.ME, machine=machine)
+    assert machine.state == "up"
+
+
+def test_draining_much_of_a_cell_has_to_be_confirmed_also_machine_by_machine(cell, ann, monkeypatch) -> None:
+    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 5)
+    fleet = [rows.a_machine(cell, f"m{number}") for number in range(4)]
+    for number, here in enumerate(fleet):
+        up_on(ann, cell, here, f"web{number}", tasks=5)
+    machines.machine_drain(principal=rows.ME, machine=fleet[0], reason="new disk")
+    with pytest.raises(Conflict, match="drain 2 machines: 10 of the 20 running tasks") as caught:
+        machines.machine_drain(principal=rows.ME, machine=fleet[1], reason="new disk")
+    assert (caught.value.code, caught.value.figures["tasks"]) == ("confirm", 10)
+    assert Machine.objects.filter(state="draining").count() == 1
+    with pytest.raises(Conflict):
+        machines.machine_drain(principal=rows.ME, machine=fleet[1], reason="new disk", confirm=9)
+    machines.machine_drain(principal=rows.ME, machine=fleet[1], reason="new disk", confirm=10)
+    assert Machine.objects.filter(state="draining").count() == 2
+
+
+def test_why_a_task_left_is_one_walk(cell, machine, ann) -> None:
+    up_on(ann, cell, machine, "web", tasks=1)
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk", deadline_s=600)
+    assert second(cell) == 1
+    records = {(r.revision, r.seq): r for r in journal.tail(cell.id, after=0)}
+    evicted = next(r for r in records.values() if isinstance(r.event, events.TaskEvicted))
+    assert evicted.event.cause == "machine-shutdown"
+    drain = records[evicted.caused_by.revision, evicted.caused_by.seq]
+    assert (drain.actor, drain.event.state, drain.event.reason) == ("system:test", "draining", "new disk")
