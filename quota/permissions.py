@@ -48,6 +48,8 @@ class Action(StrEnum):
     MACHINE_ADMIN = "machine.admin"
     JOB_VIEW = "job.view"
     JOB_WRITE = "job.write"
+    PACKAGE_VIEW = "package.view"
+    PACKAGE_WRITE = "package.write"
     QUOTA_VIEW = "quota.view"
     QUOTA_BUY = "quota.buy"
     TENANT_VIEW = "tenant.view"
@@ -61,18 +63,20 @@ _SCOPE: Mapping[Action, Scope] = {
     Action.MACHINE_ADMIN: Scope.ADMIN,
     Action.JOB_VIEW: Scope.READ,
     Action.JOB_WRITE: Scope.WRITE,
+    Action.PACKAGE_VIEW: Scope.READ,
+    Action.PACKAGE_WRITE: Scope.WRITE,
     Action.QUOTA_VIEW: Scope.READ,
     Action.QUOTA_BUY: Scope.WRITE,
     Action.TENANT_VIEW: Scope.READ,
     Action.TENANT_ADMIN: Scope.ADMIN,
     Action.PLATFORM_ADMIN: Scope.ADMIN,
 }
-_VIEW = frozenset({Action.JOB_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW})
+_VIEW = frozenset({Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW})
 _ROLE: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEW,
-    Role.OPERATOR: _VIEW | {Action.JOB_WRITE},
+    Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE},
     Role.BUYER: _VIEW | {Action.QUOTA_BUY},
-    Role.OWNER: _VIEW | {Action.JOB_WRITE, Action.QUOTA_BUY, Action.TENANT_ADMIN},
+    Role.OWNER: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE, Action.QUOTA_BUY, Action.TENANT_ADMIN},
 }
 
 

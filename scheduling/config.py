@@ -77,6 +77,15 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     reclamation: str = "medium"
     """How closely reservations follow usage (§5.5): off, baseline, medium or aggressive (Figure 12)."""
 
+    package_max_gib: float = 4.0
+    """The largest package, in GiB, that the cell's store takes."""
+
+    packages_per_tenant_gib: float = 100.0
+    """How much, in GiB, the packages of one tenant may take in the store."""
+
+    package_keep_days: float = 30.0
+    """Packages without a tag that no live job may run are let go of when they are so old."""
+
     shortage_at: float = 0.97
     """When tasks use more than this share of a machine's RAM or disk, some are evicted (§6.2); 0: never."""
 

@@ -12,7 +12,9 @@ from redis import RedisError
 
 from scheduling import journal, notices, schedulers
 from scheduling.models import Cell
+from scheduling.packages.store import StoreAway
 from scheduling.schedulers import DEFAULT, Scheduler
+from scheduling.services import package_sweep
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +66,18 @@ def journal_partitions() -> None:
 @shared_task(name="scheduling.sessions_clear", ignore_result=True)
 def sessions_clear() -> None:
     call_command("clearsessions")
+
+
+@shared_task(name="scheduling.packages_sweep", ignore_result=True)
+def packages_sweep() -> None:
+    for cell in Cell.objects.order_by("id"):
+        try:
+            gone = package_sweep.packages_sweep(cell)
+        except StoreAway as error:
+            log.warning("package store away", cell=cell.name, error=str(error))
+            return
+        if gone:
+            log.info("packages swept", cell=cell.name, archives=gone)
 
 
 def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:

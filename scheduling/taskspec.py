@@ -131,7 +131,7 @@ _LATER: dict[str, object] = {"root": "host", "network": "host", "slack": Slack()
 
 # What a running task can only get by starting again; its other fields change in place.
 _RESTARTS = (
-    "command", "env", "ports", "packages", "user", "working_dir", "max_processes", "constraints", "root", "network",
+    "command", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network",
 )  # fmt: skip
 
 
@@ -141,9 +141,19 @@ def change(old: TaskSpec, new: TaskSpec) -> Change:
         return Change.NONE
     if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
         return Change.RESTART
+    if _contents(old.packages) != _contents(new.packages):
+        return Change.RESTART
     if old.limit[ACCELERATORS] != new.limit[ACCELERATORS] or len(old.limit) != len(new.limit):
         return Change.RESTART
     return Change.IN_PLACE
+
+
+def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What is under which name: another tag of the same content changes nothing for a task."""
+    split = [text.split("@") for text in packages]
+    return [
+        (parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split
+    ]
 
 
 class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

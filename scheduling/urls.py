@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from scheduling.api import cells, jobs, logs, tasks
+from scheduling.api import cells, jobs, logs, packages, tasks
 
 _job = [
     path("", jobs.JobView.as_view(), name="job"),
@@ -29,6 +29,8 @@ _cell = [
     path("machines/<str:hostname>:undrain", cells.MachineUndrainView.as_view(), name="machine-undrain"),
     path("machines/<str:hostname>:rotate", cells.MachineRotateView.as_view(), name="machine-rotate"),
     path("machines/<str:hostname>:revoke", cells.MachineRevokeView.as_view(), name="machine-revoke"),
+    path("packages/", packages.PackagesView.as_view(), name="packages"),
+    path("packages/<str:tenant>/<str:name>/<str:reference>/", packages.PackageView.as_view(), name="package"),
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs:bulk", jobs.BulkView.as_view(), name="jobs-bulk"),
     path("jobs/<str:tenant>/<str:job>/", include(_job)),

@@ -52,6 +52,7 @@ BORG_DNS_HOST, BORG_DNS_PORT = env.text("BORG_DNS_HOST"), env.number("BORG_DNS_P
 BORG_LINK_HOST, BORG_LINK_PORT = env.text("BORG_LINK_HOST"), env.number("BORG_LINK_PORT")
 BORG_LINK_URL = env.text("BORG_LINK_URL")
 BORG_AUTHORITY = env.text("BORG_AUTHORITY") or str(BORG_HOME / "authority")
+BORG_PACKAGE_STORE = env.text("BORG_PACKAGE_STORE") or (BORG_HOME / "packages").as_uri()
 BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")
 BORG_MAX_BULK_JOBS = env.number("BORG_MAX_BULK_JOBS")
 BORG_CELLS = env.names("BORG_CELLS")
@@ -184,6 +185,7 @@ CELERY_TIMEZONE = "UTC"
 DJANGO_CELERY_BEAT_TZ_AWARE = True
 CELERY_BEAT_SCHEDULE = {
     "masters-ensure": {"task": "scheduling.masters_ensure", "schedule": 2.0, "options": {"expires": 2.0}},
+    "packages-sweep": {"task": "scheduling.packages_sweep", "schedule": 600.0},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
     "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},
 }

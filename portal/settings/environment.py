@@ -40,6 +40,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_LINK_PORT", "8443", "Port a link shard listens on."),
     Setting("BORG_LINK_URL", "https://127.0.0.1:8443", "Where Borglets reach the link shards, all as one."),
     Setting("BORG_AUTHORITY", "", "Folder of the TLS authority; empty: authority/ in BORG_HOME."),
+    Setting(
+        "BORG_PACKAGE_STORE",
+        "",
+        "Where packages are kept: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
+    ),
     Setting("BORG_MAX_BODY_BYTES", "33554432", "Largest request body that is read."),
     Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job."),
     Setting("BORG_MAX_BULK_JOBS", "10000", "Largest number of jobs in one bulk submission."),

@@ -17,6 +17,9 @@ _TUNABLE = (
     "BORG_MAX_TASKS_PER_JOB",
     "BORG_MAX_BULK_JOBS",
     "BORG_LOG_LEVEL",
+    "BORG_PACKAGE_STORE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
 )
 # Options of the Borglet's, such as BORGLET_CAPACITY; where it lives and dials is not theirs to say.
 _BORGLET = (

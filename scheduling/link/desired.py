@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from django.db import connection, transaction
 
-from borglet.messages import Desired, Health, Phase, RunAlloc, RunTask, StopTask, TaskKey
+from borglet.messages import Desired, Health, Package, Phase, RunAlloc, RunTask, StopTask, TaskKey
 from quota.resources import as_mapping
 from scheduling import spec
 from scheduling.core.requirement import task_id
@@ -29,6 +29,7 @@ from scheduling.link.diff import Expected, View, exit_mark
 from scheduling.link.kept import Kept, task_key
 from scheduling.models import JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.packages import names
 
 log = structlog.get_logger(__name__)
 
@@ -50,11 +51,15 @@ class Loaded:
 
 
 class Specs:
-    """Parsed specs by (job, version), the last used ones kept: a version never changes."""
+    """Parsed specs by (job, version), the last used ones kept: a version never changes.
+
+    `packages`: of the versions that name any, by the text that names them.
+    """
 
     def __init__(self, most: int = _MAX_SPECS) -> None:
         self._most = most
         self._known: OrderedDict[tuple[int, int], spec.JobSpec | None] = OrderedDict()
+        self.packages: dict[tuple[int, int], dict[str, Package]] = {}
 
     def get(
         self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
@@ -67,10 +72,14 @@ class Specs:
             self._known.move_to_end(pair)
         missing = wanted - found.keys()
         if missing:
-            for job_id, version, stored in _stored_specs(missing):
-                found[job_id, version] = self._known[job_id, version] = _parse(job_id, version, stored, extra)
+            for job_id, version, stored, packages in _stored_specs(missing):
+                read = found[job_id, version] = self._known[job_id, version] = _parse(
+                    job_id, version, stored, extra
+                )
+                if packages and read is not None:
+                    self.packages[job_id, version] = _packages(read, packages)
             while len(self._known) > self._most:
-                self._known.popitem(last=False)
+                self.packages.pop(self._known.popitem(last=False)[0], None)
         return found
 
 
@@ -112,7 +121,14 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         else:
             waits_for = sorted(waits.get((row.machine_id, row.task_id), []))
             runs[row.machine_id].append(
-                _run_task(row, job, fence, prod=row.band in prod, waits_for=waits_for)
+                _run_task(
+                    row,
+                    job,
+                    fence,
+                    prod=row.band in prod,
+                    waits_for=waits_for,
+                    packages=specs.packages.get((row.job_id, row.spec_version), {}),
+                )
             )
     return {
         machine.id: _loaded(
@@ -241,7 +257,13 @@ def _expected(row: _Row, job: spec.JobSpec) -> Expected:
 
 
 def _run_task(
-    row: _Row, job: spec.JobSpec, fence: _Fence, *, prod: bool, waits_for: list[TaskKey]
+    row: _Row,
+    job: spec.JobSpec,
+    fence: _Fence,
+    *,
+    prod: bool,
+    waits_for: list[TaskKey],
+    packages: Mapping[str, Package],
 ) -> RunTask:
     """The `BORG_…` variables are the Borglet's to add: it knows all of them from this."""
     task = job.task(row.index)
@@ -263,6 +285,7 @@ def _run_task(
         waits_for=waits_for,
         working_dir=task.working_dir,
         user=task.user,
+        packages=[packages[text] for text in task.packages if text in packages],
         root=task.root,
         network=task.network,
         slack=task.slack,
@@ -330,12 +353,24 @@ def _departures(cursor: Any, ids: list[int]) -> list[tuple[int, int, TaskKey, st
     ]
 
 
-def _stored_specs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int, Any]]:
+def _stored_specs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int, Any, dict[str, Any]]]:
     wanted = sorted(pairs)
     rows = JobSpec.objects.filter(
         job_id__in={job_id for job_id, _ in wanted}, version__in={version for _, version in wanted}
-    ).values_list("job_id", "version", "spec")
+    ).values_list("job_id", "version", "spec", "packages")
     return [row for row in rows if (row[0], row[1]) in set(wanted)]
+
+
+def _packages(job: spec.JobSpec, known: Mapping[str, Any]) -> dict[str, Package]:
+    """What the tasks of a version name, with what was known of it when the version was accepted. Without its tag:
+    nothing that a running task is told may change while its content is the same."""
+    texts = {text for _, _, task in job.segments() for text in task.packages}
+    references = {text: names.parse(text) for text in texts}
+    return {
+        text: Package(f"{reference.name}@{reference.digest}", reference.digest, **known[reference.digest])
+        for text, reference in references.items()
+        if reference.digest in known
+    }
 
 
 def _parse(job_id: int, version: int, stored: Any, extra: Sequence[str]) -> spec.JobSpec | None:

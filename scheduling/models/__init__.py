@@ -5,6 +5,7 @@ from scheduling.models.events import Event
 from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
+from scheduling.models.packages import Package, PackageTag
 from scheduling.models.tasks import CrashedPair, Departure, Task
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "KeptAlloc",
     "Lease",
     "Machine",
+    "Package",
+    "PackageTag",
     "PendingVerdict",
     "Task",
     "Update",

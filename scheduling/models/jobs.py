@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -84,12 +85,16 @@ class Job(models.Model):
 
 
 class JobSpec(models.Model):
-    """One version of a job's spec, as normalised JSON (`scheduling.spec`), kept for ever."""
+    """One version of a job's spec, as normalised JSON (`scheduling.spec`), kept for ever.
+
+    `packages`: those it names, as they were when it was accepted: digest -> {"size_bytes", "format"}.
+    """
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="specs")
     version = models.PositiveIntegerField(_("version"))
     spec = models.JSONField(_("spec"))
     digest = models.CharField(max_length=64)
+    packages = models.JSONField(default=dict, db_default={}, blank=True)
     actor = models.CharField(_("by"), max_length=200)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
@@ -97,7 +102,8 @@ class JobSpec(models.Model):
         ordering = ["job", "version"]
         constraints = [models.UniqueConstraint(fields=["job", "version"], name="one_spec_per_version")]
         indexes = [
-            models.Index(fields=["job"], name="spec_not_reclaimed", condition=Q(spec__reclamation=False))
+            models.Index(fields=["job"], name="spec_not_reclaimed", condition=Q(spec__reclamation=False)),
+            GinIndex(fields=["packages"], name="spec_by_package", condition=~Q(packages={})),
         ]
         verbose_name = _("spec")
         verbose_name_plural = _("specs")

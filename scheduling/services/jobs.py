@@ -25,7 +25,7 @@ from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Cell, Job, JobSpec, Task
-from scheduling.services import allocs, confirmation, counters, transitions, updates
+from scheduling.services import allocs, confirmation, counters, pinning, transitions, updates
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
@@ -60,8 +60,17 @@ def spec_for(
 ) -> spec.JobSpec:  # fmt: skip
     """A job file read for this cell, tenant and name; what the file says must agree with them.
 
-    Without a tenant anywhere, it is the only one the caller belongs to. Raises `Refused` naming the field.
+    Without a tenant anywhere, it is the only one the caller belongs to. Its packages are pinned to what their tags
+    mean now. Raises `Refused` naming the field.
     """
+    job_spec = _read(principal, cell, file, tenant=tenant, name=name, limits=limits)
+    return pinning.pinned_for(principal, cell, job_spec)
+
+
+def _read(
+    principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], *, tenant: str, name: str,
+    limits: spec.Limits | None,
+) -> spec.JobSpec:  # fmt: skip
     read = spec.parse(file, limits=limits or spec_limits(cell))
     for path, found, wanted in (
         ("cell", read.cell, cell.name),
@@ -158,7 +167,7 @@ def _submit_part(
     read: list[spec.JobSpec | Submission] = []
     for file in files:
         try:
-            read.append(spec_for(principal=principal, cell=cell, file=file, tenant=tenant, limits=limits))
+            read.append(_read(principal, cell, file, tenant=tenant, name="", limits=limits))
         except Refused as problem:
             name = str(file.get("name", ""))[:63] if isinstance(file, Mapping) else ""
             read.append(Submission(name, tenant, "refused", problem=problem))
@@ -228,6 +237,7 @@ class _Item:
     size: int
     verdict: Submission | None = None
     job: Job | None = None
+    packages: dict[str, Any] = field(default_factory=dict)  # `JobSpec.packages`
     inside: int | _Item | None = None  # its alloc set: the id of a live job, or one on its way in with it
 
     @property
@@ -307,7 +317,8 @@ def _write(
 ) -> None:
     """One revision. The number of statements doesn't depend on the number of jobs."""
     with journal.write(cell.id, principal) as entry:
-        _check_names(cell, items)
+        _pin(cell, items)
+        _check_names(cell, [item for item in items if item.verdict is None])
         _check_numbers([item for item in items if item.verdict is None])
         asking = [item for item in items if item.verdict is None]
         asks = [
@@ -325,6 +336,15 @@ def _write(
         for item in items:
             if item.verdict is not None and item.verdict.problem is not None:
                 _append_rejection(entry, item.verdict)
+
+
+def _pin(cell: Cell, items: Sequence[_Item]) -> None:
+    """Under the cell's lock: a package that is there now can't be deleted before the job that names it is."""
+    for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
+        if isinstance(done, Refused):
+            item.refuse(done)
+        elif done.packages:
+            item.spec, item.digest, item.packages = done.spec, done.spec.digest(), done.packages
 
 
 def _check_names(cell: Cell, items: Sequence[_Item]) -> None:
@@ -415,9 +435,17 @@ def _create(
     jobs = [item.job for item in items if item.job is not None]
     copying.values(
         JobSpec,
-        ("job_id", "version", "spec", "digest", "actor", "created_at"),
+        ("job_id", "version", "spec", "digest", "packages", "actor", "created_at"),
         [
-            (job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, principal.name, entry.time)
+            (
+                job.id,
+                1,
+                msgspec.Raw(item.spec.canonical),
+                item.digest,
+                item.packages,
+                principal.name,
+                entry.time,
+            )
             for job, item in zip(jobs, items, strict=True)
         ],
     )

@@ -23,7 +23,7 @@ from scheduling import journal, spec
 from scheduling.core import events
 from scheduling.core.states import JobState
 from scheduling.models import Job, JobSpec, Update
-from scheduling.services import allocs
+from scheduling.services import allocs, pinning
 from scheduling.services.rollout import advance
 from scheduling.services.tenancy import require_tenant
 
@@ -142,8 +142,9 @@ def _change(
     principal: Principal, job: Job, job_spec: spec.JobSpec, *, dry_run: bool, undo: bool
 ) -> JobChange:
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
-    digest = job_spec.digest()
     with journal.write(job.cell_id, principal) as entry:
+        pins = pinning.pin_one(job.cell, job.tenant_id, job_spec)
+        job_spec, digest = pins.spec, pins.spec.digest()
         job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
         if job.state == JobState.DEAD:
             raise Conflict("job-ended", f"job {job.name} has ended; submit it again")
@@ -176,6 +177,7 @@ def _change(
             version=job.spec_version,
             spec=job_spec.to_json(),
             digest=digest,
+            packages=pins.packages,
             actor=principal.name,
         )
         entry.append(

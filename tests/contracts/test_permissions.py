@@ -50,6 +50,8 @@ class Door:
 
 ALL = (*MEMBERS, "sre", "stranger")
 JOB = "api/v1/cells/{cell}/jobs/{tenant}/{job}/"
+PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
+DIGEST = "sha256:" + "0" * 64
 MEMBER = "api/v1/tenants/{tenant}/members/{username}/"
 FILE = {"task": {"command": ["serve"]}, "tasks": 2}
 SEES = {"foreign": ("sre",), "hidden": ("stranger",)}
@@ -87,6 +89,11 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:undrain", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:rotate", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:revoke", ("sre",), body={"reason": "x"}),
+    # packages
+    Door("get", "api/v1/cells/{cell}/packages/", ALL),
+    Door("get", PACKAGE, (*MEMBERS, "sre"), **SEES),
+    Door("put", PACKAGE, (*WRITERS, "sre"), body={"digest": DIGEST}, **SEES),
+    Door("delete", PACKAGE, (*WRITERS, "sre"), **SEES),
     # jobs
     Door("get", "api/v1/cells/{cell}/jobs/", ALL),
     Door("post", "api/v1/cells/{cell}/jobs/", (*WRITERS, "sre"), 201, body={"name": "fresh", "tenant": "own", **FILE},
@@ -132,7 +139,7 @@ class World:
         """The status of the answer; whatever it changed is taken back."""
         path = "/" + door.path.format(
             cell="cc", tenant=tenant, job="web", index=0, hostname="m1", username="viewer", key=self.key,
-            grant=self.grant,
+            grant=self.grant, name="tool", reference="v1",
         )  # fmt: skip
         body = (
             {} if door.body is None else {"data": json.dumps(door.body), "content_type": "application/json"}
@@ -153,6 +160,7 @@ def world() -> World:
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)
         job = people.submit(boss, cell, people.a_file(priority=0), tenant=tenant.name)
         people.bring_up(job, machine)
+        rows.a_package(cell, tenant, name="tool", digest=DIGEST, tag="v1")
         larger = people.read(cell, people.a_file(tasks=4, priority=0), tenant=tenant.name)
         jobs.job_apply(principal=boss, cell=cell, job_spec=larger)
     clients = {

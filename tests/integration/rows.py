@@ -8,7 +8,7 @@ from quota.permissions import system
 from quota.resources import NAMES, Vector, scale
 from scheduling import journal, spec
 from scheduling.core import events
-from scheduling.models import Cell, Job, JobSpec, Machine
+from scheduling.models import Cell, Job, JobSpec, Machine, Package, PackageTag
 from scheduling.services import transitions
 
 ME = system("test")
@@ -66,6 +66,17 @@ def a_machine(cell: Cell, hostname: str = "m1", *, capacity: Vector = LARGE, rac
             )
         )
     return machine
+
+
+def a_package(
+    cell: Cell, tenant: Tenant, *, name: str = "tool", digest: str = "sha256:" + "0" * 64, tag: str = "latest"
+) -> Package:
+    """The rows alone: the store has nothing of it."""
+    package = Package.objects.create(
+        cell=cell, tenant=tenant, name=name, digest=digest, size_bytes=1, format="tar", uploaded_by="test"
+    )
+    PackageTag.objects.create(package=package, cell=cell, tenant=tenant, name=name, tag=tag, moved_by="test")
+    return package
 
 
 def a_job(

@@ -1,0 +1,142 @@
+"""REST of packages: uploaded under a tag, listed, shown, deleted. Each view validates, calls, serialises."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota.paging import IdPaging
+from quota.rehearsal import DRY_RUN, dry_run
+from scheduling.api.base import PAGING, CellView, page_schema, valid
+from scheduling.packages.listing import package_named, packages_of, shown
+from scheduling.packages.names import FORMATS
+from scheduling.services.packages import Stored, package_delete, package_tag, package_upload
+
+ARCHIVE = "application/octet-stream"
+_DIGEST = OpenApiParameter(
+    "X-Package-Digest",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="sha256:…; compared with what comes.",
+)
+_FORMAT = OpenApiParameter(
+    "archive_format", OpenApiTypes.STR, enum=list(FORMATS), description="Found out unless told."
+)
+
+
+class PackageSerializer(serializers.Serializer):
+    """One archive under one name. It never changes; its tags may move."""
+
+    cell = serializers.CharField(source="package.cell.name")
+    tenant = serializers.CharField(source="package.tenant.name")
+    name = serializers.CharField(source="package.name")
+    digest = serializers.CharField(source="package.digest")
+    size_bytes = serializers.IntegerField(source="package.size_bytes")
+    format = serializers.ChoiceField(list(FORMATS), source="package.format")
+    tags = serializers.ListField(child=serializers.CharField())
+    jobs = serializers.ListField(
+        child=serializers.CharField(), help_text="Live jobs of the tenant that may run it."
+    )
+    uploaded_by = serializers.CharField(source="package.uploaded_by")
+    uploaded_at = serializers.DateTimeField(source="package.uploaded_at")
+
+
+class StoredSerializer(serializers.Serializer):
+    outcome = serializers.ChoiceField(["uploaded", "moved", "unchanged"])
+    package = PackageSerializer()
+
+
+class TagSerializer(serializers.Serializer):
+    """Let the tag mean an archive that is in the store already."""
+
+    digest = serializers.CharField(max_length=71)
+
+
+class DeletedSerializer(serializers.Serializer):
+    deleted = serializers.BooleanField(help_text="False: only a tag went, the archive has others.")
+
+
+class ArchiveParser(BaseParser):
+    """The body as a stream: it may be larger than memory."""
+
+    media_type = ARCHIVE
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        return stream
+
+
+class PackagesView(CellView):
+    @extend_schema(
+        operation_id="packages_list",
+        parameters=[
+            OpenApiParameter("tenant", OpenApiTypes.STR, description="Only this tenant's."),
+            OpenApiParameter("name", OpenApiTypes.STR, description="Only those of this name."),
+            *PAGING,
+        ],
+        responses=page_schema("PackagePage", PackageSerializer),
+    )
+    def get(self, request: Request, cell: str) -> Response:
+        """The packages in a cell's store that one may see."""
+        query = request.query_params
+        rows = packages_of(
+            self.principal(), self.cell(cell), tenant=query.get("tenant", ""), name=query.get("name", "")
+        )
+        paging = IdPaging()
+        found = paging.paginate_queryset(rows, request, view=self)
+        return paging.get_paginated_response(PackageSerializer(shown(found), many=True).data)
+
+
+class PackageView(CellView):
+    """`reference`: a tag, or a digest such as `sha256:…`."""
+
+    def get_parsers(self) -> list[Any]:
+        return [ArchiveParser(), *super().get_parsers()]
+
+    @extend_schema(operation_id="packages_get", responses=PackageSerializer)
+    def get(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
+        """One package, and who may run it."""
+        found = package_named(self.principal(), self.cell(cell), tenant, name, reference)
+        return Response(PackageSerializer(shown([found])[0]).data)
+
+    @extend_schema(
+        operation_id="packages_put",
+        parameters=[_DIGEST, _FORMAT, DRY_RUN],
+        request={ARCHIVE: OpenApiTypes.BINARY, "application/json": TagSerializer},
+        responses={200: StoredSerializer, 201: StoredSerializer},
+    )
+    def put(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
+        """Upload an archive under a tag; or, with JSON, let the tag mean one that is there. Idempotent."""
+        found = self.cell(cell)
+        where = {
+            "principal": self.principal(), "cell": found, "tenant": tenant, "name": name, "tag": reference,
+        }  # fmt: skip
+        if request.content_type.partition(";")[0].strip() == "application/json":
+            done = package_tag(**where, digest=valid(TagSerializer, request.data)["digest"])
+        else:
+            done = package_upload(
+                **where,
+                stream=request.data or io.BytesIO(),  # REST framework asks no parser about an empty body
+                digest=request.headers.get("X-Package-Digest", ""),
+                dry_run=dry_run(request),
+                format=request.query_params.get("archive_format", ""),
+            )
+        return Response(_stored(done), status=201 if done.outcome == "uploaded" else 200)
+
+    @extend_schema(operation_id="packages_delete", parameters=[DRY_RUN], responses=DeletedSerializer)
+    def delete(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
+        """Remove a tag, and the archive with its last one; by digest, the archive with all its tags."""
+        gone = package_delete(
+            principal=self.principal(), cell=self.cell(cell), tenant=tenant, name=name, reference=reference
+        )
+        return Response({"deleted": gone is not None})
+
+
+def _stored(done: Stored) -> dict[str, Any]:
+    return {"outcome": done.outcome, "package": PackageSerializer(shown([done.package])[0]).data}

@@ -1,0 +1,65 @@
+"""Packages (§3.2): content-addressed archives of a tenant in a cell's store, and tags that name them."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models import Tenant
+from scheduling.models.cells import Cell
+from scheduling.packages.names import FORMATS
+
+
+class Package(models.Model):
+    """One archive under one name; it never changes. Its content is in the store, under `digest`.
+
+    `digest`: `sha256:` and 64 hexadecimal digits, of the archive as stored.
+    """
+
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="packages")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="packages")
+    name = models.CharField(_("name"), max_length=63)
+    digest = models.CharField(_("digest"), max_length=71)
+    size_bytes = models.BigIntegerField(_("size in bytes"))
+    format = models.CharField(_("format"), max_length=16, choices=[(name, name) for name in FORMATS])
+    uploaded_by = models.CharField(_("uploaded by"), max_length=200)
+    uploaded_at = models.DateTimeField(_("uploaded"), auto_now_add=True)
+
+    class Meta:
+        ordering = ["cell", "tenant", "name", "-uploaded_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cell", "tenant", "name", "digest"], name="one_package_per_digest"
+            ),
+            models.CheckConstraint(condition=Q(size_bytes__gt=0), name="packages_hold_something"),
+        ]
+        indexes = [models.Index(fields=["cell", "digest"], name="package_by_digest")]
+        verbose_name = _("package")
+        verbose_name_plural = _("packages")
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.digest[:19]}"
+
+
+class PackageTag(models.Model):
+    """A name for people. It may be moved to another archive of the same package; the platform's records say who did."""
+
+    package = models.ForeignKey(Package, models.CASCADE, related_name="tags")
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="+")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    name = models.CharField(_("name"), max_length=63)
+    tag = models.CharField(_("tag"), max_length=63)
+    moved_by = models.CharField(_("set by"), max_length=200)
+    moved_at = models.DateTimeField(_("set"), auto_now=True)
+
+    class Meta:
+        ordering = ["cell", "tenant", "name", "tag"]
+        constraints = [
+            models.UniqueConstraint(fields=["cell", "tenant", "name", "tag"], name="one_package_per_tag")
+        ]
+        verbose_name = _("tag of a package")
+        verbose_name_plural = _("tags of packages")
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.tag}"

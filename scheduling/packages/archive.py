@@ -1,0 +1,43 @@
+"""What an uploaded archive is, and whether machines would take it: the very look that they have themselves."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import BinaryIO
+
+from borglet.packages.archive import inspect
+from borglet.packages.limits import ArchiveRefused
+from scheduling.packages.names import FORMATS
+
+TAR, TAR_GZIP, OCI = FORMATS
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+def check(path: Path, format: str) -> str:
+    """The format of the archive, which is `format` unless that is empty.
+
+    Raises `ArchiveRefused`, whose text names the entry, what is wrong with it, and the cure.
+    """
+    with path.open("rb") as file:
+        found = format or _look(file)
+        try:
+            inspect(file, found)
+        except OSError as error:
+            raise ArchiveRefused(f"the archive: can't be read as {found}: {error}") from error
+    return found
+
+
+def _look(file: BinaryIO) -> str:
+    """Which format it seems to be; a closer look follows."""
+    head = file.read(4)
+    if head == _ZSTD:
+        raise ArchiveRefused("the archive: zstd can't be unpacked by this release; pack it as tar+gzip")
+    if head[:2] == _GZIP:
+        return TAR_GZIP
+    file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            return OCI if any(member.name.removeprefix("./") == "oci-layout" for member in tar) else TAR
+    except (tarfile.TarError, ValueError, OverflowError, OSError):
+        return TAR

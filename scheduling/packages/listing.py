@@ -1,0 +1,71 @@
+"""Packages for every door: what a principal may see, and who uses it. A constant number of queries each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Prefetch, Q, QuerySet
+
+from quota.errors import NotFound
+from quota.permissions import Action, Principal, Scope, may
+from quota.selectors import tenants_visible
+from scheduling.models import Cell, Package, PackageTag
+from scheduling.packages import names
+from scheduling.packages.users import in_use
+
+
+def packages_visible(principal: Principal, *, tenant: str = "") -> QuerySet[Package]:
+    """Of all cells, with their tags; by id."""
+    rows = Package.objects.select_related("cell", "tenant").prefetch_related(
+        Prefetch("tags", PackageTag.objects.order_by("tag"))
+    )
+    if Scope.READ not in principal.scopes:
+        return rows.none()
+    if principal.tenant is not None:
+        rows = rows.filter(tenant__name=principal.tenant)
+    if not principal.sre:
+        rows = rows.filter(tenant__in=tenants_visible(principal))
+    return (rows.filter(tenant__name=tenant) if tenant else rows).order_by("id")
+
+
+def packages_of(principal: Principal, cell: Cell, *, tenant: str = "", name: str = "") -> QuerySet[Package]:
+    rows = packages_visible(principal, tenant=tenant).filter(cell=cell)
+    return rows.filter(name=name) if name else rows
+
+
+def package_named(principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package:
+    """By tag or digest. Raises `NotFound`."""
+    if may(principal, Action.PACKAGE_VIEW, tenant=tenant, cell=cell.name):
+        by_digest = names.is_digest(reference)
+        rows = packages_of(principal, cell, tenant=tenant, name=name)
+        found = rows.filter(Q(digest=reference) if by_digest else Q(tags__tag=reference)).first()
+        if found is not None:
+            return found
+    raise NotFound("package", f"{cell.name}/{tenant}/{name}@{reference}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A package and what is told of it. `jobs`: the live ones that may run it, by name."""
+
+    package: Package
+    tags: list[str]
+    jobs: list[str]
+
+
+def shown(packages: Sequence[Package]) -> list[Shown]:
+    """One query for each cell among them."""
+    used: dict[tuple[int, int, str], list[str]] = {}
+    for cell_id in {package.cell_id for package in packages}:
+        digests = {package.digest for package in packages if package.cell_id == cell_id}
+        for (tenant, digest), jobs in in_use(cell_id, digests).items():
+            used[cell_id, tenant, digest] = jobs
+    return [
+        Shown(
+            package,
+            [tag.tag for tag in package.tags.all()],
+            used.get((package.cell_id, package.tenant_id, package.digest), []),
+        )
+        for package in packages
+    ]

@@ -1,0 +1,102 @@
+"""A store that speaks S3. Keys as every S3 client takes them: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or a role.
+
+s3://<bucket>/<prefix>/<cell>/<hex>
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from scheduling.packages.store import CHUNK_BYTES, Blob, NotThere, StoreAway
+
+_PREFIX = "sha256:"
+_ABSENT = {"404", "NoSuchKey", "NotFound"}
+
+
+class S3Store:
+    """One client for all threads, as boto3 allows."""
+
+    def __init__(self, bucket: str, prefix: str, *, endpoint: str = "", region: str = "") -> None:
+        self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
+        self._client: Any = boto3.session.Session().client(
+            "s3",
+            endpoint_url=endpoint or None,
+            region_name=region or ("us-east-1" if endpoint else None),
+            config=Config(
+                connect_timeout=5,
+                read_timeout=30,
+                retries={"max_attempts": 3, "mode": "standard"},
+                max_pool_connections=64,
+                # Stores other than Amazon's often know buckets by path alone, and no checksums behind the body.
+                s3={"addressing_style": "path"} if endpoint else {},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    def spool(self) -> Path:
+        return Path(tempfile.gettempdir())
+
+    def put(self, cell: str, digest: str, draft: Path) -> None:
+        with self._told():
+            self._client.upload_file(str(draft), self._bucket, self._key(cell, digest))
+
+    def size(self, cell: str, digest: str) -> int | None:
+        try:
+            with self._told():
+                found = self._client.head_object(Bucket=self._bucket, Key=self._key(cell, digest))
+        except NotThere:
+            return None
+        return int(found["ContentLength"])
+
+    @contextmanager
+    def read(self, cell: str, digest: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+        wanted = {"Range": f"bytes={offset}-"} if offset else {}
+        with self._told():
+            found = self._client.get_object(Bucket=self._bucket, Key=self._key(cell, digest), **wanted)
+        with closing(found["Body"]) as body:
+            yield self._chunks(body)
+
+    def _chunks(self, body: Any) -> Iterator[bytes]:
+        with self._told():
+            yield from body.iter_chunks(CHUNK_BYTES)
+
+    def listing(self, cell: str) -> Iterator[Blob]:
+        now = dt.datetime.now(dt.UTC)
+        with self._told():
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._key(cell, "")
+            )
+            for page in pages:
+                for found in page.get("Contents", ()):
+                    digest = _PREFIX + found["Key"].rpartition("/")[2]
+                    yield Blob(digest, found["Size"], (now - found["LastModified"]).total_seconds())
+
+    def delete(self, cell: str, digest: str) -> None:
+        with self._told():
+            self._client.delete_object(Bucket=self._bucket, Key=self._key(cell, digest))
+
+    def _key(self, cell: str, digest: str) -> str:
+        return f"{self._prefix}{cell}/{digest.removeprefix(_PREFIX)}"
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """boto3's errors as the port's. Raises `NotThere`, `StoreAway`."""
+        try:
+            yield
+        except ClientError as error:
+            told = error.response.get("Error", {})
+            if told.get("Code") in _ABSENT:
+                raise NotThere(f"s3://{self._bucket}: {told.get('Message', '')}") from error
+            raise StoreAway(f"s3://{self._bucket}: {error}") from error
+        except (BotoCoreError, boto3.exceptions.Boto3Error, OSError) as error:
+            raise StoreAway(f"s3://{self._bucket}: {error}") from error

@@ -1,0 +1,107 @@
+"""One upload on its way into the store: a draft on this host's disk, hashed as it grows, looked at, then put.
+
+with Draft(store, most_bytes=…) as draft:
+    draft.take(stream)                  # digest and size are known now
+    draft.check(format="", digest="")   # it is an archive, and the one that was announced
+    draft.keep(cell)                    # whole or not at all
+# whatever happened, no draft is left
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from borglet.packages.limits import ArchiveRefused
+from quota.errors import Refused
+from scheduling.packages import archive
+from scheduling.packages.store import CHUNK_BYTES, Store
+
+_DRAFT = "borg-package-"
+# A draft this old belongs to a process that was killed.
+ABANDONED_S = 86400.0
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Draft:
+    """`digest`, `size_bytes`: of what was taken so far. `format`: once checked."""
+
+    def __init__(self, store: Store, *, most_bytes: int) -> None:
+        self._store, self._most_bytes = store, most_bytes
+        self._hash = hashlib.sha256()
+        descriptor, name = tempfile.mkstemp(prefix=_DRAFT, dir=store.spool())
+        self._file = os.fdopen(descriptor, "wb")
+        self._path = Path(name)
+        self.size_bytes = 0
+        self.format = ""
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def take(self, stream: Readable) -> None:
+        """All of `stream`. Raises `Refused` beyond the most that is taken."""
+        while chunk := stream.read(CHUNK_BYTES):
+            self.size_bytes += len(chunk)
+            if self.size_bytes > self._most_bytes:
+                raise too_large(self.size_bytes, self._most_bytes)
+            self._hash.update(chunk)
+            self._file.write(chunk)
+        self._file.flush()
+
+    def check(self, *, format: str, digest: str) -> None:
+        """That it is what was announced (each empty: nothing was), and an archive that machines will take.
+
+        Raises `Refused` naming the field, and the entry of the archive where one is at fault.
+        """
+        if digest and digest != self.digest:
+            told = (
+                f"announced was {digest}, what came is {self.digest} ({self.size_bytes} bytes); send it again"
+            )
+            raise Refused("digest-mismatch", f"digest: {told}", fields={"digest": told})
+        try:
+            self.format = archive.check(self._path, format)
+        except ArchiveRefused as error:
+            raise Refused("invalid-package", f"archive: {error}", fields={"archive": str(error)}) from error
+
+    def keep(self, cell: str) -> None:
+        """Raises `StoreAway`."""
+        self._store.put(cell, self.digest, self._path)
+
+
+def too_large(size: int, most: int) -> Refused:
+    told = (
+        f"{size} bytes or more; this cell takes packages of at most {most}. Split it, or ask an SRE for more"
+    )
+    return Refused("too-large", told, fields={"archive": told}, figures={"most_bytes": most}, status=413)
+
+
+def sweep_drafts(store: Store) -> int:
+    """Remove what killed processes left. Returns how many."""
+    old = time.time() - ABANDONED_S
+    gone = 0
+    for path in store.spool().glob(f"{_DRAFT}*"):
+        try:
+            if path.stat().st_mtime < old:
+                path.unlink()
+                gone += 1
+        except FileNotFoundError:  # its owner was quicker
+            continue
+    return gone
