@@ -32,9 +32,11 @@ from borglet.events import (
     InstallFailed,
     Polled,
     ProbeAnswered,
+    RemovalsWanted,
     Sampled,
     Saved,
     SaveFailed,
+    Squeezed,
     Started,
     StartRefused,
     StopRefused,
@@ -52,8 +54,10 @@ from borglet.instructions import (
     Start,
     Terminate,
 )
-from borglet.messages import LogChunk, LogRequest, Poll, Report, TaskKey
+from borglet.messages import LogChunk, LogRequest, Poll, Removal, Report, TaskKey
 from borglet.packages.base import NoPackages, PackageMissing, Packages
+from borglet.pressure.guard import Guard
+from borglet.pressure.tenants import Tenant
 from borglet.prober import Prober
 from borglet.runtimes.base import Runtime, StartFailed
 from borglet.state import AgentState
@@ -90,6 +94,7 @@ class Agent:
         clock: Clock,
         settings: AgentSettings = AgentSettings(),
         packages: Packages | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.state = AgentState()
         self.runtime = runtime
@@ -102,6 +107,8 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._ends: asyncio.Task[None] | None = None
+        self._guard = guard
+        self._removals: tuple[Removal, ...] = ()
         self.failed: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
@@ -159,10 +166,21 @@ class Agent:
             return LogChunk(request.request_id, 0, 0, "", error=f"the log can't be read: {error}")
 
     async def sample(self) -> None:
-        """Measure once what the tasks use."""
+        """Measure once what the tasks use, and act where they disturb each other."""
         self.handle(Sampled(await self.runtime.sample()))
+        if self._guard is not None:
+            await self._guard_neighbours(self._guard)
         if self.state.allocs:
             self._tell_allocs()
+
+    async def _guard_neighbours(self, guard: Guard) -> None:
+        tenants = [Tenant(inc.task, inc.usage) for inc in self.state.incarnations() if inc.has_processes]
+        orders = await guard.look(tenants, self._clock())
+        for victim in orders.end:
+            self.handle(Squeezed(victim.key, victim.detail))
+        if orders.removals != self._removals:
+            self._removals = orders.removals
+            self.handle(RemovalsWanted(orders.removals))
 
     async def sample_forever(self) -> None:
         while True:
@@ -170,7 +188,8 @@ class Agent:
                 await self.sample()
             except Exception:
                 log.exception("usage could not be measured; the next attempt follows")
-            await asyncio.sleep(self._settings.sample_interval_s)
+            pause = asyncio.sleep if self._guard is None else self._guard.pause
+            await pause(self._settings.sample_interval_s)
 
     async def _watch_ends(self) -> None:
         while True:

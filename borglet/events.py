@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from borglet.instructions import Remembered
-from borglet.messages import AllocReport, Desired, Exit, TaskKey, Usage
+from borglet.messages import AllocReport, Desired, Exit, Removal, TaskKey, Usage
 from borglet.runtimes.base import Presence
 
 
@@ -110,6 +110,21 @@ class AllocsHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class Squeezed:
+    """The machine ran out of an incompressible resource, and this task must end (§6.2)."""
+
+    key: TaskKey
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalsWanted:
+    """Throttling does not help: the master should take these tasks away. All of them; empty when it helps again."""
+
+    removals: tuple[Removal, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time of `AgentState.next_wake` has come."""
 
@@ -128,5 +143,7 @@ Event: TypeAlias = (
     | ProbeAnswered
     | Sampled
     | AllocsHeld
+    | Squeezed
+    | RemovalsWanted
     | TimePassed
 )

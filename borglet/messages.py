@@ -325,6 +325,14 @@ class Usage(msgspec.Struct, frozen=True):
     oom_kills: int = 0  # by the kernel, since the run began
 
 
+class Removal(msgspec.Struct, frozen=True):
+    """A task that the machine asks the master to take away (§6.2): throttling did not help. It runs on until then."""
+
+    key: TaskKey
+    reason: str  # cpu-starved
+    detail: str
+
+
 class TaskReport(msgspec.Struct, frozen=True):
     """What is true of one incarnation, and every incarnation present is reported, known or not."""
 
@@ -362,6 +370,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
     logs: list[LogChunk] = []
     attributes: dict[str, str] = {}
     refused: Refusal | None = None  # a desired state that was not accepted, and why
+    removals: list[Removal] = []
     packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
     allocs: list[AllocReport] = []
     offer: str = ""  # SHA-256 of the secret that this machine will use next, 64 hex digits

@@ -20,6 +20,8 @@ from borglet.credentials import Credentials
 from borglet.join import LinkUnreachable, join_cell
 from borglet.link import Introduction, Link
 from borglet.messages import EndCause, JoinRequest
+from borglet.pressure.guard import Guard
+from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
 from borglet.runtimes import accounts
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
@@ -120,7 +122,14 @@ async def _serve(
     asked_to_end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_end.set)
-    agent = Agent(runtime, store, SocketProber(settings.address), clock=steady_clock())
+    readings = MachineReadings(settings.home, introduction.capacity)
+    agent = Agent(
+        runtime,
+        store,
+        SocketProber(settings.address),
+        clock=steady_clock(),
+        guard=Guard(runtime, readings),
+    )
     await agent.open()
     assert agent.failed is not None
     log.info("%s has adopted %d tasks", identity.hostname, len(agent.state.incarnations()))

@@ -7,7 +7,7 @@
 
 Level-triggered (§3.3): each event changes what is known, then *reconcile* compares what should be with what
 is. The same event twice, or late, changes nothing. Three promises: never two incarnations of one task with
-processes; what the master lists in neither list is never stopped; an end is reported until the master has
+processes; what the master lists in neither list is never stopped for it; an end is reported until the master has
 heard of it. Times are seconds since the epoch on a clock that never runs backwards.
 """
 
@@ -29,9 +29,11 @@ from borglet.events import (
     InstallFailed,
     Polled,
     ProbeAnswered,
+    RemovalsWanted,
     Sampled,
     Saved,
     SaveFailed,
+    Squeezed,
     Started,
     StartRefused,
     StopRefused,
@@ -61,6 +63,7 @@ from borglet.messages import (
     LogChunk,
     Phase,
     Refusal,
+    Removal,
     Report,
     RunTask,
     StopTask,
@@ -85,6 +88,7 @@ class AgentState:
         self._stop: dict[TaskKey, StopTask] = {}
         self._session = 0
         self._refused: Refusal | None = None
+        self._removals: tuple[Removal, ...] = ()
         self._allocs: tuple[AllocReport, ...] = ()
 
     # -- reading
@@ -166,6 +170,7 @@ class AgentState:
             usage=Usage(cpu_milli, ram_bytes, disk_bytes, processes, throttled_milli),
             logs=logs or [],
             refused=refused,
+            removals=[removal for removal in self._removals if removal.key in self._run],
             packages=packages or [],
             allocs=list(self._allocs),
         )
@@ -215,6 +220,11 @@ class AgentState:
                 if _keys(event.allocs) != _keys(self._allocs):
                     self.version += 1
                 self._allocs = event.allocs
+            case Squeezed():
+                self._on_squeezed(event, now, out)
+            case RemovalsWanted():
+                self._removals = event.removals
+                self.version += 1
             case TimePassed():
                 pass
             case _:
@@ -414,6 +424,11 @@ class AgentState:
             detail = f"{exit_.detail}; {decision.detail}" if exit_.detail else decision.detail
             inc.exit = msgspec.structs.replace(exit_, detail=detail)
         inc.step(Step.FINISH, now=now)
+
+    def _on_squeezed(self, event: Squeezed, now: float, out: list[Instruction]) -> None:
+        inc = self._incarnations.get(event.key)
+        if inc is not None and inc.has_processes and inc.stop_notice_s != 0:
+            self._terminate(inc, 0.0, EndCause.MACHINE_SHORT, event.detail, now, out)
 
     def _on_probe_answered(self, event: ProbeAnswered, now: float, out: list[Instruction]) -> None:
         inc = self._incarnations.get(event.key)

@@ -102,6 +102,9 @@ class Runtime(Protocol):
     async def sample(self) -> dict[TaskKey, Usage]:
         """Usage of what runs, over the time since the last call. Also enforces what no kernel does."""
 
+    async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
+        """How many threads of each task are ready to run at this moment, whether they have a core or wait for one."""
+
     async def read_log(self, request: LogRequest) -> LogChunk:
         """Part of a log; `LogChunk.error` says why not."""
 

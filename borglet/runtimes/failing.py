@@ -79,6 +79,9 @@ class FailingRuntime:
         self._raise_due("sample")
         return await self._inner.sample()
 
+    async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
+        return await self._inner.ready(keys)
+
     async def read_log(self, request: LogRequest) -> LogChunk:
         self._raise_due("read_log")
         return await self._inner.read_log(request)

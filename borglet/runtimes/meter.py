@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from borglet.messages import TaskKey, Usage
-from borglet.runtimes import proctable
+from borglet.runtimes import cgroupfs, proctable
 from borglet.runtimes.cgroups import CgroupTree, Measured
 from borglet.runtimes.proctable import Process
 
@@ -16,6 +16,8 @@ from borglet.runtimes.proctable import Process
 MAX_WALKED = 200_000
 # The kernel books CPU time at its ticks, some milliseconds apart: over less than this a rate is noise.
 MIN_INTERVAL_S = 0.2
+# Of one task, when its threads are looked at one by one.
+MAX_THREADS = 200
 
 
 @dataclass(slots=True)
@@ -80,6 +82,19 @@ class Meter:
             return self._tree.measure(task.groups)
         except OSError:  # it is ending at this moment
             return Measured(0, 0, 0)
+
+    def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
+        """Threads that run or wait for a core, by task; of a task's thousands the first two hundred are looked at."""
+        children: dict[int, list[int]] | None = None
+        found = {}
+        for key, task in tasks.items():
+            pids = cgroupfs.members(task.groups)
+            if not pids:
+                if children is None:
+                    children = proctable.children_of(proctable.table())
+                pids = set(proctable.descendants(children, task.supervisor_pid))
+            found[key] = proctable.ready_threads(sorted(pids), at_most=MAX_THREADS)
+        return found
 
     def proportional_ram(self, supervisor_pid: int) -> int:
         """The exact memory of a task, pages shared inside it counted once: too costly for every sample."""

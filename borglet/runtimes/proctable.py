@@ -59,6 +59,27 @@ def descendants(children: dict[int, list[int]], root: int) -> list[int]:
     return found
 
 
+def ready_threads(pids: list[int], *, at_most: int) -> int:
+    """How many threads of these processes run or wait for a core; who is gone has none. Looks at no more threads than
+    `at_most`."""
+    ready = looked = 0
+    for pid in pids:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        for thread in threads:
+            if looked == at_most:
+                return ready
+            looked += 1
+            try:
+                with open(f"/proc/{pid}/task/{thread}/stat", "rb", buffering=0) as stat:
+                    ready += Process(pid, stat.read(1024)).state == b"R"
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return ready
+
+
 def still_runs(pid: int, started: int) -> bool:
     """Whether `pid` is still the process that began at `started`: neither a later owner of its number, nor
     a dead one that nobody has collected yet."""

@@ -143,6 +143,9 @@ class SimulatedRuntime:
         self._samples += 1
         return {key: _usage(known, self._samples) for key, known in self._tasks.items() if known.exit is None}
 
+    async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
+        return {}
+
     async def read_log(self, request: LogRequest) -> LogChunk:
         return LogChunk(request.request_id, 0, 0, "", error="a simulated task writes no log")
 

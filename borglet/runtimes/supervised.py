@@ -416,6 +416,10 @@ class SupervisedRuntime:
             await self._enforce(self._tasks[key], usage)
         return usages
 
+    async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
+        wanted = {key: self._tasks[key].metered for key in keys if key in self._tasks}
+        return self._meter.ready({key: metered for key, metered in wanted.items() if metered is not None})
+
     async def _measure_disks(self) -> None:
         now = time.monotonic()
         for known in list(self._tasks.values()):

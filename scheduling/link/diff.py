@@ -19,12 +19,16 @@ import msgspec
 
 from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
 
+# Of one report; the rest comes again with the next.
+MAX_REMOVALS = 4
+
 
 @dataclass(slots=True)
 class Expected:
     """An incarnation that should run, and what rows say of it. `checked`: it has a health check.
 
-    `alloc`: nothing runs, it only holds a place (§2.4): up as soon as its machine is served.
+    `alloc`: nothing runs, it only holds a place (§2.4): up as soon as its machine is served. `unwanted`: its machine
+    asked to have it taken away.
     """
 
     task_id: int
@@ -37,6 +41,7 @@ class Expected:
     up: bool = False
     restarts: int = 0
     exit: tuple[str, float] | None = None  # (cause, time)
+    unwanted: bool = False
 
 
 @dataclass(slots=True)
@@ -100,6 +105,15 @@ class Stranger:
     flagged: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Its machine can't give it what it should have, and throttling others did not help (§6.2)."""
+
+    task_id: int
+    incarnation: int
+    detail: str
+
+
 @dataclass(slots=True)
 class Changes:
     """`strangers`: all of them, when they are others than the view knows; None: unchanged."""
@@ -109,11 +123,13 @@ class Changes:
     lost: list[tuple[int, int]] = field(default_factory=list)  # (task id, incarnation)
     gone: list[Gone] = field(default_factory=list)
     strangers: list[Stranger] | None = None
+    unwanted: list[Unwanted] = field(default_factory=list)
     saved: list[tuple[int, int]] = field(default_factory=list)  # (kept alloc, position of the saver)
     dropped: list[int] = field(default_factory=list)  # kept allocs without a folder left
 
     def __bool__(self) -> bool:
         news = self.seen or self.over or self.lost or self.gone or self.saved or self.dropped
+        news = news or self.unwanted
         return bool(news or self.strangers is not None)
 
 
@@ -141,6 +157,12 @@ def compare(view: View, report: Report) -> Changes:
                 changes.saved.append(view.savers.pop(key))
         elif task.phase is not Phase.ENDED:
             strangers.append(Stranger(key, storable_text(task.name), task.quarantined))
+    for removal in report.removals[:MAX_REMOVALS]:
+        expected = view.run.get(removal.key)
+        if expected is not None and not expected.unwanted:
+            expected.unwanted = True
+            detail = storable_text(f"its machine asked for it ({removal.reason}): {removal.detail}")
+            changes.unwanted.append(Unwanted(expected.task_id, removal.key.incarnation, detail))
     if acknowledged:
         _compare_missing(view, here, changes)
         if (keys := frozenset(str(stranger.key) for stranger in strangers)) != view.quarantine:
@@ -222,7 +244,7 @@ def judge(over: Over, *, moves: int) -> Verdict:
     exit_ = over.exit
     told = describe(exit_)
     if exit_.cause is EndCause.MACHINE_SHORT:
-        return Verdict(told, cause="out-of-resources")
+        return Verdict(told, cause="out-of-resources", avoid=True)
     if exit_.cause is EndCause.MACHINE_RESTARTED:
         return Verdict(told, cause="machine-failure")
     if exit_.cause is EndCause.STOPPED:

@@ -74,7 +74,14 @@ class News:
     @property
     def size(self) -> int:
         changes = self.changes
-        return 1 + len(changes.seen) + len(changes.over) + len(changes.lost) + len(changes.gone)
+        return (
+            1
+            + len(changes.seen)
+            + len(changes.over)
+            + len(changes.lost)
+            + len(changes.gone)
+            + len(changes.unwanted)
+        )
 
 
 def cells(names: Sequence[str]) -> list[CellFacts]:
@@ -246,6 +253,12 @@ def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
         for identity, incarnation in c.lost
     ]:
         transitions.tasks_evict(entry, lost)
+    if unwanted := [
+        Eviction(u.task_id, u.incarnation, "out-of-resources", detail=u.detail, avoid=True)
+        for c in changes
+        for u in c.unwanted
+    ]:
+        transitions.tasks_evict(entry, unwanted)
     if seen := [
         Observation(s.task_id, s.incarnation, s.phase, s.health, s.up, s.restarts, s.exit)
         for c in changes

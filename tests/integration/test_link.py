@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, TaskKey, Usage
+from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
 from scheduling import journal
 from scheduling.core.events import TaskReported
 from scheduling.core.requirement import task_id
@@ -211,7 +211,7 @@ def test_a_late_report_never_overwrites_a_newer_one(cell, link: Link) -> None:
         ("never", Exit(EndCause.EXITED, 5.0, status=3), "dead", "failed", 0),
         ("failure", Exit(EndCause.SIGNALED, 5.0, signal=11), "pending", "", 1),
         ("failure", Exit(EndCause.SUPERVISOR_LOST, 5.0), "pending", "", 1),
-        ("failure", Exit(EndCause.MACHINE_SHORT, 5.0, signal=9), "pending", "", 0),
+        ("failure", Exit(EndCause.MACHINE_SHORT, 5.0, signal=9), "pending", "", 1),
     ],
 )
 def test_an_ended_incarnation_becomes_one_transition(
@@ -259,6 +259,25 @@ def test_a_task_that_its_machine_no_longer_has_is_lost(cell, link: Link) -> None
         machine.keep_answering(lambda: task(job).state == "pending")
     event = journal.tail(cell.id, after=0)[-1].event
     assert (event.cause, event.gone) == ("lost", True)
+
+
+def test_a_task_that_its_machine_asks_to_take_away_is_evicted(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
+        machine.keep_answering(lambda: task(job).up)
+        machine.report(machine.poll(), ran(key), removals=[Removal(key, "cpu-starved", "no CPU for 180 s")])
+        poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
+        assert [(stop.key, stop.cause) for stop in poll.desired.stop] == [(key, "out-of-resources")]
+        machine.report(poll, exited(key, Exit(EndCause.STOPPED, 9.0, signal=15)))
+        machine.keep_answering(lambda: not Departure.objects.exists())
+    row = task(job)
+    assert (row.state, row.detail) == (
+        "pending", "its machine asked for it (cpu-starved): no CPU for 180 s",
+    )  # fmt: skip
+    evicted = [e.event for e in journal.tail(cell.id, after=0) if getattr(e.event, "cause", "")]
+    assert [(event.cause, event.gone) for event in evicted] == [("out-of-resources", False)]
 
 
 def test_a_departed_incarnation_is_stopped_and_then_gone(cell, link: Link) -> None:

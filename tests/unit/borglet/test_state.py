@@ -5,9 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from borglet.events import Adopted, Polled, SaveFailed, Started, StartRefused, StopRefused
+from borglet.events import (
+    Adopted,
+    Polled,
+    RemovalsWanted,
+    SaveFailed,
+    Squeezed,
+    Started,
+    StartRefused,
+    StopRefused,
+)
 from borglet.instructions import Probe, Remembered, Remove, Resize, Save, Terminate
-from borglet.messages import EndCause, Exit, Health, Phase, RunTask
+from borglet.messages import EndCause, Exit, Health, Phase, Removal, RunTask
 from borglet.runtimes.base import Presence
 from borglet.state import AgentState
 from tests.unit.borglet.builders import (
@@ -471,3 +480,42 @@ def test_reports_read_back() -> None:
     machine = serving(run_task())
     report = machine.report()
     assert msgspec.json.decode(msgspec.json.encode(report), type=type(report)) == report
+
+
+def test_a_task_that_the_machine_can_not_hold_ends_at_once_and_for_good() -> None:
+    machine = Machine()
+    machine.wants(desired(1, [run_task()]))
+    machine.up(key())
+    (stop,) = machine.take(Squeezed(key(), "the machine ran out of memory"))
+    assert stop == Terminate(key(), 0.0, EndCause.MACHINE_SHORT, "the machine ran out of memory")
+    assert machine.take(Squeezed(key(), "again")) == []
+    assert starts(machine.ends(key(), killed(EndCause.MACHINE_SHORT))) == []
+    assert starts(machine.after(1000.0)) == []
+    report = machine.of(key())
+    assert report.phase is Phase.ENDED
+    assert report.exit is not None
+    assert report.exit.cause is EndCause.MACHINE_SHORT
+    assert machine.take(Squeezed(key(5), "unknown")) == []
+
+
+def test_a_task_in_its_notice_loses_the_rest_of_it_when_the_machine_is_short() -> None:
+    machine = Machine()
+    machine.wants(desired(1, [run_task(notice_s=600.0)]))
+    machine.up(key())
+    machine.wants(desired(2, stop=[stop_task()]))
+    (stop,) = machine.take(Squeezed(key(), "short"))
+    assert isinstance(stop, Terminate)
+    assert stop.notice_s == 0.0
+
+
+def test_removals_are_in_every_report_until_they_are_wanted_no_more() -> None:
+    machine = Machine()
+    machine.wants(desired(1, [run_task()]))
+    machine.up(key())
+    before = machine.state.version
+    wanted = Removal(key(), "cpu-starved", "figures")
+    machine.take(RemovalsWanted((wanted, Removal(key(9), "cpu-starved", "long gone"))))
+    assert machine.state.version > before
+    assert machine.report().removals == machine.report().removals == [wanted]
+    machine.take(RemovalsWanted(()))
+    assert machine.report().removals == []

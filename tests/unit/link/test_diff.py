@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
+from borglet.messages import EndCause, Exit, Health, Phase, Removal, Report, TaskKey, TaskReport
 from scheduling.link.diff import (
     Changes,
     Expected,
@@ -15,6 +15,7 @@ from scheduling.link.diff import (
     Over,
     Seen,
     Stranger,
+    Unwanted,
     Verdict,
     View,
     compare,
@@ -133,6 +134,22 @@ def test_an_alloc_is_up_when_its_machine_answers() -> None:
     assert not compare(view, a_report())
 
 
+def test_a_task_that_its_machine_wants_to_be_rid_of_is_told_once() -> None:
+    view = a_view(run={KEY: Expected(7, phase="up", up=True)})
+    removals = [Removal(KEY, "cpu-starved", "no CPU for 180 s"), Removal(OTHER, "cpu-starved", "not ours")]
+    report = a_report(a_task(), removals=removals)
+    told = "its machine asked for it (cpu-starved): no CPU for 180 s"
+    assert compare(view, report) == Changes(unwanted=[Unwanted(7, 3, told)])
+    assert not compare(view, report)
+
+
+def test_a_machine_is_rid_of_a_few_tasks_at_a_time() -> None:
+    keys = [TaskKey("a" * 32, index, 1) for index in range(6)]
+    view = a_view(run={key: Expected(key.index, phase="up", up=True) for key in keys})
+    removals = [Removal(key, "cpu-starved", "") for key in keys]
+    assert len(compare(view, a_report(*map(a_task, keys), removals=removals)).unwanted) == 4
+
+
 OK = Exit(EndCause.EXITED, 1.0, status=0)
 BAD = Exit(EndCause.EXITED, 1.0, status=3)
 
@@ -149,7 +166,7 @@ BAD = Exit(EndCause.EXITED, 1.0, status=3)
         (Exit(EndCause.SUPERVISOR_LOST, 1.0), "failure", 0,
          Verdict("supervisor lost, ended, after 5 restarts", cause="failure", avoid=True)),
         (Exit(EndCause.MACHINE_SHORT, 1.0, signal=9, detail="no memory left"), "never", 9,
-         Verdict("machine short, killed by signal 9: no memory left", cause="out-of-resources")),
+         Verdict("machine short, killed by signal 9: no memory left", cause="out-of-resources", avoid=True)),
         (Exit(EndCause.MACHINE_RESTARTED, 1.0), "failure", 0,
          Verdict("machine restarted, ended", cause="machine-failure")),
         (Exit(EndCause.STOPPED, 1.0, signal=15), "failure", 0,

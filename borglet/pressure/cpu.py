@@ -1,0 +1,125 @@
+"""Latency-sensitive tasks that use slack are capped before batch starves for minutes (§6.2). Pure.
+
+Batch is in the idle class: a latency-sensitive task that never sleeps leaves it nothing. For seconds that is as it
+should be. After `starved_after_s`
+
+    batch starves ─► tasks above their own limit get ceilings, down to that limit at most ─► batch has its floor
+    batch has had it for `relax_after_s` ─► ceilings rise step by step, and go where nobody touches them
+    nothing left to cap, for `remove_after_s` ─► the master is asked to take starved tasks away, one after the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from borglet.messages import Removal, TaskKey
+from borglet.pressure.tenants import Tenant
+
+# A thread that is ready at the moment of a look is work that waits, but one look proves nothing: see `starved_after_s`.
+_MARGIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSettings:
+    """`floor_share`: of the machine's CPU, what all of batch together gets if it wants that much."""
+
+    floor_share: float = 0.05
+    starved_after_s: float = 30.0
+    settle_s: float = 10.0  # between two steps: the last one must show first
+    relax_after_s: float = 60.0
+    relax_factor: float = 1.25
+    remove_after_s: float = 180.0
+    remove_every_s: float = 60.0
+
+
+@dataclass(slots=True)
+class CpuControl:
+    """One machine. `ceilings`: of greedy tasks, milli-cores. `wanted`: whom the master should take away."""
+
+    settings: CpuSettings = field(default_factory=CpuSettings)
+    ceilings: dict[TaskKey, int] = field(default_factory=dict)
+    wanted: dict[TaskKey, Removal] = field(default_factory=dict)
+    _starved_since: float | None = None
+    _quiet_since: float | None = None
+    _acted_at: float = 0.0
+    _removed_at: float = 0.0
+
+    def step(self, tenants: Sequence[Tenant], *, machine_milli: int, now: float) -> None:
+        """Take one look in (`now`: seconds); moves `ceilings` and `wanted`."""
+        running = {tenant.key for tenant in tenants}
+        self.ceilings = {key: milli for key, milli in self.ceilings.items() if key in running}
+        missing = self._missing(tenants, machine_milli)
+        if missing <= 0:
+            self._starved_since = None
+            self.wanted = {}
+            self._quiet_since = now if self._quiet_since is None else self._quiet_since
+            if self.ceilings and now - self._quiet_since >= self.settings.relax_after_s:
+                self._quiet_since = now
+                self._relax(tenants, machine_milli)
+            return
+        self._quiet_since = None
+        self._starved_since = now if self._starved_since is None else self._starved_since
+        starved_s = now - self._starved_since
+        if starved_s < self.settings.starved_after_s or now - self._acted_at < self.settings.settle_s:
+            return
+        if self._tighten(tenants, missing):
+            self._acted_at = now
+            return
+        if starved_s < self.settings.remove_after_s or now - self._removed_at < self.settings.remove_every_s:
+            return
+        self._removed_at = now
+        self._remove(tenants, starved_s)
+
+    def _missing(self, tenants: Sequence[Tenant], machine_milli: int) -> int:
+        """How much of its floor batch wants and does not get, milli-cores."""
+        batch = [tenant for tenant in tenants if not tenant.task.latency_sensitive]
+        got = sum(tenant.usage.cpu_milli for tenant in batch)
+        # What its own quota denies a task is not what others take from it.
+        wanted = sum(1000 * t.ready for t in batch if t.task.slack.cpu or not t.usage.throttled_milli)
+        floor = min(int(machine_milli * self.settings.floor_share), got + wanted)
+        return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
+
+    def _tighten(self, tenants: Sequence[Tenant], missing: int) -> bool:
+        """False when nobody is above its own limit."""
+        excess = {
+            t.key: t.usage.cpu_milli - _own(t)
+            for t in tenants
+            if t.task.latency_sensitive and t.usage.cpu_milli > _own(t) * (1 + _MARGIN)
+        }
+        total = sum(excess.values())
+        if not total:
+            return False
+        share = min(1.0, missing * 1.2 / total)
+        for tenant in tenants:
+            if (over := excess.get(tenant.key)) is not None:
+                self.ceilings[tenant.key] = max(_own(tenant), int(tenant.usage.cpu_milli - over * share))
+        return True
+
+    def _relax(self, tenants: Sequence[Tenant], machine_milli: int) -> None:
+        throttled: Mapping[TaskKey, int] = {t.key: t.usage.throttled_milli for t in tenants}
+        raised = {key: int(milli * self.settings.relax_factor) for key, milli in self.ceilings.items()}
+        self.ceilings = {
+            key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]
+        }
+
+    def _remove(self, tenants: Sequence[Tenant], starved_s: float) -> None:
+        """The lowest priority first: it waits longest here, and may run at once elsewhere."""
+        starved = [
+            t
+            for t in tenants
+            if not t.task.latency_sensitive and not t.task.prod and t.ready and t.key not in self.wanted
+        ]
+        if not starved:
+            return
+        tenant = min(starved, key=lambda t: (t.task.priority, t.usage.cpu_milli, t.key))
+        detail = (
+            f"latency-sensitive tasks within their limits left batch no CPU for {starved_s:.0f} s;"
+            f" it got {tenant.usage.cpu_milli} milli-cores, with {tenant.ready} threads ready"
+        )
+        self.wanted[tenant.key] = Removal(tenant.key, "cpu-starved", detail)
+
+
+def _own(tenant: Tenant) -> int:
+    """What nobody takes from a task; one without a limit has a tenth of a core."""
+    return tenant.task.limit.get("cpu", 0) or 100

@@ -1,0 +1,121 @@
+"""The control loop of one machine (§6.2): looks at it, decides by the pure modules, acts through the runtime.
+
+    agent ── usage of what runs ──► Guard.look ──► runtime.adjust   ceilings, memory of slack, batch as a whole
+                                        │
+                                        └─► Orders ──► agent: whom to end (machine-short), whom the master should take
+
+Compressible first: batch is throttled while memory is only tight. Memory is looked at twice a second, everything else
+when the agent samples; when memory gets tight the agent samples at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from borglet.messages import Removal, TaskKey
+from borglet.pressure import memory
+from borglet.pressure.cpu import CpuControl, CpuSettings
+from borglet.pressure.readings import Readings
+from borglet.pressure.shortage import Victim, victims
+from borglet.pressure.tenants import Tenant
+from borglet.runtimes.base import Runtime
+from borglet.runtimes.limits import Grant
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    memory_interval_s: float = 0.5
+    least_interval_s: float = 0.25  # between two looks, however tight memory is
+    batch_when_tight: float = 0.1  # of the machine's CPU
+    # Whoever was told to end counts as gone for so long: it takes its notice, its files go when the master knows.
+    ram_grace_s: float = 10.0
+    disk_grace_s: float = 120.0
+    busy_share: float = 0.95  # below it nobody starves, and threads are not counted
+    cpu: CpuSettings = field(default_factory=CpuSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """`end`: now, with cause machine-short. `removals`: what the master is asked to take away."""
+
+    end: tuple[Victim, ...] = ()
+    removals: tuple[Removal, ...] = ()
+
+
+class Guard:
+    def __init__(
+        self, runtime: Runtime, readings: Readings, *, settings: GuardSettings = GuardSettings()
+    ) -> None:
+        self._runtime, self._readings, self._settings = runtime, readings, settings
+        self._machine_milli = runtime.capacity()["cpu"]
+        self._cpu = CpuControl(settings.cpu)
+        self._leaving: dict[str, dict[TaskKey, float]] = {"ram": {}, "disk": {}}  # key -> until when
+        self._was_tight = False
+
+    async def look(self, tenants: Sequence[Tenant], now: float) -> Orders:
+        """One round. `tenants`: all that runs, with fresh usage; `now`: seconds on any clock that never runs
+        backwards."""
+        tenants = await self._with_ready(tenants)
+        here = {tenant.key for tenant in tenants}
+        ram, disk = self._leaving["ram"], self._leaving["disk"]
+        self._leaving["ram"] = {key: until for key, until in ram.items() if key in here and until > now}
+        self._leaving["disk"] = {key: until for key, until in disk.items() if until > now}
+        end = [*self._relieve("ram", tenants, now), *self._relieve("disk", tenants, now)]
+        self._cpu.step(tenants, machine_milli=self._machine_milli, now=now)
+        await self._adjust(tenants)
+        return Orders(tuple(end), tuple(self._cpu.wanted.values()))
+
+    async def pause(self, most_s: float) -> None:
+        """Until the next look is due: `most_s`, or sooner when memory gets tight."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        until = loop.time() + most_s
+        await asyncio.sleep(min(most_s, settings.least_interval_s))
+        while (left_s := until - loop.time()) > 0:
+            if memory.is_tight(self._readings.memory(), 0):
+                return
+            await asyncio.sleep(min(left_s, settings.memory_interval_s))
+
+    async def _with_ready(self, tenants: Sequence[Tenant]) -> list[Tenant]:
+        """Threads that are ready to run are counted only where someone may starve."""
+        batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
+        if self._readings.busy_share() < self._settings.busy_share or not batch:
+            return list(tenants)
+        ready = await self._runtime.ready(batch)
+        return [Tenant(t.task, t.usage, ready.get(t.key, 0)) for t in tenants]
+
+    def _relieve(self, resource: str, tenants: Sequence[Tenant], now: float) -> list[Victim]:
+        leaving = self._leaving[resource]
+        if resource == "ram":
+            room, used = self._readings.memory(), sum(t.usage.ram_bytes for t in tenants)
+        else:
+            room, used = self._readings.disk(), sum(t.usage.disk_bytes for t in tenants)
+        shortage = memory.shortage_of(resource, room, used)
+        if shortage is None:
+            return []
+        if resource == "disk" and leaving:
+            return []  # what they free shows only when the master has let go of their files
+        found = victims(shortage, tenants, leaving)
+        grace_s = self._settings.ram_grace_s if resource == "ram" else self._settings.disk_grace_s
+        for victim in found:
+            leaving[victim.key] = now + grace_s
+            log.warning("task %s is ended: %s", victim.key, victim.detail)
+        if not found and not leaving:
+            log.warning("%s; nobody here may be ended for it", shortage.told)
+        return found
+
+    async def _adjust(self, tenants: Sequence[Tenant]) -> None:
+        room = self._readings.memory()
+        tight = memory.is_tight(room, sum(tenant.usage.ram_bytes for tenant in tenants))
+        if tight != self._was_tight:
+            log.info("memory is %s: %d MiB available", "tight" if tight else "plenty", room.available >> 20)
+            self._was_tight = tight
+        ram = memory.grants(room, tenants, self._leaving["ram"])
+        keys = ram.keys() | self._cpu.ceilings.keys()
+        grants = {key: Grant(self._cpu.ceilings.get(key, 0), ram.get(key, 0)) for key in keys}
+        batch = max(100, int(self._machine_milli * self._settings.batch_when_tight)) if tight else 0
+        await self._runtime.adjust(grants, batch_milli=batch)

@@ -1,0 +1,81 @@
+"""Memory and disk of a machine: when they are tight, when they are short, and what slack may take (§6.2). Pure.
+
+    available ──────────────► plenty    slack tasks may grow by what is spare
+              ─ 2 × reserve ► tight     slack stops growing, batch is throttled: it asks for less
+              ─ 1 × reserve ► short     tasks end (`shortage`) until a little more than the reserve is there
+
+The same when the tasks together hold more than the machine has promised to the cell. Page cache counts nowhere: the
+kernel takes it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from borglet.messages import TaskKey
+from borglet.pressure.shortage import Shortage
+from borglet.pressure.tenants import Tenant
+from borglet.runtimes.limits import mebibytes
+
+MIB = 2**20
+GIB = 2**30
+# Ceilings of slack move in these steps, so that most looks write nothing.
+GRAIN_BYTES = 16 * MIB
+# Of what was promised, tasks may hold this share before the machine counts as tight.
+TIGHT_SHARE = 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a machine has of memory, or of the disk under its home. `available` without taking from anybody, `given`:
+    what it promised to the cell, 0 for no promise; bytes."""
+
+    total: int
+    available: int
+    given: int = 0
+
+
+def reserve(room: Room) -> int:
+    """What is kept for the machine itself: a fiftieth of its memory or disk, 64 MiB to 1 GiB."""
+    return min(GIB, max(64 * MIB, room.total // 50))
+
+
+def is_tight(memory: Room, used: int) -> bool:
+    """Whether the next burst may take the rest. `used`: by all tasks together."""
+    promised = bool(memory.given) and used > memory.given * TIGHT_SHARE
+    return promised or memory.available < 2 * reserve(memory)
+
+
+def shortage_of(resource: str, room: Room, used: int) -> Shortage | None:
+    """What must be freed so that the machine has its reserve, and holds its promise; None where it does."""
+    kept = reserve(room)
+    lacking = kept - room.available
+    beyond = used - room.given if room.given else 0
+    if max(lacking, beyond) <= 0:
+        return None
+    name = "memory" if resource == "ram" else "disk"
+    if lacking >= beyond:
+        told = f"the machine ran out of {name}: {mebibytes(room.available)} left of {mebibytes(room.total)}"
+        told += f", {mebibytes(kept)} are kept free"
+    else:
+        told = f"the machine ran out of {name}: its tasks held {mebibytes(used)} of {mebibytes(room.given)}"
+    # A little more than needed, or the next page allocated begins it anew.
+    return Shortage("ram" if resource == "ram" else "disk", max(lacking, beyond) + kept // 4, told)
+
+
+def grants(memory: Room, tenants: Sequence[Tenant], leaving: Collection[TaskKey]) -> Mapping[TaskKey, int]:
+    """How far each task with memory slack may go now, bytes: what it holds and its part of what nobody uses.
+
+    All together they can't take more than that before the next look. Never below what a task holds: who must give
+    back ends, and is told why.
+    """
+    taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]
+    if not taking:
+        return {}
+    used = sum(t.usage.ram_bytes for t in tenants)
+    spare = memory.available - 2 * reserve(memory)
+    if memory.given:
+        spare = min(spare, int(memory.given * TIGHT_SHARE) - used)
+    part = max(0, spare) // len(taking)
+    return {t.key: -(-(t.usage.ram_bytes + part) // GRAIN_BYTES) * GRAIN_BYTES for t in taking}

@@ -1,0 +1,51 @@
+"""What the machine says of itself: memory, the disk under the home, how busy its cores are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from borglet.pressure.memory import Room
+
+
+class Readings(Protocol):
+    def memory(self) -> Room: ...
+
+    def disk(self) -> Room: ...
+
+    def busy_share(self) -> float:
+        """The share of all cores' time that was used since the last call, 0 to 1."""
+
+
+@dataclass
+class MachineReadings:
+    """`capacity`: what was promised to the cell, by resource."""
+
+    home: Path
+    capacity: dict[str, int]
+    proc: Path = Path("/proc")
+    _idle: int = 0
+    _total: int = 0
+
+    def memory(self) -> Room:
+        """MemAvailable counts what the kernel can take back without hurting anybody, page cache above all."""
+        fields = {}
+        for line in (self.proc / "meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                fields[name] = int(value.split()[0]) * 1024
+        return Room(fields["MemTotal"], fields["MemAvailable"], self.capacity.get("ram", 0))
+
+    def disk(self) -> Room:
+        """No promise is compared here: what the disk holds beside tasks is in what is available."""
+        found = os.statvfs(self.home)
+        return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def busy_share(self) -> float:
+        ticks = [int(text) for text in (self.proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+        total, idle = sum(ticks), ticks[3] + ticks[4]
+        elapsed, idled = total - self._total, idle - self._idle
+        self._total, self._idle = total, idle
+        return 1 - idled / elapsed if elapsed > 0 else 0.0

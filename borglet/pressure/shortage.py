@@ -1,0 +1,83 @@
+"""Who must end when a machine is out of what can't be throttled: memory, disk (§6.2, DESIGN §7). Pure.
+
+Tasks over their own limit first, whatever their priority; then non-prod, from the lowest priority up, the largest
+first; prod within its limits never. The same order as the master's (`scheduling.core.shortage`), which sees machines
+every few seconds and evicts; this one acts where seconds are too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from borglet.messages import TaskKey
+from borglet.pressure.tenants import Tenant
+from borglet.runtimes.limits import mebibytes
+
+# Who holds less is not worth its end.
+LEAST_BYTES = 2**20
+
+Resource = Literal["ram", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """`excess_bytes`: how much must be freed. `told`: the machine's figures, for whoever asks why."""
+
+    resource: Resource
+    excess_bytes: int
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    key: TaskKey
+    bytes: int
+    detail: str
+
+
+def victims(shortage: Shortage, tenants: Sequence[Tenant], leaving: Collection[TaskKey]) -> list[Victim]:
+    """Whose end frees enough, and no more than needed: who turns out unnecessary is spared, the last chosen first.
+
+    `leaving`: who is ending already; what they hold counts as freed.
+    """
+    resource = shortage.resource
+    left = shortage.excess_bytes - sum(_held(t, resource) for t in tenants if t.key in leaving)
+    chosen: list[Tenant] = []
+    candidates = [t for t in tenants if t.key not in leaving and _may_end(t, resource)]
+    for tenant in sorted(candidates, key=lambda t: _rank(t, resource)):
+        if left <= 0:
+            break
+        chosen.append(tenant)
+        left -= _held(tenant, resource)
+    for tenant in reversed(chosen):
+        if left + _held(tenant, resource) <= 0:
+            chosen.remove(tenant)
+            left += _held(tenant, resource)
+    return [Victim(t.key, _held(t, resource), _detail(t, shortage)) for t in chosen]
+
+
+def _held(tenant: Tenant, resource: Resource) -> int:
+    return tenant.usage.ram_bytes if resource == "ram" else tenant.usage.disk_bytes
+
+
+def _over(tenant: Tenant, resource: Resource) -> bool:
+    return _held(tenant, resource) > tenant.task.limit.get(resource, 0) > 0
+
+
+def _may_end(tenant: Tenant, resource: Resource) -> bool:
+    if _held(tenant, resource) < LEAST_BYTES:
+        return False
+    return _over(tenant, resource) or not tenant.task.prod
+
+
+def _rank(tenant: Tenant, resource: Resource) -> tuple[bool, int, int, TaskKey]:
+    return not _over(tenant, resource), tenant.task.priority, -_held(tenant, resource), tenant.key
+
+
+def _detail(tenant: Tenant, shortage: Shortage) -> str:
+    limit = tenant.task.limit.get(shortage.resource, 0)
+    own = f"it held {mebibytes(_held(tenant, shortage.resource))}"
+    own += f", limit {mebibytes(limit)}" if limit else ""
+    return f"{shortage.told}; {own}, priority {tenant.task.priority}"

@@ -1,0 +1,86 @@
+"""A machine whose readings a test sets, and tasks on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from borglet.messages import Slack, TaskKey, Usage
+from borglet.pressure.memory import GIB, Room
+from borglet.pressure.tenants import Tenant
+from borglet.runtimes.limits import Grant
+from borglet.runtimes.simulated import SimulatedRuntime, Simulation
+from tests.unit.borglet_runtime.machine import MIB, a_task, key
+
+
+def tenant(index: int, *, ready: int = 0, usage: Usage = Usage(), **changes: Any) -> Tenant:
+    return Tenant(a_task("x", key=key(index), **changes), usage, ready)
+
+
+def server(index: int, used: int = 0, *, limit: int = 1000, ram: int = 0, **changes: Any) -> Tenant:
+    return tenant(
+        index,
+        usage=Usage(cpu_milli=used, ram_bytes=ram * MIB),
+        limit={"cpu": limit, "ram": 100 * MIB},
+        **changes,
+    )
+
+
+def batch(
+    index: int, used: int = 0, *, ram: int = 0, ready: int = 0, priority: int = 110, **changes: Any
+) -> Tenant:
+    fields: dict[str, Any] = {
+        "latency_sensitive": False,
+        "prod": False,
+        "limit": {"cpu": 500, "ram": 100 * MIB},
+    }
+    return tenant(
+        index,
+        ready=ready,
+        usage=Usage(cpu_milli=used, ram_bytes=ram * MIB),
+        priority=priority,
+        **(fields | changes),
+    )
+
+
+SLACK = Slack(ram=True)
+
+
+PLENTY, EMPTY = Room(8 * GIB, 4 * GIB), Room(100 * GIB, 50 * GIB)
+
+
+@dataclass
+class Drawn:
+    """Readings as a test drew them."""
+
+    ram: Room = PLENTY
+    files: Room = EMPTY
+    busy: float = 0.5
+
+    def memory(self) -> Room:
+        return self.ram
+
+    def disk(self) -> Room:
+        return self.files
+
+    def busy_share(self) -> float:
+        return self.busy
+
+
+@dataclass
+class Recorder(SimulatedRuntime):
+    """Remembers what it was told to give."""
+
+    threads: dict[TaskKey, int] = field(default_factory=dict)
+    grants: Mapping[TaskKey, Grant] = field(default_factory=dict)
+    batch_milli: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__(Simulation(lambda: 0.0), {"cpu": 4000, "ram": 8 * GIB})
+
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+        self.grants, self.batch_milli = dict(grants), batch_milli
+
+    async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
+        return {key: self.threads.get(key, 0) for key in keys}
