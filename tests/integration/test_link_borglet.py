@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,41 +19,11 @@ from scheduling.services.joining import join_token_issue
 from scheduling.services.transitions import Ending
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, place, running_link, task, until
+from tests.integration.real_borglet import Borglet
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SLEEPER = 'echo "I am $BORG_TASK"; echo $$ > "{pid}"; exec sleep 3600'
-
-
-class Borglet:
-    """A Borglet with a home of its own; `stop_all` ends what it left running."""
-
-    def __init__(self, home: Path, link: Link) -> None:
-        self.home, self._link = home, link
-        self.process: subprocess.Popen[bytes] | None = None
-        self._log = (home.parent / "borglet.log").open("ab")
-
-    def start(self, token: str = "") -> None:
-        self.process = self._run(
-            "run", "--link", f"https://127.0.0.1:{self._link.port}", "--hostname", "m1", "--address",
-            "127.0.0.1", *(["--join-token", token] if token else []),
-        )  # fmt: skip
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(10)
-
-    def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
-        assert self._run("stop-all").wait(30) == 0
-        self._log.close()
-
-    def _run(self, verb: str, *options: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "borglet", verb, "--home", str(self.home), *options]
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"}
-        return subprocess.Popen(argv, env=env, stdout=self._log, stderr=self._log)
 
 
 @pytest.fixture
