@@ -550,6 +550,7 @@ def merge(into: Changes, more: Changes) -> None:
     into.over += more.over
     into.lost += more.lost
     into.gone += more.gone
+    into.unwanted += more.unwanted
     into.saved += more.saved
     into.dropped += more.dropped
     if more.strangers is not None:
