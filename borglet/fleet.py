@@ -170,7 +170,9 @@ class FleetMachine:
         software: str,
         link: LinkSettings,
         admission: Callable[[], Awaitable[None]],
+        observe: Callable[[float], None] | None,
     ) -> None:
+        self.hostname = spec.hostname
         self.runtime = SimulatedRuntime(simulation, spec.capacity)
         self.agent = Agent(
             self.runtime,
@@ -193,6 +195,7 @@ class FleetMachine:
             rng=rng,
             settings=link,
             admission=admission,
+            observe=observe,
         )
 
     async def run(self) -> None:
@@ -222,8 +225,10 @@ class Fleet:
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
         home: Path | None = None,
+        observe: Callable[[float], None] | None = None,
     ) -> None:
-        """`home`: where `secrets` are kept when they are renewed; None: they last as long as this process."""
+        """`home`: where `secrets` are kept when they are renewed; None: they last as long as this process.
+        `observe` is told the seconds between two polls of each machine."""
         self._settings = settings
         simulation = Simulation(
             clock or steady_clock(), settings.seed, settings.start_delay_s, settings.install_delay_s
@@ -232,6 +237,8 @@ class Fleet:
         contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
         self._pace = _Pace(settings.connecting)
+        self._network = asyncio.Event()
+        self._network.set()
         self.machines = [
             FleetMachine(
                 spec,
@@ -241,7 +248,8 @@ class Fleet:
                 rng=rng,
                 software=settings.software,
                 link=link,
-                admission=self._pace.admit,
+                admission=self._admit,
+                observe=observe,
             )
             for spec in machines
         ]
@@ -249,6 +257,19 @@ class Fleet:
     @property
     def connected(self) -> int:
         return sum(machine.link.connected for machine in self.machines)
+
+    def cut(self) -> None:
+        """Break all connections, and let none begin until `mend`. What runs goes on running."""
+        self._network.clear()
+        for machine in self.machines:
+            machine.link.drop()
+
+    def mend(self) -> None:
+        self._network.set()
+
+    async def _admit(self) -> None:
+        await self._network.wait()
+        await self._pace.admit()
 
     async def run(self) -> None:
         """Raises the first failure of any machine."""

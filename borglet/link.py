@@ -88,6 +88,7 @@ class _Session:
     socket: ClientConnection
     number: int
     told_version: int = -1
+    polled_at: float = 0.0
     held: Poll | None = None
     held_until: float = 0.0
     release: asyncio.TimerHandle | None = None
@@ -107,19 +108,26 @@ class Link:
         rng: random.Random,
         settings: LinkSettings = LinkSettings(),
         admission: Callable[[], Awaitable[None]] | None = None,
+        observe: Callable[[float], None] | None = None,
     ) -> None:
-        """`url`: `https://host:port`. `admission` is awaited before each attempt to connect."""
+        """`url`: `https://host:port`. `admission` is awaited before each attempt to connect. `observe` is told the
+        seconds between two polls of one session."""
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
         self._backoff = Backoff(rng)
-        self._admission = admission
+        self._admission, self._observe = admission, observe
         self._session: _Session | None = None
         agent.subscribe(self._on_change)
 
     @property
     def connected(self) -> bool:
         return self._session is not None
+
+    def drop(self) -> None:
+        """Break the connection off, as a network that fails does: no good-bye."""
+        if self._session is not None:
+            self._session.socket.transport.abort()
 
     async def run(self) -> None:
         while True:
@@ -230,6 +238,7 @@ class Link:
             if isinstance(message, Welcome):
                 await self._hang_up(session.socket, "type: a second welcome")
             assert isinstance(message, Poll)
+            self._note_poll(session, loop.time())
             await self._answer_held(session)
             self._agent.polled(session.number, message)
             session.held = message
@@ -242,6 +251,11 @@ class Link:
             session.held_until = loop.time() + message.hold_s
             fresh = self._agent.state.version != session.told_version
             self._release_after(session, COALESCE_S if fresh else message.hold_s)
+
+    def _note_poll(self, session: _Session, now: float) -> None:
+        if self._observe is not None and session.polled_at:
+            self._observe(now - session.polled_at)
+        session.polled_at = now
 
     def _on_change(self) -> None:
         session = self._session

@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import shutil
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from portal.up import engines
+from tests.bench.databases import databases
 
 MACHINES, JOBS, TASKS_A_JOB = 12_260, 150, 1_000
 SETTLE_LOOKS = 61  # of 5 s each: whatever runs has run for 300 s
 RUNS = 5
-_READY_S = 60.0
-
-
-@contextmanager
-def _engines() -> Iterator[None]:
-    home = Path(tempfile.mkdtemp(prefix="borg-bench-"))
-    home.chmod(0o711)  # under root the engines run as somebody else
-    with (home / "engines.log").open("ab") as log:
-        postgres = engines.start_postgres(home, durable=True, output=log.fileno())
-        redis = engines.start_redis(home, durable=True, output=log.fileno())
-        try:
-            postgres.wait_ready(_READY_S)
-            redis.wait_ready(_READY_S)
-            os.environ |= {
-                "BORG_HOME": str(home),
-                "BORG_DATABASE_URL": postgres.url,
-                "BORG_REDIS_URL": redis.url,
-                "BORG_LOG_LEVEL": "WARNING",
-                "DJANGO_SETTINGS_MODULE": "portal.settings.test",
-            }
-            yield
-        finally:
-            redis.stop()
-            postgres.stop()
-            shutil.rmtree(home, ignore_errors=True)
 
 
 def cycle() -> dict[str, Any]:
-    with _engines():
+    with databases():
         import django
         from django.core.management import call_command
 

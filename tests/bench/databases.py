@@ -1,0 +1,39 @@
+"""A PostgreSQL and a Redis of its own for a bench, durable as in production, and Django over them in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from portal.up import engines
+
+_READY_S = 60.0
+
+
+@contextmanager
+def databases() -> Iterator[Path]:
+    """Their home, while they run; the environment of this process and its children leads to them."""
+    home = Path(tempfile.mkdtemp(prefix="borg-bench-"))
+    home.chmod(0o711)  # under root the engines run as somebody else
+    with (home / "engines.log").open("ab") as log:
+        postgres = engines.start_postgres(home, durable=True, output=log.fileno())
+        redis = engines.start_redis(home, durable=True, output=log.fileno())
+        try:
+            postgres.wait_ready(_READY_S)
+            redis.wait_ready(_READY_S)
+            os.environ |= {
+                "BORG_HOME": str(home),
+                "BORG_DATABASE_URL": postgres.url,
+                "BORG_REDIS_URL": redis.url,
+                "BORG_LOG_LEVEL": "WARNING",
+                "DJANGO_SETTINGS_MODULE": "portal.settings.test",
+            }
+            yield home
+        finally:
+            redis.stop()
+            postgres.stop()
+            shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,285 @@
+"""`link`: a cell of 10,000 machines with 15 tasks each, over the real protocol (§3.3).
+
+Real shards, fleets of simulated machines that join, dial in over TLS and WebSocket and answer every poll, and rows in
+a durable PostgreSQL. All of it shares this machine.
+
+Cases: `poll-interval-p95` (s, as machines see it, for a minute in which nothing changes: the journal must stay as it
+is), `shard-rss` (MiB, all shard processes), `cut-1000-reconciled` (s, from the return of a tenth of the machines, cut
+off for a minute under a master that reschedules their tasks, until each task runs once, where rows say).
+
+    BENCH_MACHINES=1000     so many machines instead of 10,000; a tenth of them is cut
+    BENCH_SHARDS=2          so many shards
+    BENCH_CASES=poll,shard  only the cases that begin so
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from borglet.fleet import join_fleet
+from borglet.machines import uniform_fleet
+from tests.bench import link_cell
+from tests.bench.databases import databases
+from tests.bench.link_cell import FleetProgram, Program, until
+from tests.bench.wanted import wanted
+
+TASKS_A_MACHINE = 15
+INTERVAL_S = 5.0
+QUIET_S = 60.0
+CUT_S = 60.0
+PORT_LOW = 20_000
+WAIT_S = 600.0
+_LIMIT = (500, 2**30, 2**30, 0, 0, 1)
+_CAPACITY = {"cpu": 16_000, "ram": 2**36, "disk": 2**40}
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    cases = wanted(["poll-interval-p95", "shard-rss", "cut-1000-reconciled"])
+    machines = int(os.environ.get("BENCH_MACHINES", "10000"))
+    shards = int(os.environ.get("BENCH_SHARDS", "1"))
+    with databases() as home, ExitStack() as stack:
+        cell = _Cell(home, machines)
+        url, running = stack.enter_context(link_cell.shards(home, shards))
+        cell.join(url)
+        fleets = [stack.enter_context(link_cell.fleet(home, name, url)) for name in cell.fleets]
+        bench = _Bench(cell, running, fleets)
+        more = {"machines": machines, "tasks": machines * TASKS_A_MACHINE, "shards": shards}
+        more |= bench.attach()
+        for result in bench.quiet():
+            if result["case"] in cases:
+                yield {**result, **more}
+        if "cut-1000-reconciled" in cases:
+            yield {**bench.cut(), **more}
+
+
+class _Cell:
+    """Rows: machines that joined, and tasks that run there."""
+
+    def __init__(self, home: Path, machines: int) -> None:
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        from scheduling.models import Cell
+        from tests.integration import rows
+
+        self.home, self.machines = home, machines
+        self.cell = rows.a_cell()
+        settings = {"poll_interval_s": INTERVAL_S, "reclamation": "off"}
+        Cell.objects.filter(pk=self.cell.id).update(settings=settings)
+        tenant = rows.a_tenant()
+        tasks = machines * TASKS_A_MACHINE
+        for number in range(tasks // 1_000):
+            rows.a_job(self.cell, tenant, f"j{number}", tasks=1_000, limit=_LIMIT)
+        self.fleets = {"lasting": machines - machines // 10, "cut": machines // 10}
+
+    def join(self, url: str) -> None:
+        from scheduling.services.joining import join_token_issue
+        from tests.integration import rows
+
+        token = join_token_issue(principal=rows.ME, cell=self.cell, uses=self.machines)
+        specs = uniform_fleet(self.machines, _CAPACITY)
+        for name, number in self.fleets.items():
+            part, specs = specs[:number], specs[number:]
+            link_cell.write_machines(self.home / name, part)
+            join_fleet(self.home / name, url, token, part, ports=(PORT_LOW, 29_999))
+        link_cell.place(self.machines, port_low=PORT_LOW)
+
+    def revision(self) -> int:
+        from scheduling.models import Cell
+
+        return int(Cell.objects.values_list("revision", flat=True).get(pk=self.cell.id))
+
+    def up(self) -> int:
+        """Tasks that run, as rows say."""
+        from scheduling.models import Task
+
+        return Task.objects.filter(state="running", up=True).count()
+
+    def settled(self) -> bool:
+        """Every task runs, every machine is up, and nothing is still to stop anywhere."""
+        from scheduling.models import Departure, Machine
+
+        return (
+            not Departure.objects.exists()
+            and not Machine.objects.exclude(state="up").exists()
+            and self.up() == self.machines * TASKS_A_MACHINE
+        )
+
+    def incarnations(self) -> dict[str, str]:
+        """Incarnation -> hostname, of what should run."""
+        from scheduling.models import Task
+
+        rows = Task.objects.filter(state="running").values_list(
+            "job__uid", "index", "incarnation", "machine__hostname"
+        )
+        return {f"{uid.hex}/{index}/{number}": hostname for uid, index, number, hostname in rows}
+
+    def evictions(self, *, after: int) -> list[float]:
+        """When tasks were evicted because their machine was gone: seconds since the epoch, ascending."""
+        from scheduling.models import Event
+
+        found = Event.objects.filter(
+            cell=self.cell, revision__gt=after, kind="task.evicted", data__cause="machine-failure"
+        )
+        return sorted(time.timestamp() for time in found.values_list("time", flat=True))
+
+    def states(self) -> dict[str, int]:
+        from scheduling.models import Machine
+
+        return dict(Counter(Machine.objects.values_list("state", flat=True)))
+
+
+class _Bench:
+    def __init__(self, cell: _Cell, shards: list[Program], fleets: list[FleetProgram]) -> None:
+        self.cell, self.shards, self.fleets = cell, shards, fleets
+        self.began = time.monotonic()
+
+    def attach(self) -> dict[str, Any]:
+        """Wait until all are connected and what they run is up."""
+        cell = self.cell
+        until(lambda: self._connected() == cell.machines, what="all machines to connect", seconds=WAIT_S)
+        attached_s = time.monotonic() - self.began
+        until(lambda: cell.up() == cell.machines * TASKS_A_MACHINE, what="all tasks to be up", seconds=WAIT_S)
+        up_s = time.monotonic() - self.began
+        return {
+            "attached_s": round(attached_s, 1),
+            "up_s": round(up_s, 1),
+            "attach_shard_cpu_s": round(_cpu_s(self.shards), 1),
+            "attach_fleet_cpu_s": round(_cpu_s(self.fleets), 1),
+        }
+
+    def _connected(self) -> int:
+        return sum(one.ask("connected") for one in self.fleets)
+
+    def quiet(self) -> Iterator[dict[str, Any]]:
+        """A minute in which nothing changes."""
+        time.sleep(2 * INTERVAL_S)  # what the start left to say is said
+        before = self.cell.revision()
+        shard_s, fleet_s, began = _cpu_s(self.shards), _cpu_s(self.fleets), time.monotonic()
+        for one in self.fleets:
+            one.ask("record")
+        time.sleep(QUIET_S)
+        intervals: Counter[int] = Counter()
+        for one in self.fleets:
+            intervals.update({int(ms): number for ms, number in one.ask("intervals").items()})
+        took = time.monotonic() - began
+        shard_s, fleet_s = _cpu_s(self.shards) - shard_s, _cpu_s(self.fleets) - fleet_s
+        written = self.cell.revision() - before
+        polls = intervals.total()
+        result = {
+            "case": "poll-interval-p95",
+            "value": round(_quantile(intervals, 0.95), 3),
+            "unit": "s",
+            "better": "lower",
+            "p50": round(_quantile(intervals, 0.5), 3),
+            "p99": round(_quantile(intervals, 0.99), 3),
+            "max": max(intervals) / 1000,
+            "polls_a_s": round(polls / took),
+            "shard_cores": round(shard_s / took, 3),
+            "shard_us_a_poll": round(1e6 * shard_s / polls),
+            "fleet_us_a_poll": round(1e6 * fleet_s / polls),
+            "load": round(os.getloadavg()[0], 1),
+            "revisions": written,
+        }
+        if written:
+            result["failed"] = f"the journal moved by {written} revisions though nothing changed"
+        yield result
+        mib = 2**20
+        yield {
+            "case": "shard-rss",
+            "value": round(sum(one.rss_bytes() for one in self.shards) / mib),
+            "unit": "MiB",
+            "better": "lower",
+            "pss": round(sum(one.pss_bytes() for one in self.shards) / mib),
+            "fleet_rss": round(sum(one.rss_bytes() for one in self.fleets) / mib),
+        }
+
+    def cut(self) -> dict[str, Any]:
+        """A tenth of the machines is cut off for a minute, and comes back."""
+        cell, (_, gone) = self.cell, self.fleets
+        from scheduling.config import CellSettings
+
+        with link_cell.master(cell.home, cell.cell.name):
+            until(lambda: self._mastered(), what="a master", seconds=WAIT_S)
+            before, ran = cell.revision(), cell.incarnations()
+            gone.ask("cut")
+            time.sleep(CUT_S)
+            down = cell.states().get("down", 0)
+            gone.ask("mend")
+            began = time.monotonic()
+            connected_s = until(
+                lambda: self._connected() == cell.machines, what="all machines to return", seconds=WAIT_S
+            )
+            until(self._once, what="each task to run once, where it should", seconds=WAIT_S)
+            took = time.monotonic() - began
+            evicted = cell.evictions(after=before)
+            moved = cell.incarnations().keys() - ran.keys()
+        rate = CellSettings().evictions_per_s
+        result = {
+            "case": "cut-1000-reconciled",
+            "value": round(took, 2),
+            "unit": "s",
+            "better": "lower",
+            "cut": cell.fleets["cut"],
+            "down": down,
+            "evicted": len(evicted),
+            "moved": len(moved),
+            "connected_s": round(connected_s, 2),
+            "evicted_a_s": round(_most_within(evicted, 10.0) / 10.0, 1),
+            "load": round(os.getloadavg()[0], 1),
+        }
+        if result["evicted_a_s"] > 1.2 * rate:
+            result["failed"] = f"{result['evicted_a_s']} tasks a second were evicted, {rate} are allowed"
+        if len(moved) != len(evicted):
+            result["failed"] = f"{len(evicted)} tasks were evicted and {len(moved)} have a new incarnation"
+        return result
+
+    def _mastered(self) -> bool:
+        """A master holds the lease and has swept for long enough to judge."""
+        from scheduling.models import Lease
+
+        return Lease.objects.filter(cell=self.cell.cell).exclude(holder="").exists()
+
+    def _once(self) -> bool:
+        """Each task has one incarnation with processes, the one that rows say, where rows say."""
+        if not self.cell.settled():
+            return False
+        live: dict[str, str] = {}
+        for name, one in zip(self.cell.fleets, self.fleets, strict=True):
+            for key, (hostname, _) in one.live(self.cell.home / name / "live").items():
+                if key in live:
+                    return False
+                live[key] = hostname
+        return live == self.cell.incarnations()
+
+
+def _cpu_s(programs: Any) -> float:
+    return sum(one.cpu_s() for one in programs)
+
+
+def _quantile(counted: Counter[int], share: float) -> float:
+    """Seconds; `counted` by ms."""
+    left = share * counted.total()
+    for ms in sorted(counted):
+        left -= counted[ms]
+        if left <= 0:
+            return ms / 1000
+    raise ValueError("nothing was counted")
+
+
+def _most_within(times: list[float], seconds: float) -> int:
+    """The largest number of `times`, ascending, that lie within so many seconds."""
+    most = first = 0
+    for last, at in enumerate(times):
+        while times[first] <= at - seconds:
+            first += 1
+        most = max(most, last - first + 1)
+    return most

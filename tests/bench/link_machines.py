@@ -1,0 +1,86 @@
+"""A fleet of simulated machines in a process of its own, which a bench tells what to do line by line.
+
+    connected             how many are
+    record                keep the intervals of polls from now on
+    intervals             those kept, in ms: {interval: how often}
+    cut | mend            break every connection; let them come back
+    live FILE             write there what has processes: one line `job/index/incarnation hostname run` each
+
+Each line is answered by one of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from borglet import loglines
+from borglet.fleet import Fleet, load_secrets
+from borglet.machines import read_fleet
+
+
+class Machines:
+    """One fleet and the record of its polls."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        self._intervals: Counter[int] | None = None
+        self.fleet = Fleet(read_fleet(home / "machines.csv"), load_secrets(home), url, observe=self._observe)
+
+    def _observe(self, interval_s: float) -> None:
+        if self._intervals is not None:
+            self._intervals[round(1000 * interval_s)] += 1
+
+    def do(self, line: str) -> Any:
+        match line.split():
+            case ["connected"]:
+                return self.fleet.connected
+            case ["record"]:
+                self._intervals = Counter()
+            case ["intervals"]:
+                kept, self._intervals = self._intervals, None
+                return kept
+            case ["cut"]:
+                self.fleet.cut()
+            case ["mend"]:
+                self.fleet.mend()
+            case ["live", path]:
+                return self._live(Path(path))
+            case _:
+                raise ValueError(f"{line!r} is no command of this bench")
+        return None
+
+    def _live(self, path: Path) -> int:
+        lines = [
+            f"{inc.key} {machine.hostname} {inc.run}"
+            for machine in self.fleet.machines
+            for inc in machine.agent.state.incarnations()
+            if inc.has_processes
+        ]
+        path.write_text("\n".join(lines))
+        return len(lines)
+
+
+async def _serve(machines: Machines) -> None:
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(machines.fleet.run())
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    while line := (await lines.readline()).decode().strip():
+        print(json.dumps(machines.do(line)), flush=True)
+        if running.done():
+            break
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def main() -> None:
+    loglines.configure("warning")
+    asyncio.run(_serve(Machines(Path(sys.argv[1]), sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()
