@@ -24,6 +24,8 @@ WINDOW_S = 300.0
 ALWAYS_STOPPED = 200
 # A brake that nobody has pulled at for so long lets go.
 FORGOTTEN_S = 600.0
+# Machines that come back come back one after the other: the last of them must not lose their tasks for that.
+CALM_S = 30.0
 # What a rate gives is used up within this: who waits longer doesn't save it.
 _BURST_S = 5.0
 
@@ -61,16 +63,24 @@ class Bucket:
         return Bucket(min(most, self.level + max(0.0, now - self.at) * per_s), max(now, self.at))
 
 
-def lost_state(extent: Extent, settings: CellSettings, before: BrakeState) -> BrakeState:
+def few(extent: Extent, settings: CellSettings) -> bool:
+    """Whether so few machines vanished that they are believed to be dead. Never all of the cell's."""
+    most = max(ALWAYS_BELIEVED, settings.believed_share * extent.machines)
+    return extent.vanished == 0 or extent.vanished <= min(most, extent.machines - 1)
+
+
+def lost_state(
+    extent: Extent, settings: CellSettings, before: BrakeState, *, calm_s: float = CALM_S
+) -> BrakeState:
     """What the brake on rescheduling is in now. An SRE's word holds as long as so many are gone.
 
-    Where all are gone it holds, however few they were: there is nowhere else, and they may only be cut off.
+    Where all are gone it holds, however few they were: there is nowhere else, and they may only be cut off. `calm_s`:
+    for how long only few have been gone; one that was not open opens after `CALM_S`, or when all are back.
     """
     some_left = extent.vanished < extent.machines
-    if extent.vanished == 0:
-        return BrakeState.OPEN
-    if some_left and extent.vanished <= max(ALWAYS_BELIEVED, settings.believed_share * extent.machines):
-        return BrakeState.OPEN
+    if few(extent, settings):
+        calm = before is BrakeState.OPEN or extent.vanished == 0 or calm_s >= CALM_S
+        return BrakeState.OPEN if calm else BrakeState.BOUNDED
     if some_left and extent.vanished <= max(ALWAYS_BELIEVED, settings.vanished_most_share * extent.machines):
         return BrakeState.BOUNDED
     return before if before in (BrakeState.RELEASED, BrakeState.KEPT) else BrakeState.HELD

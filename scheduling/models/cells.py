@@ -83,6 +83,7 @@ class Brake(models.Model):
     wanted = models.PositiveIntegerField(_("tasks held back"), default=0)
     pulled_at = models.DateTimeField(_("last wanted"), null=True)
     until = models.DateTimeField(_("released until"), null=True)
+    calm_since = models.DateTimeField(null=True)  # only few machines have been gone since
     detail = models.CharField(_("detail"), max_length=500, blank=True)
     decided_by = models.CharField(_("decided by"), max_length=200, blank=True)
 

@@ -57,7 +57,9 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
     look = _look(cell_id, late)
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).first()
     before = BrakeState(brake.state) if brake is not None else BrakeState.OPEN
-    state = brakes.lost_state(look.extent, settings, before)
+    if before is BrakeState.OPEN and not look.waiting:
+        return journal.CHUNK if settings.evictions_per_s else 0
+    state = brakes.lost_state(look.extent, settings, before, calm_s=_calm_s(brake, look, settings))
     if state is not before:
         brake = _lost_turn(cell_id, settings, look, state)
     elif brake is not None and state is not BrakeState.OPEN and brake.wanted != look.waiting:
@@ -68,6 +70,17 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
         return 0
     rate = brakes.lost_rate(look.extent, settings)
     return min(journal.CHUNK, int(_lost_bucket(brake, look.now, rate).level))
+
+
+def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
+    """For how long only few machines have been gone; kept with a brake that isn't open."""
+    if brake is None or brake.state == BrakeState.OPEN.value:
+        return 0.0
+    calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None
+    if calm_since != brake.calm_since:
+        brake.calm_since = calm_since
+        Brake.objects.filter(pk=brake.pk).update(calm_since=calm_since)
+    return (look.now - calm_since).total_seconds() if calm_since is not None else 0.0
 
 
 def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
@@ -89,7 +102,7 @@ def _lost_bucket(brake: Brake, now: dt.datetime, rate: float) -> Bucket:
 def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeState) -> Brake:
     gone = f"{look.extent.vanished} of {look.extent.machines} machines vanished together"
     detail = {
-        BrakeState.OPEN: "few machines are gone",
+        BrakeState.OPEN: "few machines are gone, or none",
         BrakeState.BOUNDED: f"{gone}: their {look.waiting} tasks are placed elsewhere at a bounded rate, at most"
         f" {60 * brakes.lost_rate(look.extent, settings):.3g} a minute",
         BrakeState.HELD: f"{gone}: none of their {look.waiting} tasks is placed elsewhere until an SRE says so; if the"
@@ -98,7 +111,7 @@ def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeSt
     with journal.write(cell_id, _MASTER) as entry:
         brake = _row(entry, LOST)
         if BrakeState(brake.state) is BrakeState.OPEN:
-            brake.level, brake.at = 0.0, entry.time
+            brake.level, brake.at, brake.calm_since = 0.0, entry.time, None
         _turn(entry, brake, state, wanted=look.waiting, detail=detail)
     return brake
 

@@ -67,6 +67,7 @@ def second(cell, *, late: int = 0) -> int:
 def older(cell, seconds: float) -> None:
     for brake in Brake.objects.filter(cell=cell):
         brake.at -= dt.timedelta(seconds=seconds)
+        brake.calm_since = brake.calm_since and brake.calm_since - dt.timedelta(seconds=seconds)
         brake.until = brake.until and brake.until - dt.timedelta(seconds=seconds)
         brake.pulled_at = brake.pulled_at and brake.pulled_at - dt.timedelta(seconds=seconds)
         brake.save()
@@ -107,6 +108,22 @@ def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_
     assert sum(second(cell) for _ in range(10)) == 0
     assert told(cell) == [("lost", "bounded"), ("lost", "open")]
     assert Task.objects.filter(state="running").count() == MACHINES * EACH - evicted
+
+
+def test_the_last_to_come_back_keep_their_tasks_too_and_the_dead_among_them_are_believed_later(
+    cell, fleet
+) -> None:
+    down(cell, fleet[:10])
+    evicted = sum(second(cell) for _ in range(20))
+    for machine in fleet[:8]:
+        back(cell, [machine])
+        evicted += second(cell)
+    assert evicted <= 28 * 0.25 + 1
+    assert state(cell) == "bounded"
+    assert sum(second(cell) for _ in range(22)) <= 6
+    assert sum(second(cell) for _ in range(10)) > 6
+    assert state(cell) == "open"
+    assert not Task.objects.filter(machine__in=fleet[8:10]).exists()
 
 
 def test_machines_that_are_late_count_before_they_are_silent(cell, fleet) -> None:

@@ -40,6 +40,14 @@ def test_a_word_of_an_sre_holds_as_long_as_so_many_are_gone(word) -> None:
     assert lost_state(Extent(10, 8, 100), SETTINGS, BOUNDED) is HELD
 
 
+@pytest.mark.parametrize("before", [BOUNDED, HELD, BrakeState.KEPT, BrakeState.RELEASED])
+def test_those_that_come_back_last_lose_no_task_for_it(before) -> None:
+    assert lost_state(Extent(100, 2, 100), SETTINGS, before, calm_s=29.0) is BOUNDED
+    assert lost_state(Extent(100, 2, 100), SETTINGS, before, calm_s=30.0) is OPEN
+    assert lost_state(Extent(100, 0, 100), SETTINGS, before, calm_s=0.0) is OPEN
+    assert lost_state(Extent(100, 2, 100), SETTINGS, OPEN, calm_s=0.0) is OPEN
+
+
 def test_the_rate_is_a_share_of_the_cell_and_never_more_than_it_can_place() -> None:
     assert lost_rate(Extent(30, 10, 300), SETTINGS) == pytest.approx(300 * 0.05 / 60)
     assert lost_rate(Extent(10_000, 1000, 150_000), SETTINGS) == 100

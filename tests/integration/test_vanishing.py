@@ -1,0 +1,123 @@
+"""Machines that die, and machines that are only cut off, over a real link with a real master (§3.3, §4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scheduling.master import Master
+from scheduling.models import Brake, Cell, Departure, Job, Machine, Task
+from scheduling.services.cells import cell_set
+from tests.integration import rows, world
+from tests.integration.fleets import fleet
+from tests.integration.link_world import running_link
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# Placed elsewhere by then, at a poll interval of five seconds.
+NOTICED_S = 15.0
+
+
+@pytest.fixture
+def cell(cell: Cell) -> Cell:
+    return cell_set(principal=rows.ME, cell=cell, settings={"poll_interval_s": 5.0})
+
+
+@pytest.fixture
+def master(cell: Cell) -> Master:
+    return Master(cell.id)
+
+
+def work(master: Master, condition: Callable[[], bool], *, seconds: float) -> float:
+    """Let the master work until something is so; how long that took, in seconds."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            pytest.fail(f"not within {seconds} s: {_story()}")
+        assert master.run(0.1)
+    return time.monotonic() - began
+
+
+def _story() -> str:
+    machines = list(Machine.objects.values_list("hostname", "state", "reason"))
+    return f"{machines} {list(Task.objects.values_list('id', 'state', 'machine__hostname', 'phase'))}"
+
+
+def all_up(job: Job) -> bool:
+    return not Task.objects.filter(job=job, up=False).exists()
+
+
+def on(job: Job, hostnames: list[str]) -> dict[int, int]:
+    """Tasks that are on some machines, with their incarnations."""
+    there = Task.objects.filter(job=job, machine__hostname__in=hostnames)
+    return dict(there.values_list("id", "incarnation"))
+
+
+def test_a_machine_that_dies_is_noticed_and_its_tasks_placed_elsewhere_within_15_s(
+    cell, ann, master, tmp_path: Path
+) -> None:
+    """One is killed, so that its connection closes; one stops answering."""
+    job = world.submit(ann, cell, world.a_file(tasks=24))
+    with (
+        running_link() as link,
+        fleet(tmp_path, link, cell, ["stays1", "stays2", "stays3"]),
+        fleet(tmp_path, link, cell, ["killed"]) as killed,
+        fleet(tmp_path, link, cell, ["frozen"]) as frozen,
+    ):
+        work(master, lambda: all_up(job), seconds=60)
+        lost = on(job, ["killed", "frozen"])
+        assert len(on(job, ["killed"])) > 0
+        assert len(on(job, ["frozen"])) > 0
+        killed.kill()
+        frozen.freeze()
+
+        def placed() -> bool:
+            return (
+                not on(job, ["killed", "frozen"])
+                and not Task.objects.filter(job=job, state="pending").exists()
+            )
+
+        took_s = work(master, placed, seconds=NOTICED_S + 15)
+        assert took_s <= NOTICED_S, f"took {took_s:.1f} s"
+        assert {"killed", "frozen"} == set(
+            Machine.objects.filter(state="down").values_list("hostname", flat=True)
+        )
+        work(master, lambda: all_up(job), seconds=10)
+        # Three, where the first to be noticed had its tasks placed on the other.
+        assert {Task.objects.get(pk=task).incarnation for task in lost} <= {2, 3}
+        assert not Brake.objects.exists()
+
+        frozen.thaw()  # what it still ran is stopped, and nothing else
+        work(master, lambda: not Departure.objects.filter(machine__hostname="frozen").exists(), seconds=20)
+        assert set(lost) == {task.id for task in Task.objects.filter(job=job, incarnation__gt=1)}
+
+
+def test_a_third_of_the_cell_that_is_cut_off_and_comes_back_keeps_its_tasks(
+    cell, ann, master, tmp_path: Path
+) -> None:
+    job = world.submit(ann, cell, world.a_file(tasks=48))
+    stay, cut = [f"stays{n}" for n in range(8)], [f"cut{n}" for n in range(4)]
+    with running_link() as link, fleet(tmp_path, link, cell, stay), fleet(tmp_path, link, cell, cut) as away:
+        work(master, lambda: all_up(job), seconds=60)
+        before = on(job, cut)
+        assert len(before) > 8
+        away.freeze()
+        down = Machine.objects.filter(state="down")
+        work(master, lambda: down.count() == 4, seconds=20)
+        assert Brake.objects.get(kind="lost").state == "bounded"
+        began = time.monotonic()
+        work(master, lambda: time.monotonic() - began > 10, seconds=15)
+        # 5 % of 48 tasks a minute.
+        moved = len(before) - len(on(job, cut))
+        assert moved <= 1
+        away.thaw()
+        work(master, lambda: not down.exists() and not Departure.objects.exists() and all_up(job), seconds=30)
+        after = on(job, cut)
+        assert (
+            len([task for task, number in before.items() if after.get(task) == number]) == len(before) - moved
+        )
+        assert Task.objects.filter(job=job, incarnation__gt=1).count() == moved
+        work(master, lambda: Brake.objects.get(kind="lost").state == "open", seconds=5)
