@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0013_brakes'),
+        ('scheduling', '0014_packages'),
     ]
 
     operations = [
