@@ -1,0 +1,286 @@
+"""All packages of one machine: who waits for which, what is fetched, what must go, what others get.
+
+    install ─► there already? ─► used            (many tasks may want one package: one installation, all wait)
+                 no ─► make room ─► fetch ─► unpack, checked ─► renamed into place ─► the link hears of it
+
+What blocks runs in a few threads of its own. Cancelling the last one who waits ends an installation at its next piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from borglet.messages import MAX_REPORTED_PACKAGES, Package
+from borglet.packages.base import InUse, PackageMissing, mounts
+from borglet.packages.fetch import Fetcher
+from borglet.packages.limits import ArchiveRefused
+from borglet.packages.retention import excess_of, to_remove
+from borglet.packages.sources import Sources
+from borglet.packages.store import Installed, PackageStore
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSettings:
+    """What packages may take of a machine."""
+
+    budget_bytes: int = 20 * 2**30  # of archives and trees together
+    keep_free_bytes: int = 2**30  # of the disk, for everybody else
+    at_once: int = 4  # installations
+    attempts: int = 3  # to install what someone else gave up, or what was removed again at once
+
+
+class _Cancelled(Exception):
+    """Nobody waits for this installation any more."""
+
+
+@dataclass(slots=True)
+class _Installation:
+    package: Package
+    stop: threading.Event = field(default_factory=threading.Event)
+    waiting: int = 0
+    work: asyncio.Task[None] | None = None
+
+    def checkpoint(self) -> None:
+        if self.stop.is_set():
+            raise _Cancelled
+
+    def pause(self, seconds: float) -> None:
+        self.stop.wait(seconds)
+        self.checkpoint()
+
+
+class PackageManager:
+    """`port`: where this machine serves peers, 0 where it doesn't. `now`: seconds since the epoch. `open` it first."""
+
+    def __init__(
+        self,
+        store: PackageStore,
+        sources: Sources,
+        fetcher: Fetcher,
+        *,
+        now: Callable[[], float],
+        settings: PackageSettings = PackageSettings(),
+    ) -> None:
+        self._store, self._sources, self._fetcher = store, sources, fetcher
+        self._now, self._settings = now, settings
+        self.port = 0
+        self._in_use: InUse = frozenset
+        self._installed: dict[str, Installed] = {}
+        self._installations: dict[str, _Installation] = {}
+        self._promised: dict[str, int] = {}  # bytes of disk, of installations under way
+        self._threads = ThreadPoolExecutor(settings.at_once, thread_name_prefix="packages")
+        self._chores = ThreadPoolExecutor(1, thread_name_prefix="package-chores")
+        self._notices = ThreadPoolExecutor(1, thread_name_prefix="package-notices")
+        self._collecting = asyncio.Lock()
+        self._closing = False
+        self._opened: asyncio.Future[None] | None = None
+
+    def bind(self, in_use: InUse) -> None:
+        self._in_use = in_use
+
+    # -- starting and ending
+
+    def open(self) -> None:
+        """Begin to look at what is here; installations wait for the end of it, running tasks don't."""
+        self._opened = asyncio.ensure_future(self._open())
+
+    async def _open(self) -> None:
+        for found in await self._chore(self._store.open):
+            self._installed[found.digest] = found
+        log.info("%d packages are installed", len(self._installed))
+
+    async def ready(self) -> None:
+        """Until `open` is done. Raises what it raised."""
+        assert self._opened is not None, "open the packages first"
+        await asyncio.shield(self._opened)
+
+    async def close(self) -> None:
+        self._closing = True
+        for installation in self._installations.values():
+            installation.stop.set()
+        running = [each.work for each in self._installations.values() if each.work is not None]
+        if self._opened is not None:
+            running.append(self._opened)  # type: ignore[arg-type]
+        await asyncio.gather(*running, return_exceptions=True)
+        for threads in (self._threads, self._chores, self._notices):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _chore(self, act: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._chores, act, *arguments)
+
+    # -- reading
+
+    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+        return mounts(packages, self._tree)
+
+    def _tree(self, package: Package) -> Path:
+        if package.digest not in self._installed:
+            raise PackageMissing(f"package {package.name!r} ({package.digest}) is not installed")
+        return self._store.tree(package.digest)
+
+    def installed(self) -> list[str]:
+        latest = sorted(self._installed.values(), key=lambda each: (-each.used_at, each.digest))
+        return [each.digest for each in latest[:MAX_REPORTED_PACKAGES]]
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(each.disk_bytes for each in self._installed.values())
+
+    def archive(self, digest: str) -> Path | None:
+        """For peers."""
+        return self._store.archive(digest) if digest in self._installed else None
+
+    # -- installing
+
+    async def install(self, packages: Sequence[Package]) -> None:
+        await self.ready()
+        mounts(packages, lambda package: Path())
+        for _ in range(self._settings.attempts):
+            missing = [package for package in packages if package.digest not in self._installed]
+            if not missing:
+                break
+            await self._install_all(missing)
+        else:
+            raise PackageMissing(f"package {missing[0].name!r}: was removed again before it could be used")
+        for package in packages:
+            self._use(package.digest)
+
+    async def _install_all(self, packages: Sequence[Package]) -> None:
+        if self._closing:
+            raise PackageMissing(f"package {packages[0].name!r}: this Borglet is ending")
+        joined = [self._join(package) for package in packages]
+        try:
+            for installation in joined:
+                assert installation.work is not None
+                await asyncio.shield(installation.work)
+        except _Cancelled:
+            return  # it was ending, for others, when this one joined: the next attempt begins it anew
+        finally:
+            for installation in joined:
+                self._leave(installation)
+
+    def _join(self, package: Package) -> _Installation:
+        known = self._installations.get(package.digest)
+        if known is None:
+            known = self._installations[package.digest] = _Installation(package)
+            known.work = asyncio.get_running_loop().create_task(self._install(known))
+            known.work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        known.waiting += 1
+        return known
+
+    def _leave(self, installation: _Installation) -> None:
+        installation.waiting -= 1
+        if installation.waiting == 0:
+            installation.stop.set()
+
+    async def _install(self, installation: _Installation) -> None:
+        package = installation.package
+        try:
+            most_bytes = await self._make_room(package)
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._fetch_and_unpack, installation, most_bytes
+            )
+            self._installed[package.digest] = found
+            log.info("package %s (%s) is installed: %d bytes", package.name, package.digest, found.disk_bytes)
+            self._notices.submit(self._sources.have, package.digest, self.port)
+        except ArchiveRefused as error:
+            raise PackageMissing(
+                f"package {package.name!r} ({package.digest}) is refused: {error}"
+            ) from error
+        except OSError as error:
+            raise PackageMissing(f"package {package.name!r}: this machine can't keep it: {error}") from error
+        finally:
+            self._promised.pop(package.digest, None)
+            del self._installations[package.digest]
+        await self.collect()
+
+    def _fetch_and_unpack(self, installation: _Installation, most_bytes: int) -> Installed:
+        package = installation.package
+        installation.checkpoint()
+        incoming = self._store.begin(package)
+        try:
+            self._fetcher.fetch(
+                package,
+                incoming / "archive",
+                checkpoint=installation.checkpoint,
+                pause=installation.pause,
+            )
+            return self._store.complete(
+                package, incoming, most_bytes=most_bytes, checkpoint=installation.checkpoint
+            )
+        finally:
+            self._store.abandon(incoming)
+
+    def _use(self, digest: str) -> None:
+        at = self._now()
+        known = self._installed[digest]
+        self._installed[digest] = Installed(
+            known.digest, known.name, known.format, known.size_bytes, known.disk_bytes, at
+        )
+        self._store.used(digest, at)
+
+    # -- room
+
+    async def _make_room(self, package: Package) -> int:
+        """For archive and tree, guessed at as twice the archive. Returns how many bytes the tree may have at most.
+
+        Raises `PackageMissing`."""
+        wanted = 2 * package.size_bytes
+        self._promised[package.digest] = wanted
+        await self.collect()
+        in_use = self._in_use()
+        kept = sum(each.disk_bytes for each in self._installed.values() if each.digest in in_use)
+        others = sum(self._promised.values()) - wanted
+        room = self._settings.budget_bytes - kept - others
+        if self._excess() > 0:
+            raise PackageMissing(
+                f"package {package.name!r}: about {wanted} bytes are wanted; packages in use leave {max(0, room)} of"
+                f" {self._settings.budget_bytes}, and the disk has {self._store.free_bytes()} free, of which"
+                f" {self._settings.keep_free_bytes} stay free. Use fewer packages on this machine, or give its"
+                " Borglet more with --package-bytes"
+            )
+        return max(0, room - package.size_bytes)
+
+    def _excess(self) -> int:
+        return excess_of(
+            self.disk_bytes,
+            sum(self._promised.values()),
+            budget_bytes=self._settings.budget_bytes,
+            free_bytes=self._store.free_bytes(),
+            keep_free_bytes=self._settings.keep_free_bytes,
+        )
+
+    async def collect(self) -> int:
+        """Remove what is not in use until budget and disk are kept; how many bytes became free."""
+        freed = 0
+        async with self._collecting:
+            keep = {*self._in_use(), *self._installations}
+            for each in to_remove(self._installed.values(), keep, excess_bytes=self._excess()):
+                if each.digest in self._in_use():
+                    continue  # since a moment ago
+                del self._installed[each.digest]  # nobody gets it from now on
+                try:
+                    await self._chore(self._store.remove, each.digest)
+                except OSError:
+                    log.exception("package %s can't be removed", each.name)
+                    continue
+                freed += each.disk_bytes
+                log.info("package %s was removed, last used at %.0f", each.name, each.used_at)
+                self._notices.submit(self._sources.gone, each.digest)
+        return freed
+
+    def tell_port(self) -> None:
+        """After each greeting of the link: where this machine serves what its reports list."""
+        latest = self.installed()
+        if self.port and latest:
+            self._notices.submit(self._sources.have, latest[0], self.port)

@@ -1,0 +1,177 @@
+"""Serving archives to other Borglets: plain HTTP, one request a connection, few uploads at once.
+
+    GET /packages/<digest>      Authorization: Borg-Ticket <ticket>      Range: bytes=N-
+
+200 or 206 and the archive; 401 for a bad ticket, 404 for what is not here, 503 when all uploads are taken: the asker
+goes elsewhere. Content is public to the cell's machines and checked by its digest: no TLS of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from borglet.packages.tickets import TicketRefused, check
+
+log = logging.getLogger(__name__)
+
+_REQUEST = re.compile(rb"GET /packages/(sha256:[0-9a-f]{64}) HTTP/1\.[01]\Z")
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What one machine gives to others."""
+
+    uploads: int = 4  # at once
+    connections: int = 64  # beyond them new ones are closed unheard
+    header_bytes: int = 8192
+    header_timeout_s: float = 5.0
+    least_bytes_s: int = 128 * 1024  # an asker that takes less loses its upload
+    grace_s: float = 10.0
+
+
+class _Answer(Exception):
+    """Ends a request with this status."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+class PeerServer:
+    """`find` gives the archive of a digest, if it is here. `now`: seconds since the epoch."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Path | None],
+        key: ec.EllipticCurvePublicKey,
+        *,
+        now: Callable[[], float],
+        settings: PeerSettings = PeerSettings(),
+    ) -> None:
+        self._find, self._key, self._now, self._settings = find, key, now, settings
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._uploads = 0
+        self.served = 0  # uploads that went to their end
+
+    async def open(self, address: str, port: int) -> int:
+        """Listen; the port, also where any was asked for with 0. Raises OSError."""
+        self._server = await asyncio.start_server(
+            self._accept, address, port, limit=self._settings.header_bytes
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._settings.connections:
+            writer.transport.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            await self._converse(reader, writer)
+        except (OSError, TimeoutError) as error:
+            log.info("an upload to %s ended early: %s", writer.get_extra_info("peername"), error)
+            writer.transport.abort()
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            digest, offset = await self._request(reader)
+            with self._upload():
+                await self._send(writer, digest, offset)
+        except _Answer as answer:
+            body = f"{answer.text}\n".encode()
+            extra = "Retry-After: 1\r\n" if answer.status is HTTPStatus.SERVICE_UNAVAILABLE else ""
+            writer.write(_head(answer.status, len(body), extra) + body)
+            async with asyncio.timeout(self._settings.header_timeout_s):
+                await writer.drain()
+
+    async def _request(self, reader: asyncio.StreamReader) -> tuple[str, int]:
+        """Digest and first byte wanted. Raises `_Answer`."""
+        try:
+            async with asyncio.timeout(self._settings.header_timeout_s):
+                raw = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            raise ConnectionResetError("no request") from error
+        except asyncio.LimitOverrunError as error:
+            raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too long a header") from error
+        first, *lines = raw.removesuffix(b"\r\n\r\n").split(b"\r\n")
+        match = _REQUEST.match(first)
+        if match is None:
+            raise _Answer(HTTPStatus.BAD_REQUEST, "wanted GET /packages/sha256:<64 hex digits>")
+        headers = {}
+        for line in lines:
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        digest = match.group(1).decode("ascii")
+        scheme, _, ticket = headers.get("authorization", "").partition(" ")
+        try:
+            if scheme != "Borg-Ticket":
+                raise TicketRefused("wanted Authorization: Borg-Ticket <ticket>")
+            check(ticket.strip(), self._key, digest=digest, now=self._now())
+        except TicketRefused as error:
+            raise _Answer(HTTPStatus.UNAUTHORIZED, str(error)) from error
+        wanted = _RANGE.match(headers.get("range", ""))
+        return digest, int(wanted.group(1)) if wanted else 0
+
+    @contextlib.contextmanager
+    def _upload(self) -> Iterator[None]:
+        if self._uploads >= self._settings.uploads:
+            raise _Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"all {self._uploads} uploads are taken")
+        self._uploads += 1
+        try:
+            yield
+        finally:
+            self._uploads -= 1
+
+    async def _send(self, writer: asyncio.StreamWriter, digest: str, offset: int) -> None:
+        path = self._find(digest)
+        if path is None:
+            raise _Answer(HTTPStatus.NOT_FOUND, f"{digest} is not here")
+        try:
+            file = path.open("rb")
+        except FileNotFoundError as error:
+            raise _Answer(HTTPStatus.NOT_FOUND, f"{digest} is not here any more") from error
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            if offset >= size:
+                raise _Answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, f"it ends at {size}")
+            part = f"Content-Range: bytes {offset}-{size - 1}/{size}\r\n" if offset else ""
+            status = HTTPStatus.PARTIAL_CONTENT if offset else HTTPStatus.OK
+            limit_s = self._settings.grace_s + (size - offset) / self._settings.least_bytes_s
+            async with asyncio.timeout(limit_s):
+                writer.write(_head(status, size - offset, part))
+                await writer.drain()
+                loop = asyncio.get_running_loop()
+                await loop.sendfile(writer.transport, file, offset, size - offset)
+        self.served += 1
+
+
+def _head(status: HTTPStatus, length: int, extra: str) -> bytes:
+    lines = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        "Content-Type: application/octet-stream\r\n"
+        f"Content-Length: {length}\r\n{extra}Connection: close\r\n\r\n"
+    )
+    return lines.encode("ascii")

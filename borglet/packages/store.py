@@ -1,0 +1,252 @@
+"""The packages of one machine on its disk: each installed once, whole or not at all.
+
+    home/packages/<digest>/   marker.json   what it is, and digests of its tree: written last, moved in with the rest
+                              tree/         read-only, shared by all tasks
+                              archive       as fetched: what peers get, and what a damaged tree is made from again
+    home/packages/incoming/   being fetched or unpacked; what is found there at a start is removed
+    home/packages/trash/      being removed
+
+The files of a tree are not forced to the disk one by one. Within one boot of the machine the kernel's view is whole
+whoever crashed, and a look at names, sizes and modes is enough; after another boot all of it is read once and
+compared. Blocking: call it in threads. Methods on different digests may run at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from borglet.messages import Package
+from borglet.packages.archive import unpack
+from borglet.packages.disk import digests_of, file_digest, remove_tree
+from borglet.packages.limits import ArchiveRefused, Limits
+from borglet.packages.tree import TreeDigests
+from borglet.store import replace_durably
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 4096
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """marker.json"""
+
+    name: str
+    digest: str
+    format: str
+    size_bytes: int  # of the archive
+    tree_bytes: int  # about what the tree takes of the disk
+    listing: str
+    contents: str
+    boot_id: str  # under which the tree was written or read whole for the last time
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    digest: str
+    name: str
+    format: str
+    size_bytes: int  # of the archive
+    disk_bytes: int  # archive and tree
+    used_at: float  # seconds since the epoch
+
+
+class PackageStore:
+    """Knows nothing of tasks, of peers, or of how much may be here."""
+
+    def __init__(self, home: Path, *, boot_id: str, limits: Limits = Limits()) -> None:
+        self._root = home.absolute() / "packages"
+        self._boot_id, self._limits = boot_id, limits
+        self._incoming, self._trash = self._root / "incoming", self._root / "trash"
+
+    def open(self) -> list[Installed]:
+        """What is installed and whole. What is damaged is made again from its archive, or removed."""
+        self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        for folder in (self._incoming, self._trash):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            for left in os.listdir(folder):
+                remove_tree(folder / left)
+        found = []
+        for name in sorted(os.listdir(self._root)):
+            if name in ("incoming", "trash"):
+                continue
+            try:
+                installed = self._checked(self._root / name)
+            except OSError as error:
+                log.error("package %s can't be read: %s", name, error)
+                continue
+            if installed is not None:
+                found.append(installed)
+        return found
+
+    def _checked(self, folder: Path) -> Installed | None:
+        marker = self._marker(folder)
+        if marker is None:
+            log.warning("package %s has no marker; it is removed", folder.name)
+            self._discard(folder)
+            return None
+        rebooted = marker.boot_id != self._boot_id
+        try:
+            digests = digests_of(folder / "tree", contents=rebooted)
+        except OSError as error:
+            log.warning("the tree of package %s can't be read: %s", marker.name, error)
+            digests = TreeDigests("", "")
+        whole = digests.listing == marker.listing and (not rebooted or digests.contents == marker.contents)
+        if whole and rebooted and not self._archive_is_whole(folder, marker):
+            log.warning("the archive of package %s is damaged", marker.name)
+            whole = False
+        if not whole:
+            return self._repaired(folder, marker)
+        if rebooted:
+            self._write_marker(folder, msgspec.structs.replace(marker, boot_id=self._boot_id), keep_time=True)
+        return self._installed(folder, marker)
+
+    def _repaired(self, folder: Path, marker: Marker) -> Installed | None:
+        """From its archive where that is whole."""
+        package = Package(marker.name, marker.digest, marker.size_bytes, marker.format)
+        if not self._archive_is_whole(folder, marker):
+            log.error("package %s is damaged, its archive too; it is removed and fetched again", marker.name)
+            self._discard(folder)
+            return None
+        log.error("the tree of package %s is damaged; it is unpacked again", marker.name)
+        incoming = self.begin(package)
+        try:
+            os.link(folder / "archive", incoming / "archive")
+            self._discard(folder)
+            return self.complete(package, incoming)
+        except ArchiveRefused as error:
+            log.error("package %s: %s", marker.name, error)
+            return None
+        finally:
+            self.abandon(incoming)
+
+    def _archive_is_whole(self, folder: Path, marker: Marker) -> bool:
+        try:
+            return f"sha256:{file_digest(folder / 'archive')}" == marker.digest
+        except OSError:
+            return False
+
+    # -- one package
+
+    def begin(self, package: Package) -> Path:
+        """A directory of its own for fetching `archive` into, to be completed or abandoned."""
+        incoming = self._incoming / f"{_hex(package.digest)}.{secrets.token_hex(4)}"
+        incoming.mkdir(mode=0o700)
+        return incoming
+
+    def complete(
+        self,
+        package: Package,
+        incoming: Path,
+        *,
+        most_bytes: int | None = None,
+        checkpoint: Callable[[], None] = lambda: None,
+    ) -> Installed:
+        """Unpack `incoming/archive`, whose digest was checked, and install it, whole, in one step. `most_bytes`: of
+        the tree. Raises `ArchiveRefused`, OSError, and what `checkpoint` raises; then nothing is installed."""
+        tree = incoming / "tree"
+        tree.mkdir(mode=0o700)
+        limits = self._limits
+        if most_bytes is not None and most_bytes < limits.unpacked_bytes:
+            limits = dataclasses.replace(limits, unpacked_bytes=most_bytes)
+        with (incoming / "archive").open("rb") as archive:
+            unpacked = unpack(archive, package.format, tree, limits=limits, checkpoint=checkpoint)
+            os.fsync(archive.fileno())
+        marker = Marker(
+            package.name,
+            package.digest,
+            package.format,
+            package.size_bytes,
+            unpacked.bytes + BLOCK_BYTES * unpacked.entries,
+            unpacked.digests.listing,
+            unpacked.digests.contents,
+            self._boot_id,
+        )
+        self._write_marker(incoming, marker)
+        incoming.chmod(0o711)
+        final = self._root / _hex(package.digest)
+        os.rename(incoming, final)
+        _sync_directory(self._root)
+        return self._installed(final, marker)
+
+    def abandon(self, incoming: Path) -> None:
+        """Remove what `begin` made; fine after `complete`."""
+        try:
+            remove_tree(incoming)
+        except OSError:
+            log.exception("%s could not be removed; the next start tries again", incoming)
+
+    def used(self, digest: str, at: float) -> None:
+        """It serves from now on: the last to be removed. Kept over restarts."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._root / _hex(digest) / "marker.json", (at, at))
+
+    def remove(self, digest: str) -> None:
+        """Out of sight at once, then deleted. Raises OSError."""
+        self._discard(self._root / _hex(digest))
+
+    def tree(self, digest: str) -> Path:
+        return self._root / _hex(digest) / "tree"
+
+    def archive(self, digest: str) -> Path:
+        return self._root / _hex(digest) / "archive"
+
+    def free_bytes(self) -> int:
+        """Of the file system, for whoever is not root."""
+        disk = os.statvfs(self._root)
+        return disk.f_bavail * disk.f_frsize
+
+    # -- files
+
+    def _discard(self, folder: Path) -> None:
+        aside = self._trash / f"{folder.name}.{secrets.token_hex(4)}"
+        os.rename(folder, aside)
+        remove_tree(aside)
+
+    def _marker(self, folder: Path) -> Marker | None:
+        try:
+            marker = msgspec.json.decode((folder / "marker.json").read_bytes(), type=Marker)
+        except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+            return None
+        return marker if marker.digest == f"sha256:{folder.name}" else None
+
+    def _write_marker(self, folder: Path, marker: Marker, *, keep_time: bool = False) -> None:
+        path = folder / "marker.json"
+        used_at = path.stat().st_mtime if keep_time else None
+        replace_durably(path, msgspec.json.encode(marker), mode=0o600)
+        if used_at is not None:
+            os.utime(path, (used_at, used_at))
+
+    def _installed(self, folder: Path, marker: Marker) -> Installed:
+        return Installed(
+            marker.digest,
+            marker.name,
+            marker.format,
+            marker.size_bytes,
+            marker.size_bytes + marker.tree_bytes,
+            (folder / "marker.json").stat().st_mtime,
+        )
+
+
+def _hex(digest: str) -> str:
+    """The part of a digest that names a directory. Raises ValueError."""
+    kind, _, digits = digest.partition(":")
+    if kind != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
+        raise ValueError(f"digest {digest[:100]!r}: wanted sha256: and 64 hex digits")
+    return digits
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,259 @@
+"""One machine's packages: installed once, shared, repaired, removed; and a dozen machines that help each other."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from borglet.messages import Package
+from borglet.packages.base import PackageMissing
+from borglet.packages.disk import remove_tree
+from borglet.packages.fetch import FetchSettings
+from borglet.packages.manager import PackageSettings
+from borglet.packages.store import PackageStore
+from tests.unit.borglet.cell import BOUND_S, Authority
+from tests.unit.borglet_packages.archives import archive, link
+from tests.unit.borglet_packages.cell import Link, Machine, link_of, machine_of, packed
+
+Story = Callable[[Link, Machine], Awaitable[None]]
+
+
+def tell(
+    authority: Authority, home: Path, archives: dict[str, bytes], story: Story, **settings: object
+) -> None:
+    """Play `story` on one machine."""
+
+    async def whole(cell: Link) -> None:
+        machine = await machine_of(cell, authority, home, **settings)  # type: ignore[arg-type]
+        try:
+            async with asyncio.timeout(BOUND_S):
+                await story(cell, machine)
+        finally:
+            await machine.close()
+
+    with link_of(authority, archives) as cell:
+        asyncio.run(whole(cell))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def test_many_tasks_wait_for_one_installation(tmp_path: Path, authority: Authority) -> None:
+    app, raw = packed(tmp_path, serve=os.urandom(200_000))
+
+    async def story(cell: Link, machine: Machine) -> None:
+        machine.in_use.add(app.digest)
+        await asyncio.gather(*[machine.manager.install([app]) for _ in range(20)])
+        assert cell.served == [(app.digest, 0)]
+        tree = machine.manager.trees([app])["app"]
+        assert (tree / "serve").stat().st_mode & 0o777 == 0o444
+        assert machine.manager.installed() == [app.digest]
+        await until(lambda: app.digest in cell.have)
+        assert os.listdir(tmp_path / "home" / "packages" / "incoming") == []
+
+    tell(authority, tmp_path / "home", {app.digest: raw}, story)
+
+
+def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(
+    tmp_path: Path, authority: Authority
+) -> None:
+    app, raw = packed(tmp_path, serve=b"content", other=b"x")
+    home = tmp_path / "home"
+    tree = home / "packages" / app.digest.removeprefix("sha256:") / "tree"
+
+    async def first(cell: Link, machine: Machine) -> None:
+        machine.in_use.add(app.digest)
+        await machine.manager.install([app])
+
+    async def again(cell: Link, machine: Machine) -> None:
+        machine.in_use.add(app.digest)
+        assert machine.manager.installed() == [app.digest]
+        assert (tree / "serve").read_bytes() == b"content"
+        assert (cell.served, cell.asked) == ([], 0)
+
+    tell(authority, home, {app.digest: raw}, first)
+    tell(authority, home, {app.digest: raw}, again)
+    tree.chmod(0o755)
+    (tree / "other").unlink()
+    tell(authority, home, {app.digest: raw}, again)
+    assert (tree / "other").exists()
+    (tree / "serve").chmod(0o644)
+    (tree / "serve").write_bytes(b"CONTENT")
+    (tree / "serve").chmod(0o444)
+    # Same size and mode: only a machine that was down looks at contents.
+    assert PackageStore(home, boot_id="boot-1").open() != []
+    assert (tree / "serve").read_bytes() == b"CONTENT"
+    tell(authority, home, {app.digest: raw}, again, boot="boot-2")
+
+
+def test_what_can_not_be_repaired_is_removed_and_fetched_again(tmp_path: Path, authority: Authority) -> None:
+    app, raw = packed(tmp_path, serve=b"content")
+    home = tmp_path / "home"
+    folder = home / "packages" / app.digest.removeprefix("sha256:")
+
+    async def fetched(cell: Link, machine: Machine) -> None:
+        assert machine.manager.installed() == []
+        machine.in_use.add(app.digest)
+        await machine.manager.install([app])
+        assert len(cell.served) == 1
+
+    tell(authority, home, {app.digest: raw}, fetched)
+    remove_tree(folder / "tree")
+    (folder / "archive").write_bytes(b"damaged")
+    tell(authority, home, {app.digest: raw}, fetched)
+    (folder / "marker.json").write_bytes(b"{")
+    tell(authority, home, {app.digest: raw}, fetched)
+    (home / "packages" / "incoming" / "half").mkdir()
+    (folder / "marker.json").unlink()
+    tell(authority, home, {app.digest: raw}, fetched)
+    assert os.listdir(home / "packages" / "incoming") == []
+
+
+def test_the_last_one_to_leave_ends_an_installation_and_a_newcomer_begins_it_anew(
+    tmp_path: Path, authority: Authority
+) -> None:
+    app, raw = packed(tmp_path, serve=b"content")
+
+    async def story(cell: Link, machine: Machine) -> None:
+        machine.in_use.add(app.digest)
+        cell.store_busy = True
+        waiting = [asyncio.ensure_future(machine.manager.install([app])) for _ in range(2)]
+        await until(lambda: cell.asked > 1)
+        waiting[0].cancel()
+        asked = cell.asked
+        await until(lambda: cell.asked > asked)
+        waiting[1].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        newcomer = asyncio.ensure_future(machine.manager.install([app]))
+        cell.store_busy = False
+        await newcomer
+        assert len(cell.served) == 1
+        assert os.listdir(tmp_path / "home" / "packages" / "incoming") == []
+
+    tell(authority, tmp_path / "home", {app.digest: raw}, story)
+
+
+def test_the_least_recently_used_leaves_when_room_is_short_and_what_is_in_use_never(
+    tmp_path: Path, authority: Authority
+) -> None:
+    made = [packed(tmp_path, f"p{number}", data=os.urandom(100_000)) for number in range(4)]
+    packages = [package for package, _ in made]
+    archives = {package.digest: raw for package, raw in made}
+
+    async def story(cell: Link, machine: Machine) -> None:
+        for package in packages[:2]:
+            machine.in_use = {package.digest}
+            await machine.manager.install([package])
+        machine.in_use = {packages[0].digest}
+        await machine.manager.install([packages[0]])
+        machine.in_use = {packages[0].digest, packages[2].digest}
+        await machine.manager.install([packages[2]])
+        assert machine.manager.installed() == [packages[2].digest, packages[0].digest]
+        await until(lambda: cell.gone == [(packages[1].digest, "m1")])
+        assert os.listdir(tmp_path / "home" / "packages" / "trash") == []
+        machine.in_use.add(packages[3].digest)
+        with pytest.raises(PackageMissing, match=r"'p3@v1': about .* bytes are wanted; packages in use leave"):
+            await machine.manager.install([packages[3]])
+
+    room = PackageSettings(budget_bytes=520_000, keep_free_bytes=0)
+    tell(authority, tmp_path / "home", archives, story, settings=room)
+
+
+def test_packages_leave_when_the_disk_is_short(tmp_path: Path, authority: Authority) -> None:
+    app, raw = packed(tmp_path, serve=b"content")
+
+    async def installing(cell: Link, machine: Machine) -> None:
+        machine.in_use = {app.digest}
+        await machine.manager.install([app])
+
+    async def short(cell: Link, machine: Machine) -> None:
+        machine.in_use = {app.digest}
+        assert await machine.manager.collect() == 0
+        machine.in_use = set()
+        assert await machine.manager.collect() > 0
+        assert machine.manager.installed() == []
+
+    tell(authority, tmp_path / "home", {app.digest: raw}, installing)
+    more_than_any_disk = PackageSettings(keep_free_bytes=2**62)
+    tell(authority, tmp_path / "home", {app.digest: raw}, short, settings=more_than_any_disk)
+
+
+def test_a_tree_larger_than_the_room_left_is_refused_while_it_unpacks(
+    tmp_path: Path, authority: Authority
+) -> None:
+    app, raw = packed(tmp_path, zeros=bytes(5_000_000))
+
+    async def story(cell: Link, machine: Machine) -> None:
+        machine.in_use = {app.digest}
+        with pytest.raises(PackageMissing, match="is refused: 'zeros': with its 5000000 bytes"):
+            await machine.manager.install([app])
+        assert sorted(os.listdir(tmp_path / "home" / "packages")) == ["incoming", "trash"]
+
+    room = PackageSettings(budget_bytes=1_000_000, keep_free_bytes=0)
+    tell(authority, tmp_path / "home", {app.digest: raw}, story, settings=room)
+
+
+def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, authority: Authority) -> None:
+    raw = archive(link("out", "/etc")).read()
+    digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    hostile = Package("bad@v1", digest, len(raw))
+
+    async def story(cell: Link, machine: Machine) -> None:
+        with pytest.raises(PackageMissing, match=r"'bad@v1'.* is refused: 'out': a link to '/etc' leads out"):
+            await machine.manager.install([hostile])
+        unknown = Package("none@v1", "sha256:" + "0" * 64, 10)
+        with pytest.raises(PackageMissing, match=r"'none@v1'.*the link answered 404 no such package"):
+            await machine.manager.install([unknown])
+        with pytest.raises(PackageMissing, match="two packages with the name 'bad'"):
+            await machine.manager.install([hostile, Package("bad@v2", "sha256:" + "1" * 64, 10)])
+        with pytest.raises(PackageMissing, match="is no name of a directory"):
+            await machine.manager.install([Package("../x@v1", "sha256:" + "1" * 64, 10)])
+
+    tell(authority, tmp_path / "home", {digest: raw}, story)
+
+
+def test_a_dozen_machines_fetch_from_each_other(tmp_path: Path, authority: Authority) -> None:
+    """Each on a loopback address of its own; the store gives one copy at a time and only while nobody has one."""
+    app, raw = packed(tmp_path, serve=os.urandom(3_000_000))
+    patient = FetchSettings(pause_s=0.02)
+
+    async def whole(cell: Link) -> None:
+        cell.store_at_once = 1
+        addresses = [f"127.0.0.{number}" for number in range(2, 14)]
+        machines = [
+            await machine_of(
+                cell,
+                authority,
+                tmp_path / address,
+                hostname=address,
+                serve=address,
+                fetching=patient,
+                settings=PackageSettings(keep_free_bytes=0, at_once=1),
+            )
+            for address in addresses
+        ]
+        try:
+            for machine in machines:
+                machine.in_use.add(app.digest)
+            async with asyncio.timeout(60):
+                await asyncio.gather(*[machine.manager.install([app]) for machine in machines])
+            for machine, address in zip(machines, addresses, strict=True):
+                assert machine.manager.installed() == [app.digest]
+                assert (tmp_path / address / "packages").is_dir()
+            served = [machine.peers.served for machine in machines if machine.peers is not None]
+            assert len(cell.served) == 1
+            assert sum(served) == len(machines) - 1
+        finally:
+            for machine in machines:
+                await machine.close()
+
+    with link_of(authority, {app.digest: raw}) as cell:
+        asyncio.run(whole(cell))
