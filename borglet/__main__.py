@@ -22,6 +22,7 @@ from borglet.link import BadAddress, link_url
 from borglet.machines import (
     BadMachine,
     check_hostname,
+    parse_bytes,
     parse_capacity,
     parse_pairs,
     read_fleet,
@@ -78,6 +79,15 @@ def build_parser() -> argparse.ArgumentParser:
         help="name or number of who runs tasks that name no user; under root an unprivileged number by default",
     )
     _option(run, "--task-users", default="", help="users that job files may name, by comma; needs root")
+    _option(
+        run, "--package-bytes", default="20Gi", help="disk for packages: archives and what they unpack to"
+    )
+    _option(
+        run, "--peer-port", type=int, default=0, help="gives packages to other machines; 0: any, -1: none"
+    )
+    _option(
+        run, "--peer-uploads", type=int, default=4, help="how many machines get packages from here at once"
+    )
     run.add_argument("--attribute", action="append", default=[], metavar="K=V", help="may be repeated")
     run.set_defaults(act=_run)
 
@@ -165,6 +175,9 @@ def _run(args: argparse.Namespace) -> int:
             port_low=low,
             port_high=high,
             task_user=args.task_user,
+            package_bytes=parse_bytes("package-bytes", args.package_bytes),
+            peer_port=args.peer_port,
+            peer_uploads=args.peer_uploads,
             task_users=frozenset(filter(None, (name.strip() for name in args.task_users.split(",")))),
         )
     )

@@ -86,6 +86,10 @@ class Credentials:
         secret = self._identity.next if self._newest else self._identity.secret
         return f"Bearer {self._identity.hostname}:{secret}"
 
+    def bearer(self) -> str:
+        """The header for what is asked beside the link: with the secret that opened it last."""
+        return f"Bearer {self._identity.hostname}:{self._identity.secret}"
+
     def refused(self) -> bool:
         """What was tried last is not known to the cell. Whether there is another secret to try at once."""
         self._newest = not self._tried_newest and bool(self._identity.next)

@@ -109,14 +109,15 @@ class Link:
         settings: LinkSettings = LinkSettings(),
         admission: Callable[[], Awaitable[None]] | None = None,
         observe: Callable[[float], None] | None = None,
+        welcomed: Callable[[], None] | None = None,
     ) -> None:
-        """`url`: `https://host:port`. `admission` is awaited before each attempt to connect. `observe` is told the
-        seconds between two polls of one session."""
+        """`url`: `https://host:port`. `admission` is awaited before each attempt to connect, `welcomed` called after
+        each that a shard accepted. `observe` is told the seconds between two polls of one session."""
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
         self._backoff = Backoff(rng)
-        self._admission, self._observe = admission, observe
+        self._admission, self._observe, self._welcomed = admission, observe, welcomed
         self._session: _Session | None = None
         agent.subscribe(self._on_change)
 
@@ -176,6 +177,8 @@ class Link:
             self._backoff.succeeded()
             log.info("session %d at %s", session.number, self._url)
             self._session = session
+            if self._welcomed is not None:
+                self._welcomed()
             try:
                 await self._serve(session)
             finally:

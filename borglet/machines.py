@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -60,18 +60,24 @@ def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
     """`cpu=4,ram=16Gi,disk=100G`: cores and bytes, as in job files; other names are counts. Raises `BadMachine`."""
     capacity: dict[str, int] = {}
     for name, value in parse_pairs("capacity", text, separator):
-        match = _QUANTITY.fullmatch(value)
-        suffixes = _SUFFIXES.get(name, {"": 1})
-        if match is None or match.group(2) not in suffixes:
-            accepted = ", ".join(repr(suffix) for suffix in suffixes if suffix) or "none"
-            raise BadMachine(
-                f"capacity.{name}: {value!r} is no quantity; wanted a number (suffixes: {accepted})"
-            )
-        quantity = int(Decimal(match.group(1)) * suffixes[match.group(2)])
-        if quantity > MAX_QUANTITY:
-            raise BadMachine(f"capacity.{name}: {value!r} is absurd; at most {MAX_QUANTITY}")
-        capacity[name] = quantity
+        capacity[name] = _quantity(f"capacity.{name}", value, _SUFFIXES.get(name, {"": 1}))
     return capacity
+
+
+def parse_bytes(field: str, text: str) -> int:
+    """`20Gi`, `500M`: bytes, as in job files. Raises `BadMachine`."""
+    return _quantity(field, text.strip(), _SUFFIXES["disk"])
+
+
+def _quantity(field: str, value: str, suffixes: Mapping[str, int]) -> int:
+    match = _QUANTITY.fullmatch(value)
+    if match is None or match.group(2) not in suffixes:
+        accepted = ", ".join(repr(suffix) for suffix in suffixes if suffix) or "none"
+        raise BadMachine(f"{field}: {value!r} is no quantity; wanted a number (suffixes: {accepted})")
+    quantity = int(Decimal(match.group(1)) * suffixes[match.group(2)])
+    if quantity > MAX_QUANTITY:
+        raise BadMachine(f"{field}: {value!r} is absurd; at most {MAX_QUANTITY}")
+    return quantity
 
 
 def parse_pairs(field: str, text: str, separator: str) -> list[tuple[str, str]]:

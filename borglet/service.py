@@ -20,6 +20,9 @@ from borglet.credentials import Credentials
 from borglet.join import LinkUnreachable, join_cell
 from borglet.link import Introduction, Link
 from borglet.messages import EndCause, JoinRequest
+from borglet.packages.machine import MachinePackages
+from borglet.packages.manager import PackageSettings
+from borglet.packages.peers import PeerSettings
 from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
@@ -55,6 +58,9 @@ class MachineSettings:
     port_high: int = 29999
     task_user: str = ""  # who runs tasks that name no user; empty: found by `accounts.task_user`
     task_users: frozenset[str] = frozenset()  # whom job files may name
+    package_bytes: int = 20 * 2**30  # of disk, for packages: archives and trees
+    peer_port: int = 0  # where other machines get packages from here; 0: any free one, negative: nowhere
+    peer_uploads: int = 4  # at once
 
 
 def run_machine(settings: MachineSettings) -> None:
@@ -123,19 +129,39 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_end.set)
     readings = MachineReadings(settings.home, introduction.capacity)
+    credentials = Credentials(identity, store.authority(), store)
+    packages = MachinePackages(
+        settings.home,
+        settings.link,
+        credentials,
+        store.authority,
+        address=settings.address,
+        boot_id=introduction.boot_id,
+        settings=PackageSettings(budget_bytes=settings.package_bytes),
+        peer_port=settings.peer_port,
+        peers=PeerSettings(uploads=settings.peer_uploads),
+    )
+    await packages.open()
     agent = Agent(
         runtime,
         store,
         SocketProber(settings.address),
         clock=steady_clock(),
+        packages=packages.manager,
         guard=Guard(runtime, readings),
     )
     await agent.open()
     assert agent.failed is not None
     log.info("%s has adopted %d tasks", identity.hostname, len(agent.state.incarnations()))
     await agent.settle()
-    credentials = Credentials(identity, store.authority(), store)
-    link = Link(agent, credentials, settings.link, introduction, rng=random.Random())
+    link = Link(
+        agent,
+        credentials,
+        settings.link,
+        introduction,
+        rng=random.Random(),
+        welcomed=packages.manager.tell_port,
+    )
     gc.collect()
     gc.freeze()
     lasting: set[asyncio.Future[None]] = {
@@ -143,6 +169,7 @@ async def _serve(
         loop.create_task(link.run()),
         loop.create_task(agent.sample_forever()),
         loop.create_task(_sweep_logs(runtime)),
+        loop.create_task(packages.collect_forever()),
     }
     try:
         done, _ = await asyncio.wait({agent.failed, *lasting}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,6 +179,7 @@ async def _serve(
         for task in lasting:
             task.cancel()
         await asyncio.gather(*lasting, return_exceptions=True)
+        await packages.close()
         await agent.close()
     log.info("%s ends; its tasks go on running", identity.hostname)
 

@@ -95,12 +95,16 @@ class PackageManager:
         self._opened = asyncio.ensure_future(self._open())
 
     async def _open(self) -> None:
-        for found in await self._chore(self._store.open):
-            self._installed[found.digest] = found
+        try:
+            found = await self._chore(self._store.open)
+        except OSError as error:
+            log.error("what packages are here can't be seen; each is installed anew: %s", error)
+            return
+        self._installed = {each.digest: each for each in found}
         log.info("%d packages are installed", len(self._installed))
 
     async def ready(self) -> None:
-        """Until `open` is done. Raises what it raised."""
+        """Until `open` is done."""
         assert self._opened is not None, "open the packages first"
         await asyncio.shield(self._opened)
 

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -49,17 +49,17 @@ class _Answer(Exception):
 
 
 class PeerServer:
-    """`find` gives the archive of a digest, if it is here. `now`: seconds since the epoch."""
+    """`find` gives the archive of a digest, if it is here; `keys` are the authorities'. `now`: epoch, in seconds."""
 
     def __init__(
         self,
         find: Callable[[str], Path | None],
-        key: ec.EllipticCurvePublicKey,
+        keys: Callable[[], Sequence[ec.EllipticCurvePublicKey]],
         *,
         now: Callable[[], float],
         settings: PeerSettings = PeerSettings(),
     ) -> None:
-        self._find, self._key, self._now, self._settings = find, key, now, settings
+        self._find, self._keys, self._now, self._settings = find, keys, now, settings
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._uploads = 0
@@ -129,7 +129,7 @@ class PeerServer:
         try:
             if scheme != "Borg-Ticket":
                 raise TicketRefused("wanted Authorization: Borg-Ticket <ticket>")
-            check(ticket.strip(), self._key, digest=digest, now=self._now())
+            check(ticket.strip(), self._keys(), digest=digest, now=self._now())
         except TicketRefused as error:
             raise _Answer(HTTPStatus.UNAUTHORIZED, str(error)) from error
         wanted = _RANGE.match(headers.get("range", ""))

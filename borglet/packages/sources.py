@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import http.client
 import logging
-import ssl
 import urllib.parse
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
+from borglet.credentials import Credentials
 from borglet.messages import PackageFailed, PackageHave, PackageSources, PeerAddress
-from borglet.store import Identity
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +44,18 @@ class Sources(Protocol):
 
 
 class LinkSources:
-    """The link of a real cell. `identity` is asked for anew each time: credentials are rotated."""
+    """The link of a real cell. `credentials` are asked anew each time: they are renewed while it runs."""
 
-    def __init__(self, url: str, context: ssl.SSLContext, identity: Callable[[], Identity]) -> None:
+    def __init__(self, url: str, credentials: Credentials) -> None:
         parts = urllib.parse.urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 443
-        self._context, self._identity = context, identity
+        self._credentials = credentials
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-        identity = self._identity()
         connection = http.client.HTTPSConnection(
-            self._host, self._port, timeout=TIMEOUT_S, context=self._context
+            self._host, self._port, timeout=TIMEOUT_S, context=self._credentials.context
         )
-        return connection, {"Authorization": f"Bearer {identity.hostname}:{identity.secret}"}
+        return connection, {"Authorization": self._credentials.bearer()}
 
     def of(self, digest: str) -> PackageSources:
         try:

@@ -139,7 +139,7 @@ class PackageStore:
     def begin(self, package: Package) -> Path:
         """A directory of its own for fetching `archive` into, to be completed or abandoned."""
         incoming = self._incoming / f"{_hex(package.digest)}.{secrets.token_hex(4)}"
-        incoming.mkdir(mode=0o700)
+        incoming.mkdir(mode=0o700, parents=True)
         return incoming
 
     def complete(

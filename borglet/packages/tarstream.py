@@ -101,6 +101,7 @@ class TarStream:
             if header == _ZEROS:
                 if met:
                     raise ArchiveRefused(f"after {self._name!r}: an extended header without its entry")
+                self._end()
                 return None
             self._check_sum(header)
             kind = header[156:157]
@@ -118,6 +119,12 @@ class TarStream:
                 long["linkpath"] = self._text(content.rstrip(b"\0"))
             else:
                 self._pax(content, long, every=kind == b"g")
+
+    def _end(self) -> None:
+        """Nothing but padding may follow: another reader might find entries there. Also checks a gzip stream's end."""
+        while piece := self._stream.read(PIECE_BYTES):
+            if piece.count(0) != len(piece):
+                raise ArchiveRefused(f"after {self._name!r}: something follows the end of the archive")
 
     def _check_sum(self, header: bytes) -> None:
         wanted = self._number(header[148:156], "checksum")

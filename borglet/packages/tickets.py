@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 
 import msgspec
 from cryptography import x509
@@ -35,25 +36,28 @@ def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
     return f"{_text(claims)}.{_text(key.sign(CONTEXT + claims, _ALGORITHM))}"
 
 
-def authority_key(authority: str) -> ec.EllipticCurvePublicKey:
-    """What tickets are checked with. `authority`: its certificate, PEM. Raises ValueError."""
-    key = x509.load_pem_x509_certificate(authority.encode("ascii")).public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("authority: an elliptic-curve key is needed to check tickets")
-    return key
+def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
+    """What tickets are checked with. `authorities`: certificates of the cell's authorities, PEM, one behind the other;
+    while one is replaced there are two. Raises ValueError."""
+    certificates = x509.load_pem_x509_certificates(authorities.encode("ascii"))
+    keys = [certificate.public_key() for certificate in certificates]
+    return [key for key in keys if isinstance(key, ec.EllipticCurvePublicKey)]
 
 
-def check(text: str, key: ec.EllipticCurvePublicKey, *, digest: str, now: float) -> PackageTicket:
-    """The ticket, if it is one for `digest` at `now` (seconds since the epoch). Raises `TicketRefused`."""
+def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, now: float) -> PackageTicket:
+    """The ticket, if one of `keys` signed it, for `digest`, and not too long before `now` (seconds since the epoch).
+
+    Raises `TicketRefused`."""
     first, dot, second = text.partition(".")
     if not dot or len(text) > MAX_TICKET_BYTES:
         raise TicketRefused("no ticket; ask the cell's link for the sources of the package")
     try:
         claims, signature = _bytes(first), _bytes(second)
-        key.verify(signature, CONTEXT + claims, _ALGORITHM)
-        ticket = msgspec.json.decode(claims, type=PackageTicket)
-    except (InvalidSignature, binascii.Error, ValueError) as error:
-        raise TicketRefused("the ticket is not signed by this cell's authority") from error
+    except (binascii.Error, ValueError) as error:
+        raise TicketRefused("no ticket: it is not written in base64") from error
+    if not any(_signed(key, claims, signature) for key in keys):
+        raise TicketRefused("the ticket is not signed by this cell's authority")
+    ticket = msgspec.json.decode(claims, type=PackageTicket)
     if ticket.digest != digest:
         raise TicketRefused(f"the ticket is for {ticket.digest}")
     if ticket.expires_at <= now:
@@ -61,6 +65,14 @@ def check(text: str, key: ec.EllipticCurvePublicKey, *, digest: str, now: float)
             f"the ticket expired {now - ticket.expires_at:.0f} s ago; ask for the sources again"
         )
     return ticket
+
+
+def _signed(key: ec.EllipticCurvePublicKey, claims: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, CONTEXT + claims, _ALGORITHM)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _text(raw: bytes) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from borglet.link import pinned_context
+from borglet.credentials import Credentials, MemoryKeeper
 from borglet.messages import Package, PackageTicket
 from borglet.packages.archive import TAR_GZIP
 from borglet.packages.build import pack
@@ -202,13 +202,16 @@ async def machine_of(
 ) -> Machine:
     """One Borglet's packages; `serve`: the address where it serves peers."""
     store = PackageStore(home, boot_id=boot)
-    sources = LinkSources(link.url, pinned_context(authority.pem), lambda: Identity(hostname, "aa", "secret"))
+    credentials = Credentials(Identity(hostname, "aa", "secret"), authority.pem, MemoryKeeper())
+    sources = LinkSources(link.url, credentials)
     fetcher = Fetcher(sources, settings=fetching)
     manager = PackageManager(store, sources, fetcher, now=time.time, settings=settings)
     machine = Machine(manager, store, set())
     manager.bind(lambda: machine.in_use)
     if serve:
-        machine.peers = PeerServer(manager.archive, KEY.public_key(), now=time.time, settings=uploads)
+        machine.peers = PeerServer(
+            manager.archive, lambda: [KEY.public_key()], now=time.time, settings=uploads
+        )
         manager.port = await machine.peers.open(serve, 0)
     manager.open()
     await manager.ready()

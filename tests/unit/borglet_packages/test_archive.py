@@ -179,6 +179,7 @@ HOSTILE: dict[str, tuple[BinaryIO, str]] = {
         "'a': the archive ends inside it",
     ),
     "cut short after a file": (io.BytesIO(file("a")), "after 'a': the archive is cut short"),
+    "entries behind the end": (io.BytesIO(file("a") + END + file("b") + END), "something follows the end"),
     "empty": (io.BytesIO(b""), "the archive is cut short"),
 }
 
@@ -220,6 +221,9 @@ def test_a_maze_of_links_is_refused_in_time() -> None:
     [
         (lambda raw: raw[: len(raw) // 2], "cut short"),
         (lambda raw: raw[:20] + b"\xff\xff" + raw[22:], "damaged"),
+        (lambda raw: raw[:-1], "cut short"),
+        (lambda raw: raw[:-8] + bytes(8), "damaged"),
+        (lambda raw: raw + b"x", "damaged|cut short"),
         (lambda raw: b"no gzip at all", "damaged"),
         (lambda raw: b"", "cut short"),
     ],

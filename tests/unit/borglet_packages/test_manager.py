@@ -160,7 +160,9 @@ def test_the_least_recently_used_leaves_when_room_is_short_and_what_is_in_use_ne
         await until(lambda: cell.gone == [(packages[1].digest, "m1")])
         assert os.listdir(tmp_path / "home" / "packages" / "trash") == []
         machine.in_use.add(packages[3].digest)
-        with pytest.raises(PackageMissing, match=r"'p3@v1': about .* bytes are wanted; packages in use leave"):
+        with pytest.raises(
+            PackageMissing, match=r"'p3@v1': about .* bytes are wanted; packages in use leave"
+        ):
             await machine.manager.install([packages[3]])
 
     room = PackageSettings(budget_bytes=520_000, keep_free_bytes=0)
