@@ -487,7 +487,9 @@ class AgentState:
             if inc.phase is Phase.INSTALLING:
                 out.append(CancelInstall(inc.key))
             if inc.exit is None:
-                inc.exit = Exit(EndCause.STOPPED, now, detail=f"{stop.cause}: stopped before its start")
+                inc.exit = Exit(
+                    EndCause.STOPPED, now, detail=f"{stop.cause}: stopped before its start", notice="full"
+                )
             inc.step(Step.STOP, now=now)
             self.version += 1
         elif inc.has_processes:

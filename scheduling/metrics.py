@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 
 import redis
 import structlog
-from django.db.models import Count
+from django.db.models import Count, Sum
 from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from scheduling import queue_health, schedulers
-from scheduling.models import Cell, Machine, Task
+from scheduling.models import Cell, Machine, NoticeCount, Task
 from scheduling.utilisation import figures_of
 
 log = structlog.get_logger(__name__)
@@ -53,9 +53,9 @@ shortage_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Gauges of all cells: seven queries and one reply of Redis, whatever the number of rows."""
+    """Figures of all cells: eight queries and one reply of Redis, whatever the number of rows."""
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
         revision = GaugeMetricFamily(
             "borg_cell_revision", "Newest revision of the cell's journal", labels=["cell"]
@@ -78,6 +78,7 @@ class CellCollector(Collector):
         for row in Machine.objects.order_by().values("cell_id", "state").annotate(n=Count("id")):
             machines.add_metric([cells[row["cell_id"]].name, row["state"]], row["n"])
         yield machines
+        yield _notices(cells)
         yield from self._utilisation(cells)
         yield from _queues(cells)
         missing = GaugeMetricFamily(
@@ -112,6 +113,18 @@ class CellCollector(Collector):
             measured.add_metric([cell], figures.measured)
             short.add_metric([cell], figures.short)
         yield from (sums, measured, short)
+
+
+def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
+    given = CounterMetricFamily(
+        "borg_notices",
+        "Tasks that had to leave, by how much of their notice they got (§2.3)",
+        labels=["cell", "cause", "delivered"],
+    )
+    rows = NoticeCount.objects.order_by().values("cell_id", "cause", "delivered").annotate(n=Sum("number"))
+    for row in rows:
+        given.add_metric([cells[row["cell_id"]].name, row["cause"], row["delivered"]], row["n"])
+    return given
 
 
 def _queues(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:

@@ -307,7 +307,7 @@ class Supervisor:
             notes = [self.stop_detail] if self.stop_detail else []
             if self.killed_after_notice and self.stop_notice_s > 0:
                 notes.append(f"killed after a notice of {self.stop_notice_s:g} s")
-            fields |= {"cause": self.stop_cause, "detail": "; ".join(notes)}
+            fields |= {"cause": self.stop_cause, "detail": "; ".join(notes), "notice": self._notice()}
         elif self.oom_seen or cgroupfs.oom_kills(groups):
             limit = cgroupfs.memory_limit(groups) or self.launch.ram_limit
             used = cgroupfs.peak_memory(groups)
@@ -318,6 +318,12 @@ class Supervisor:
         elif code != 0 and (refused := cgroupfs.refused_forks(groups)):
             fields["detail"] = f"{refused} forks were refused at the limit of processes"
         return fields
+
+    def _notice(self) -> str:
+        """What the task had of the notice that it had asked for: it ended within it, or was killed before that."""
+        if not self.killed_after_notice or self.stop_notice_s >= self.launch.notice_s:
+            return "full"
+        return "short" if self.stop_notice_s > 0 else "none"
 
     def write_exit(self, fields: dict[str, object]) -> None:
         directory = os.open(self.launch.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -104,7 +104,7 @@ class SimulatedRuntime:
         """A simulated task obeys SIGTERM at once."""
         known = self._tasks.get(key)
         if known is not None and known.exit is None:
-            self._end_after(known, 0.0, Exit(cause, 0.0, signal=_SIGTERM, detail=detail))
+            self._end_after(known, 0.0, Exit(cause, 0.0, signal=_SIGTERM, detail=detail, notice="full"))
 
     async def resize(self, task: RunTask) -> None:
         known = self._tasks.get(task.key)

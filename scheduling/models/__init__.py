@@ -5,6 +5,7 @@ from scheduling.models.events import Event
 from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
+from scheduling.models.notices import NoticeCount
 from scheduling.models.packages import Package, PackageTag
 from scheduling.models.tasks import CrashedPair, Departure, Task
 
@@ -21,6 +22,7 @@ __all__ = [
     "KeptAlloc",
     "Lease",
     "Machine",
+    "NoticeCount",
     "Package",
     "PackageTag",
     "PendingVerdict",

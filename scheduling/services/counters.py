@@ -5,6 +5,8 @@ All functions here are for callers that hold the cell's row lock through `journa
 
 from __future__ import annotations
 
+import datetime as dt
+from collections import Counter
 from collections.abc import Sequence
 
 from django.db import connection
@@ -19,6 +21,27 @@ from scheduling.models import Cell
 # The mark of tasks that a smaller job let go: a larger one brings them back.
 SHRUNK = "the job shrank"
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
+
+
+def notices_given(entry: Entry, departed: Sequence[tuple[str, str]]) -> None:
+    """Count tasks that have left, as (cause, what they had of their notice), under today (UTC)."""
+    if not departed:
+        return
+    numbers = Counter(departed)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO scheduling_noticecount (cell_id, day, cause, delivered, number)"
+            " SELECT %s, %s, n.* FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS n"
+            " ON CONFLICT (cell_id, day, cause, delivered) DO UPDATE"
+            " SET number = scheduling_noticecount.number + excluded.number",
+            [
+                entry.cell_id,
+                entry.time.astimezone(dt.UTC).date(),
+                [cause for cause, _ in numbers],
+                [delivered for _, delivered in numbers],
+                list(numbers.values()),
+            ],
+        )
 
 
 class Counts:

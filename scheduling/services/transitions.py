@@ -22,7 +22,7 @@ from scheduling.core.requirement import INDEX_BITS, Requirement, split_task_id
 from scheduling.core.states import EvictionCause
 from scheduling.journal import Cause, Entry
 from scheduling.services import allocs, keeping
-from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts
+from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts, notices_given
 
 # A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
 # or a Borglet would take a task placed anew for one that it has (DESIGN §2.4).
@@ -422,7 +422,7 @@ def tasks_gone(
         cursor.execute(
             "DELETE FROM scheduling_departure AS d USING unnest(%s::bigint[], %s::integer[]) AS g(id, incarnation)"
             " WHERE d.task_id = g.id AND d.incarnation = g.incarnation"
-            " RETURNING d.task_id, d.incarnation, d.machine_id",
+            " RETURNING d.task_id, d.incarnation, d.machine_id, d.cause",
             [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])],
         )
         rows = sorted(cursor.fetchall())
@@ -436,7 +436,8 @@ def tasks_gone(
                 [_json(exit_) for exit_ in exits.values()],
             ],
         )
-    for identity, incarnation, machine_id in rows:
+    notices_given(entry, [(row[3], _notice(exits[(row[0], row[1])])) for row in rows])
+    for identity, incarnation, machine_id, _ in rows:
         job_id, index = split_task_id(identity)
         entry.append(
             events.TaskGone(
@@ -447,7 +448,14 @@ def tasks_gone(
                 exit=exits[(identity, incarnation)],
             )
         )
-    return [(identity, incarnation) for identity, incarnation, _ in rows]
+    return [(identity, incarnation) for identity, incarnation, *_ in rows]
+
+
+def _notice(exit_: dict[str, Any] | None) -> str:
+    """What a departed task had of the notice it had asked for, as its Borglet says."""
+    if exit_ is None or exit_.get("cause") == "machine-restarted":
+        return "none"
+    return str(exit_.get("notice") or "unknown")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from django.test import Client
 
 from quota.models import PriorityBand, QuotaUse
 from scheduling import journal
 from scheduling.core import events
 from scheduling.core.requirement import Requirement, task_id
-from scheduling.models import Departure, Job, Task
+from scheduling.core.states import EvictionCause
+from scheduling.models import Departure, Job, NoticeCount, Task
 from scheduling.services import transitions
 from scheduling.services.transitions import Ending, Eviction, Observation, Placement
 from tests.integration import rows
@@ -149,3 +151,28 @@ def test_crashed_pairs_are_remembered(cell, job) -> None:
                 entry, [Eviction(task.id, task.incarnation, "failure", gone=True, avoid=True)]
             )
     assert Task.objects.get(job=job, index=0).crashed_pairs.get().machine == machine
+
+
+def test_notices_are_counted_by_cause_and_by_what_there_was_of_them(cell) -> None:
+    machine = rows.a_machine(cell)
+    job = rows.a_job(cell, rows.a_tenant(), tasks=4)
+    ids = [task_id(job.id, index) for index in range(4)]
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_place(
+            entry, [Placement(i, machine.id, ports=(20000 + n,)) for n, i in enumerate(ids)]
+        )
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_evict(entry, [Eviction(i, 1, EvictionCause.PREEMPTION.value) for i in ids[:3]])
+        transitions.tasks_end(entry, [Ending(ids[3], "killed", 1)])
+    said = [{"notice": "full"}, {"notice": "short"}, None, {"notice": "full"}]
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_gone(entry, [(ids[0], 1, {"cause": "stopped", **said[0]})])
+    with journal.write(cell.id, rows.ME) as entry:
+        rest = zip(ids[1:], said[1:], strict=True)
+        transitions.tasks_gone(entry, [(i, 1, exit_ and {"cause": "stopped", **exit_}) for i, exit_ in rest])
+    counted = NoticeCount.objects.order_by("cause", "delivered").values_list("cause", "delivered", "number")
+    assert list(counted) == [
+        ("kill", "full", 1), ("preemption", "full", 1), ("preemption", "none", 1), ("preemption", "short", 1),
+    ]  # fmt: skip
+    text = Client().get("/metrics").content.decode()
+    assert 'borg_notices_total{cause="preemption",cell="cc",delivered="full"} 1.0' in text

@@ -162,6 +162,24 @@ async def test_who_ignores_sigterm_is_killed_after_the_notice(machine: Machine) 
         assert end.exit is not None
         assert (end.exit.cause, end.exit.signal) == (EndCause.STOPPED, signal.SIGKILL)
         assert end.exit.detail == "killed after a notice of 0.3 s"
+        assert end.exit.notice == "short"  # it had asked for ten
+
+
+@pytest.mark.parametrize(
+    "asked_s, given_s, obeys, delivered",
+    [(10, 10, True, "full"), (0.2, 0.2, False, "full"), (10, 0, False, "none"), (10, 2, True, "full")],
+)
+async def test_how_much_of_its_notice_a_task_had_is_told(
+    machine: Machine, asked_s: float, given_s: float, obeys: bool, delivered: str
+) -> None:
+    async with machine.runtime() as runtime:
+        program = "import time; print('up', flush=True); time.sleep(100)" if obeys else STUBBORN
+        await runtime.start(python(program, notice_s=asked_s), run=1)
+        await line_of(runtime)
+        await runtime.stop(key(), notice_s=given_s, cause=EndCause.STOPPED)
+        end = await end_of(runtime)
+        assert end.exit is not None
+        assert end.exit.notice == delivered
 
 
 async def test_a_later_shorter_notice_wins_and_a_longer_one_does_not(machine: Machine) -> None:

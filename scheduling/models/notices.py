@@ -1,0 +1,29 @@
+"""How often tasks that had to leave got the notice they had asked for (§2.3)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from scheduling.models.cells import Cell
+
+
+class NoticeCount(models.Model):
+    """Departures of one day (UTC) by cause. `delivered`: full, short, none; unknown where nobody could tell."""
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="notice_counts")
+    day = models.DateField(_("day"))
+    cause = models.CharField(_("cause"), max_length=32)
+    delivered = models.CharField(_("notice"), max_length=16)
+    number = models.PositiveBigIntegerField(_("tasks"), default=0)
+
+    class Meta:
+        ordering = ["-day", "cause", "delivered"]
+        constraints = [
+            models.UniqueConstraint(fields=["cell", "day", "cause", "delivered"], name="one_notice_count")
+        ]
+        verbose_name = _("notices given")
+        verbose_name_plural = _("notices given")
+
+    def __str__(self) -> str:
+        return f"{self.day}: {self.number} × {self.delivered} ({self.cause})"
