@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -54,7 +54,7 @@ from borglet.instructions import (
     Start,
     Terminate,
 )
-from borglet.messages import LogChunk, LogRequest, Poll, Removal, Report, TaskKey
+from borglet.messages import LogChunk, LogRequest, Poll, Removal, Report, TaskIdentity, TaskKey
 from borglet.packages.base import NoPackages, PackageMissing, Packages
 from borglet.pressure.guard import Guard
 from borglet.pressure.tenants import Tenant
@@ -150,6 +150,17 @@ class Agent:
 
     def polled(self, session: int, poll: Poll) -> None:
         self.handle(Polled(session, poll.sequence, poll.desired))
+
+    def identified(self, identities: Sequence[TaskIdentity]) -> None:
+        """New identities of tasks: they reach the runtime before what is to start."""
+        self._spawn(self._identify(identities))
+
+    async def _identify(self, identities: Sequence[TaskIdentity]) -> None:
+        for identity in identities:
+            try:
+                await self.runtime.identify(identity.key, identity.token)
+            except OSError as error:
+                log.warning("task %s keeps its old identity: %s", identity.key, error)
 
     async def report(self, session: int, poll: Poll) -> Report:
         """The answer to `poll`, as of now."""

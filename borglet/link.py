@@ -211,6 +211,7 @@ class Link:
             )
             raise Refused(Refusal("protocol", "protocol", detail, retry=False))
         self._credentials.told(authority=message.authority, api_url=message.api_url)
+        self._agent.runtime.api_url = self._credentials.api_url
         return message.session
 
     async def _receive(self, socket: ClientConnection, timeout_s: float) -> Welcome | Refusal | Poll:
@@ -243,6 +244,8 @@ class Link:
             assert isinstance(message, Poll)
             self._note_poll(session, loop.time())
             await self._answer_held(session)
+            if message.identities:
+                self._agent.identified(message.identities)
             self._agent.polled(session.number, message)
             session.held = message
             if message.accepted and self._credentials.accepted(message.accepted):

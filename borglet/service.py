@@ -130,6 +130,7 @@ async def _serve(
         loop.add_signal_handler(number, asked_to_end.set)
     readings = MachineReadings(settings.home, introduction.capacity)
     credentials = Credentials(identity, store.authority(), store)
+    runtime.api_url = credentials.api_url
     packages = MachinePackages(
         settings.home,
         settings.link,

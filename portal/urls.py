@@ -22,5 +22,6 @@ urlpatterns = [
     path("api/v1/", include("portal.api.urls")),
     path("bns/", include("naming.urls")),
     path("", include("portal.health")),
+    path("", include("portal.wellknown")),
     path("", include("portal.sigma.urls")),
 ]

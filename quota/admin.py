@@ -146,9 +146,9 @@ class ServiceAdmin(FactsAdmin):
 
 
 class TenantAdmin(ServiceAdmin):
-    list_display = ["name", "title", "contact", "max_jobs", "created_at"]
+    list_display = ["name", "title", "contact", "max_jobs", "task_api", "created_at"]
     search_fields = ["name", "title"]
-    fields = ["name", "title", "contact", "max_jobs", "created_at"]
+    fields = ["name", "title", "contact", "max_jobs", "task_api", "created_at"]
     readonly_fields = ("created_at",)
     fields_fixed = ("name",)
 
@@ -165,6 +165,7 @@ class TenantAdmin(ServiceAdmin):
             title=given["title"],
             contact=given["contact"],
             max_jobs=given["max_jobs"],
+            task_api=given["task_api"],
         )
 
 

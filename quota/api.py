@@ -131,8 +131,8 @@ class TokenView(QuotaView):
 class TenantSerializer(serializers.ModelSerializer):
     class Meta:
         model = Tenant
-        fields = ["name", "title", "contact", "max_jobs", "created_at"]
-        read_only_fields = ["created_at"]
+        fields = ["name", "title", "contact", "max_jobs", "task_api", "created_at"]
+        read_only_fields = ["task_api", "created_at"]
         extra_kwargs = {"name": {"validators": []}, "max_jobs": {"required": False}}
 
 
@@ -156,6 +156,9 @@ class TenantChangeSerializer(serializers.Serializer):
     title = serializers.CharField(max_length=200, allow_blank=True)
     contact = serializers.EmailField(allow_blank=True, default="")
     max_jobs = serializers.IntegerField(min_value=0, required=False)
+    task_api = serializers.ChoiceField(
+        ["none", "read", "submit"], required=False, help_text="The most that its tasks may do with this API."
+    )
 
 
 class TenantView(QuotaView):

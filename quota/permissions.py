@@ -85,7 +85,7 @@ class Principal:
     """Who asks. `name` goes into every event as its actor; `request_id` ties the events of one request.
 
     `roles`: tenant name -> role. `capabilities`: (kind, cell) pairs in force, cell "" for all.
-    `tenant`: set when a token is bound to one. `sre`: runs the cells, may do everything its scopes allow.
+    `tenant`, `cell`: set when a token is bound to one. `sre`: runs the cells, may do everything its scopes allow.
     `expires_at`: when the token that asks ends; None for one without an end, and for sessions.
     """
 
@@ -96,6 +96,7 @@ class Principal:
     roles: Mapping[str, Role] = field(default_factory=dict)
     capabilities: frozenset[tuple[CapabilityKind, str]] = frozenset()
     tenant: str | None = None
+    cell: str | None = None
     scopes: frozenset[Scope] = frozenset(Scope)
     expires_at: dt.datetime | None = None
 
@@ -116,6 +117,8 @@ def may(principal: Principal, action: Action, *, tenant: str | None = None, cell
     if _SCOPE[action] not in principal.scopes:
         return False
     if principal.tenant is not None and tenant is not None and tenant != principal.tenant:
+        return False
+    if principal.cell is not None and cell and cell != principal.cell:
         return False
     if principal.sre and (principal.tenant is None or tenant == principal.tenant):
         return True

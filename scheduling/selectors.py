@@ -22,6 +22,8 @@ from scheduling.models.machines import REMOVED
 
 def cells_visible(principal: Principal) -> QuerySet[Cell]:
     rows = Cell.objects.order_by("id")
+    if principal.cell is not None:
+        rows = rows.filter(name=principal.cell)
     return rows if may(principal, Action.CELL_VIEW) else rows.none()
 
 

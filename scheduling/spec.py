@@ -28,6 +28,8 @@ from scheduling.taskspec import change as task_change
 
 API_VERSION = "borg/v1"
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
+# What tasks may do with the REST API, from the least to the most (`scheduling.identities`).
+API_LEVELS = ("none", "read", "submit")
 LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
 
 MAX_BYTES = 4 * 2**20
@@ -86,7 +88,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     `saves_for_s`: after their alloc has left a machine its tasks run there again, until each has ended with status 0,
     for so long at most (§4). `gang`: its pending tasks are placed together, victims included, or none of them.
     `disruption_budget`: so many of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`:
-    the name of the alloc set that its tasks live in (§2.4).
+    the name of the alloc set that its tasks live in (§2.4). `api`: what its tasks may do with the REST API.
     """
 
     name: str
@@ -106,6 +108,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     gang: bool = False
     disruption_budget: int = 0
     saves_for_s: float = 0.0
+    api: str = "none"
     extra: tuple[str, ...] = ()
 
     def task(self, index: int) -> TaskSpec:
@@ -253,7 +256,7 @@ def _change(old: JobSpec, new: JobSpec, before: TaskSpec, after: TaskSpec) -> Ch
 def _of_the_job(spec: JobSpec) -> tuple[object, ...]:
     """What is in force at once, and disturbs no task."""
     return (
-        spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s,
+        spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s, spec.api,
     )  # fmt: skip
 
 
@@ -278,11 +281,12 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gang: bool = False
     disruption_budget: int = 0
     saves_for_s: float = 0.0
+    api: str = "none"
 
 
 # Fields that specs stored by an older version don't have: they are written only when they say something, so that
 # what was stored keeps its digest.
-_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0}
+_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0, "api": "none"}
 
 
 def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobSpec:
@@ -352,6 +356,8 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks; at most {MAX_GANG} are placed together, split the job")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
+    if file.api not in API_LEVELS:
+        problems.add("api", f"{file.api!r}: one of {', '.join(API_LEVELS)}")
     if file.alloc_set:
         _check_inside(file, problems)
     elif file.saves_for_s:
@@ -385,6 +391,7 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
         gang=file.gang,
         disruption_budget=file.disruption_budget,
         saves_for_s=file.saves_for_s,
+        api=file.api,
         extra=tuple(limits.extra),
     )
     if not problems.found and max(spec.total()) > MAX_TOTAL:

@@ -58,6 +58,7 @@ class Runtime(Protocol):
     """All methods may be called from one asyncio loop only; none blocks it."""
 
     name: str
+    api_url: str  # where tasks reach the REST API; empty while nobody has said so
 
     def attributes(self) -> dict[str, str]:
         """What this runtime gives on this machine: `runtime`, `isolation.memory`, `isolation.cpu`, … each
@@ -81,6 +82,9 @@ class Runtime(Protocol):
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
         """What the control loop gives running tasks now (§6.2), in place; who is not named gets no grant.
         `batch_milli`: a ceiling of CPU for all of batch together, 0 for none."""
+
+    async def identify(self, key: TaskKey, token: str) -> None:
+        """Let a task that runs, or will be started, have this as its identity (`BORG_IDENTITY_FILE`). Raises OSError."""
 
     async def remove(self, key: TaskKey) -> None:
         """Forget an ended incarnation and its working directory; logs stay until their own time is up."""

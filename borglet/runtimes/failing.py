@@ -16,6 +16,7 @@ class FailingRuntime:
     are kept in `calls` as (method, key)."""
 
     name = "failing"
+    api_url = ""
 
     def __init__(self, inner: Runtime) -> None:
         self._inner = inner
@@ -50,6 +51,11 @@ class FailingRuntime:
         self.calls.append(("resize", task.key))
         self._raise_due("resize")
         await self._inner.resize(task)
+
+    async def identify(self, key: TaskKey, token: str) -> None:
+        self.calls.append(("identify", key))
+        self._raise_due("identify")
+        await self._inner.identify(key, token)
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
         self._raise_due("adjust")

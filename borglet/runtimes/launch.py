@@ -72,10 +72,12 @@ def environment(
     path: str = DEFAULT_PATH,
     packages: str = "",
     alloc: str = "",
+    identity: str = "",
 ) -> dict[str, str]:
     """A clean environment: a small base, the task's own values over it, `BORG_*` over everything.
 
-    `alloc`: where the task sees the folder of the alloc it lives in, empty outside of one.
+    `alloc`: where the task sees the folder of the alloc it lives in, empty outside of one. `identity`: where
+    it finds the file with its signed identity.
     """
     known = variables(task, packages=packages)
     own = {}
@@ -104,6 +106,10 @@ def environment(
         borg["BORG_PACKAGES"] = packages
     if alloc:
         borg["BORG_ALLOC_DIR"] = alloc
+    if identity:
+        borg["BORG_IDENTITY_FILE"] = identity
+    if api_url := own.get("BORG_API_URL"):
+        borg["BORG_API_URL"] = api_url
     borg |= {f"BORG_PORT_{_upper(name)}": str(number) for name, number in task.ports.items()}
     borg |= {f"BORG_LIMIT_{_upper(name)}": str(number) for name, number in task.limit.items()}
     return base | own | borg

@@ -72,6 +72,7 @@ class OpenProcesses:
             path=self._settings.path,
             packages=packages,
             alloc=str(directory.alloc or ""),
+            identity=str(directory.identity),
         )
         name, _, value = directory.marker.partition("=")
         environment[name] = value

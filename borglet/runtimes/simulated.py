@@ -68,6 +68,7 @@ class SimulatedRuntime:
     """One machine. Tasks end with this object: to the cell that is a machine that restarted."""
 
     name = "simulated"
+    api_url = ""
 
     def __init__(self, simulation: Simulation, capacity: dict[str, int]) -> None:
         self._simulation, self._capacity = simulation, capacity
@@ -111,6 +112,9 @@ class SimulatedRuntime:
         if known is not None and known.exit is None:
             known.task = task
             known.ratios, known.noise = usage_ratios(task, seed=self._simulation.seed)
+
+    async def identify(self, key: TaskKey, token: str) -> None:
+        """Simulated tasks call nobody."""
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
         """Simulated tasks disturb nobody."""

@@ -49,6 +49,8 @@ from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory, directo
 
 log = logging.getLogger(__name__)
 
+MOST_UNCLAIMED = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class SupervisedSettings:
@@ -94,6 +96,8 @@ class SupervisedRuntime:
         self._allocs = AllocFolders(self._home)
         self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
         self._tasks: dict[TaskKey, _Incarnation] = {}
+        self._identities: dict[TaskKey, str] = {}  # of what is still to be started
+        self.api_url = ""
         self._ended: asyncio.Queue[Presence] = asyncio.Queue()
         self._burials: set[asyncio.Task[None]] = set()
         self._adoption: asyncio.Task[None] | None = None
@@ -132,12 +136,17 @@ class SupervisedRuntime:
             return
         directory = self._directory_of(task)
         uids = {other.directory.name: other.kept.own_uid for other in self._tasks.values()}
-        plan = self._confinement.plan(task, run=run, directory=directory, trees=trees, uids=uids)
+        told = task
+        if self.api_url:
+            told = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
+        plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, uids=uids)
         kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address)
         incarnation = _Incarnation(directory, kept)
         self._tasks[task.key] = incarnation
         try:
             directory.prepare(kept, owner=plan.account[:2] if plan.account else None)
+            if (token := self._identities.pop(task.key, None)) is not None:
+                directory.write_identity(token)
             await self._confinement.furnish(directory, plan)
             groups = self._containers.create(task, directory.name)
             limits = self._containers.limits_of(task)
@@ -259,6 +268,16 @@ class SupervisedRuntime:
             return
         if refused:  # it uses more than it may now: the next sample ends it, with the figures
             log.info("task %s: %s", known.directory.name, "; ".join(refused))
+
+    async def identify(self, key: TaskKey, token: str) -> None:
+        await self._adopt()
+        known = self._tasks.get(key)
+        if known is not None and known.exit is None:
+            known.directory.write_identity(token)
+        else:
+            self._identities[key] = token
+            while len(self._identities) > MOST_UNCLAIMED:
+                del self._identities[next(iter(self._identities))]  # of what was never started
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
         await self._adopt()

@@ -6,6 +6,7 @@ tasks/<job>.<index>.<incarnation>/
     control          fifo to the supervisor
     exit.json        how it ended; written once, by the supervisor, or for it once it is gone
     supervisor.log   normally empty
+    identity/token   its signed identity, readable for its user alone
     work/  tmp/      the task's own: working directory (HOME) and TMPDIR
     packages/        a link to the tree of each of its packages; not inside work/, where the task could plant its own
 logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; a link for a task inside an alloc
@@ -123,6 +124,11 @@ class TaskDirectory:
         return self.path / "packages"
 
     @property
+    def identity(self) -> Path:
+        """Its signed identity, which is renewed while it runs: a container has to show the folder, not the file."""
+        return self.path / "identity" / "token"
+
+    @property
     def control(self) -> Path:
         return self.path / "control"
 
@@ -141,9 +147,22 @@ class TaskDirectory:
             own.mkdir(mode=0o700, exist_ok=True)
             if owner is not None:
                 os.chown(own, *owner)
+        self.identity.parent.mkdir(mode=0o711, exist_ok=True)
         if not self.control.is_fifo():
             os.mkfifo(self.control, 0o600)
         self.write_kept(kept)
+
+    def write_identity(self, token: str) -> None:
+        """Replace it whole, for the task's user alone. Raises OSError."""
+        owner = os.stat(self.work)
+        new = self.identity.with_name("token.new")
+        new.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(new, flags, 0o400), "w", encoding="ascii") as file:
+            if owner.st_uid != os.geteuid():
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            file.write(token)
+        os.replace(new, self.identity)
 
     def link_packages(self, trees: Mapping[str, Path]) -> None:
         if not trees:

@@ -9,21 +9,38 @@ from rest_framework.request import Request
 
 from quota.permissions import Principal
 from quota.services.access import InvalidToken, principal_of_token, principal_of_user
+from scheduling.identities import BadIdentity, looks_like_one
+from scheduling.services.identities import principal_of_identity
+
+
+class TaskCaller:
+    """Stands where a user would: no person, no row. `request.auth` says which task it is, and what it may."""
+
+    pk = None
+    is_authenticated = is_active = True
+    is_anonymous = is_staff = is_superuser = False
+
+    def get_username(self) -> str:
+        return ""
 
 
 class TokenAuthentication(authentication.BaseAuthentication):
-    """`Authorization: Bearer borg_…`. `request.auth` is the `Principal`."""
+    """`Authorization: Bearer borg_…`, or the identity of a task. `request.auth` is the `Principal`."""
 
-    def authenticate(self, request: Request) -> tuple[AbstractBaseUser, Principal] | None:
+    def authenticate(self, request: Request) -> tuple[AbstractBaseUser | TaskCaller, Principal] | None:
         header = request.headers.get("Authorization", "")
         if not header:
             return None
         scheme, _, secret = header.partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
+        secret = secret.strip()
+        if scheme.lower() != "bearer" or not secret:
             raise exceptions.AuthenticationFailed("Authorization: give 'Bearer' and a token")
+        request_id = request._request.borg_request_id
         try:
-            return principal_of_token(secret.strip(), request_id=request._request.borg_request_id)
-        except InvalidToken as error:
+            if looks_like_one(secret):
+                return TaskCaller(), principal_of_identity(secret, request_id=request_id)
+            return principal_of_token(secret, request_id=request_id)
+        except (InvalidToken, BadIdentity) as error:
             raise exceptions.AuthenticationFailed(str(error)) from error
 
     def authenticate_header(self, request: Request) -> str:
@@ -46,7 +63,11 @@ class _TokenScheme(OpenApiAuthenticationExtension):
     name = "token"
 
     def get_security_definition(self, auto_schema: object) -> dict[str, str]:
-        return {"type": "http", "scheme": "bearer", "description": "A token from the portal's Tokens page."}
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token from the portal's Tokens page, or the identity of a task.",
+        }
 
 
 class _SessionScheme(OpenApiAuthenticationExtension):

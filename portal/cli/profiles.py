@@ -45,10 +45,13 @@ def path() -> Path:
 def load(name: str | None = None) -> Profile:
     """The profile of that name, of `$BORG_PROFILE`, or the file's default. Raises `Failed`.
 
-    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` win over the file.
+    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` win over the file. Without any file, a task calls as
+    itself (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
     """
     file = path()
     table = _read(file)
+    if not (name or os.environ.get("BORG_PROFILE") or table) and (own := _of_the_task()) is not None:
+        return own
     wanted = name or os.environ.get("BORG_PROFILE") or table.get("default_profile", "default")
     profiles = table.get("profiles", {})
     url = os.environ.get("BORG_URL")
@@ -113,6 +116,29 @@ def _read(file: Path) -> dict[str, Any]:
                     fields={place: "no text"},
                 )  # fmt: skip
     return table
+
+
+def _of_the_task() -> Profile | None:
+    """Inside a task: its own identity, for its own cell and tenant. None elsewhere. Raises `Failed`."""
+    url, file = os.environ.get("BORG_API_URL", ""), os.environ.get("BORG_IDENTITY_FILE", "")
+    if not url or not file:
+        return None
+    try:
+        token = os.environ.get("BORG_TOKEN") or Path(file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failed(
+            "no-identity",
+            f"this task's identity can't be read from {file}: {error}. It comes with the first contact of the"
+            " machine with its cell; try again in some seconds",
+            passing=True,
+        ) from error
+    return Profile(
+        name="task",
+        url=(os.environ.get("BORG_URL") or url).rstrip("/"),
+        token=token,
+        cell=os.environ.get("BORG_CELL", ""),
+        tenant=os.environ.get("BORG_TENANT", ""),
+    )
 
 
 def _user_folder() -> Path:

@@ -11,12 +11,22 @@ from quota.permissions import CapabilityKind, Role
 
 
 class Tenant(models.Model):
-    """Who owns jobs and quota. The name is part of every DNS name of its tasks and never changes."""
+    """Who owns jobs and quota. The name is part of every DNS name of its tasks and never changes.
+
+    `task_api`: the most that its tasks may do with the REST API; each job asks for what it needs.
+    """
 
     name = DnsLabelField(_("name"), unique=True)
     title = models.CharField(_("title"), max_length=200, blank=True)
     contact = models.EmailField(_("contact"), blank=True)
     max_jobs = models.PositiveIntegerField(_("live jobs at most"), default=10_000)
+    task_api = models.CharField(
+        _("tasks may"),
+        max_length=16,
+        default="submit",
+        db_default="submit",
+        choices=[("none", _("not call the API")), ("read", _("read")), ("submit", _("submit jobs"))],
+    )
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     class Meta:

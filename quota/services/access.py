@@ -36,6 +36,12 @@ def token_issue(
     expires_at: dt.datetime | None = None,
 ) -> tuple[Token, str]:
     """A new token and its secret, which is shown this once. Raises `Refused` naming the field."""
+    if user.pk is None:
+        raise Refused(
+            "no-person",
+            f"{principal.name} is no person; tokens are made by people and outlive a task",
+            status=403,
+        )
     unknown = sorted(set(scopes) - {scope.value for scope in Scope})
     if unknown or not scopes:
         known = ", ".join(scope.value for scope in Scope)

@@ -34,7 +34,13 @@ def tenant_create(*, principal: Principal, name: str, title: str = "", contact: 
 
 
 def tenant_set(
-    *, principal: Principal, tenant: Tenant, title: str, contact: str, max_jobs: int | None = None
+    *,
+    principal: Principal,
+    tenant: Tenant,
+    title: str,
+    contact: str,
+    max_jobs: int | None = None,
+    task_api: str | None = None,
 ) -> Tenant:
     """Change what may change of a tenant. Its name may not: it is in DNS names, and on bills."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
@@ -42,10 +48,18 @@ def tenant_set(
     if max_jobs is not None and max_jobs != tenant.max_jobs:
         require(principal, Action.PLATFORM_ADMIN)
         tenant.max_jobs = max_jobs
+    if task_api is not None:
+        tenant.task_api = task_api
     validated(tenant)
     with records.write(principal) as entry:
-        tenant.save(update_fields=["title", "contact", "max_jobs"])
-        entry.append("tenant.changed", tenant=tenant.name, title=title, max_jobs=tenant.max_jobs)
+        tenant.save(update_fields=["title", "contact", "max_jobs", "task_api"])
+        entry.append(
+            "tenant.changed",
+            tenant=tenant.name,
+            title=title,
+            max_jobs=tenant.max_jobs,
+            task_api=tenant.task_api,
+        )
     return tenant
 
 

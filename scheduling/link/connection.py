@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from borglet.messages import Desired, LogRequest, Poll, Refusal, Report, Welcome, encode
+from borglet.messages import Desired, LogRequest, Poll, Refusal, Report, TaskIdentity, Welcome, encode
 from scheduling.link.diff import View
+from scheduling.link.identities import Identified
 from scheduling.link.pace import Patience
 from scheduling.link.rotation import Rotation
 
@@ -58,6 +59,8 @@ class Connection:
     logs: list[LogRequest] = field(default_factory=list)
     logs_asked: set[str] = field(default_factory=set)  # requests whose answers are welcome
     rotation: Rotation = field(default_factory=Rotation)
+    identified: Identified = field(default_factory=Identified)
+    identities: list[TaskIdentity] = field(default_factory=list)  # to be said with the next poll
     _outbox: deque[MutableMapping[str, Any]] = field(default_factory=deque)
     _sender: asyncio.Task[None] | None = None
 
@@ -89,7 +92,8 @@ class Connection:
         self.logs_asked |= {request.request_id for request in logs}
         self.asked_at, self.hold_s = now, 0.0 if logs else hold_s
         rotate, accepted = self.rotation.say(now)
-        self.post(Poll(self.asked, self.hold_s, desired, logs, rotate=rotate, accepted=accepted))
+        identities, self.identities = self.identities, []
+        self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted))
 
     def wanted_logs(self, report: Report) -> Report | None:
         """The report with the logs that this machine was asked for, each once: it can't answer for others."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from borglet.messages import Hello, LogRequest, Phase, Refusal, Report, Welcome
@@ -32,9 +33,11 @@ from scheduling.link import writer
 from scheduling.link.connection import GOING_AWAY, Connection
 from scheduling.link.desired import Loaded, Specs, load
 from scheduling.link.diff import Changes, compare
+from scheduling.link.identities import Identities
 from scheduling.link.pace import GAP_S, Timetable, poll_interval
 from scheduling.link.writer import CellFacts, Known, News
 from scheduling.services.credentials import secrets_offered
+from scheduling.services.identity_keys import signing_key
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -96,7 +99,7 @@ class Shard:
         self._timetable: Timetable[Connection] = Timetable()
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
-        self._timer_at = 0.0
+        self.identities = Identities(settings.PORTAL_URL)
         self._wake = asyncio.Event()
         self._specs = Specs()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="link-database")
@@ -113,6 +116,7 @@ class Shard:
     async def start(self) -> None:
         """Raises `DatabaseAway`."""
         await self._look()
+        await self._renew_key()
         self._pump = asyncio.create_task(self._pump_forever())
 
     async def stop(self) -> None:
@@ -149,14 +153,16 @@ class Shard:
         """Serve this connection from now on; one of the same machine here ends."""
         now = asyncio.get_running_loop().time()
         made = Connection(known.machine_id, known.cell_id, known.hostname, session, send, now)
-        if (settings := self._settings.get(known.cell_id)) is not None:
-            made.rotation.plan(known.secret_age_s, settings.rotate_secrets_s, now, self._rng)
+        if (cell := self._settings.get(known.cell_id)) is not None:
+            made.rotation.plan(known.secret_age_s, cell.rotate_secrets_s, now, self._rng)
         self.supersede(known.machine_id, session)
         self.connections[known.machine_id] = made
         self.freshly_held.setdefault(known.cell_id, set()).add(known.machine_id)
         if self.on_session is not None:
             self.on_session(known.machine_id, session)
-        made.post(Welcome(1, session, known.cell, known.history_id, self._zone))
+        made.post(
+            Welcome(1, session, known.cell, known.history_id, self._zone, api_url=self.identities.issuer)
+        )
         self.refresh(known.machine_id)
         # Should the database be slow, the first poll goes out without a desired state: to keep in contact.
         self._schedule(made, now + 2.0)
@@ -330,8 +336,10 @@ class Shard:
     def _ask(self, held: Connection) -> None:
         """Send a poll now; one that is still held is answered first, by the protocol."""
         now = asyncio.get_running_loop().time()
-        settings = self._settings.get(held.cell_id)
-        interval_s = poll_interval(len(self.connections), settings.poll_interval_s if settings else 0.0)
+        if held.identified.renew_at <= now:
+            self.refresh(held.machine_id)
+        cell = self._settings.get(held.cell_id)
+        interval_s = poll_interval(len(self.connections), cell.poll_interval_s if cell else 0.0)
         held.ask(now, interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER))
         self._schedule(held, now + held.hold_s + ANSWER_WITHIN_S)
 
@@ -367,6 +375,7 @@ class Shard:
             if self._noticed or time.monotonic() - self._looked >= LOOK_EVERY_S:
                 self._noticed = False
                 inbox.dirty |= await self._look()
+            await self._renew_key()
             await self._load(inbox.dirty)
         except BaseException as error:
             self._put_back(inbox, error)
@@ -406,6 +415,15 @@ class Shard:
                     future.set_result(answer)
                 else:
                     future.set_exception(Greeting(answer or removed(inbox.hellos[machine_id][0].hostname)))
+
+    async def _renew_key(self) -> None:
+        if not self.identities.key_due(time.monotonic()):
+            return
+        try:
+            self.identities.take_key(await self._database(signing_key), time.monotonic())
+        except OSError:
+            self.identities.keep_key(time.monotonic())
+            log.exception("no key for identities of tasks can be made; they keep those they have")
 
     async def _take_offers(self, inbox: _Inbox) -> None:
         """What is lost here is asked for again."""
@@ -491,15 +509,16 @@ class Shard:
                 held.refuse(superseded(held.hostname))
                 self.detach(held)
             return
+        now = asyncio.get_running_loop().time()
+        held.identities += self.identities.due(held.identified, held.view, loaded, now, self._rng)
         held.view, held.desired, held.down = loaded.view, loaded.desired, loaded.down
         if loaded.rotation_asked:
-            held.rotation.hurry(asyncio.get_running_loop().time())
+            held.rotation.hurry(now)
         self._inbox.news.pop(held, None)  # told again by the comparison with the new view
         if held.report is not None and held.report.history_id != held.view.history_id:
             held.report, held.acknowledged = None, ""
         self._compare(held)
         if held.behind or held.asked == 0:
-            now = asyncio.get_running_loop().time()
             if now - held.refused_at < OFFER_AGAIN_S:
                 self._schedule(held, held.refused_at + OFFER_AGAIN_S)
             else:

@@ -2,6 +2,7 @@
 
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease
 from scheduling.models.events import Event
+from scheduling.models.identities import IdentityKey
 from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
@@ -16,6 +17,7 @@ __all__ = [
     "Departure",
     "Drain",
     "Event",
+    "IdentityKey",
     "Job",
     "JobSpec",
     "JoinToken",

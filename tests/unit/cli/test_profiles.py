@@ -108,3 +108,20 @@ def test_a_profile_that_can_not_be_written_is_told(file: Path, monkeypatch: pyte
     monkeypatch.setenv("BORG_CLIENT", str(file / "below" / "client.toml"))
     with pytest.raises(Failed, match=r"client\.toml"):
         profiles.save(Profile("a", "http://p"))
+
+
+def test_inside_a_task_its_own_identity_is_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    token = tmp_path / "token"
+    monkeypatch.setenv("BORG_API_URL", "https://p/")
+    monkeypatch.setenv("BORG_IDENTITY_FILE", str(token))
+    monkeypatch.setenv("BORG_CELL", "cc")
+    monkeypatch.setenv("BORG_TENANT", "ubar")
+    with pytest.raises(Failed, match="can't be read.*try again") as caught:
+        profiles.load()
+    assert caught.value.passing
+    token.write_text("eyJ.a.b\n")
+    assert profiles.load() == Profile("task", "https://p", "eyJ.a.b", "cc", "ubar")
+    file.write_text(TWO)  # who brings a file of profiles means it
+    assert profiles.load().name == "demo"

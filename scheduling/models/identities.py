@@ -1,0 +1,24 @@
+"""Keys that identities of tasks are verified with."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class IdentityKey(models.Model):
+    """The public half. The private one never leaves the host whose shards sign with it."""
+
+    kid = models.CharField(_("key"), max_length=64, unique=True)
+    public = models.TextField(_("public key"))  # PEM
+    host = models.CharField(_("host"), max_length=255)
+    made_at = models.DateTimeField(_("made"))
+    accepted_until = models.DateTimeField(_("accepted until"))
+
+    class Meta:
+        ordering = ["-made_at"]
+        verbose_name = _("key of task identities")
+        verbose_name_plural = _("keys of task identities")
+
+    def __str__(self) -> str:
+        return self.kid
