@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -20,7 +23,7 @@ from scheduling.services.credentials import machine_revoke, machine_rotate, secr
 from scheduling.services.joining import join_token_issue, machine_join
 from tests.integration import rows
 from tests.integration.link_world import Link, Played, a_job, a_join, place, ran, running_link, task, until
-from tests.integration.test_link_borglet import Borglet, borglet  # noqa: F401 - a fixture
+from tests.integration.test_link_borglet import Borglet
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,6 +37,16 @@ def cell() -> Cell:
 def link(cell):
     with running_link() as running:
         yield running
+
+
+@pytest.fixture
+def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
+    tmp_path.chmod(0o711)
+    with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
+        made.start(join_token_issue(principal=rows.ME, cell=cell))
+        until((made.home / "identity.json").exists, seconds=20, what="joined")
+        until(lambda: link.shard.connections, seconds=20, what="connected")
+        yield made
 
 
 def digest(secret: str) -> str:
@@ -197,7 +210,7 @@ def test_only_sres_touch_secrets(cell, act) -> None:
 def test_a_real_borglet_renews_its_secret_and_its_tasks_never_notice(
     cell,
     link: Link,
-    borglet: Borglet,  # noqa: F811 - the fixture
+    borglet: Borglet,
 ) -> None:
     job = a_job(cell, command=["sleep", "3600"], limit={"cpu": "100m", "ram": "64Mi"})
     place(job, the_machine().id)

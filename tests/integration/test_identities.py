@@ -1,13 +1,15 @@
-"""A task calls the REST API as itself: from the link to the file, from the file to the API, and no further than allowed."""
+"""A task calls the REST API as itself: from the link to its file, from there to the API, no further than allowed."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jwt
@@ -24,10 +26,11 @@ from scheduling.identities import issue
 from scheduling.models import Event, IdentityKey, Job, JobSpec, Machine
 from scheduling.services import transitions
 from scheduling.services.identity_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
+from scheduling.services.joining import join_token_issue
 from scheduling.services.transitions import Eviction
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, place, ran, running_link, task, until
-from tests.integration.test_link_borglet import Borglet, borglet  # noqa: F401 - a fixture
+from tests.integration.test_link_borglet import Borglet
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FILE = {"name": "child", "task": {"command": ["true"], "limit": {"cpu": "100m", "ram": "64Mi"}}}
@@ -48,6 +51,16 @@ def cell():
 def link(cell):
     with running_link() as running:
         yield running
+
+
+@pytest.fixture
+def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
+    tmp_path.chmod(0o711)
+    with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
+        made.start(join_token_issue(principal=rows.ME, cell=cell))
+        until((made.home / "identity.json").exists, seconds=20, what="joined")
+        until(lambda: link.shard.connections, seconds=20, what="connected")
+        yield made
 
 
 def asking_for(job: Job, api: str) -> Job:
@@ -282,7 +295,6 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
         f'id -u > {out}/uid; cp "$BORG_IDENTITY_FILE" {out}/token; echo "$BORG_IDENTITY_FILE" > {out}/path;'
         f' echo "$BORG_API_URL" > {out}/url; touch {out}/done; exec sleep 3600'
     )
-    until(borglet.home.joinpath("identity.json").exists, seconds=20)
     borglet.kill()
     borglet.start()  # so that its welcome tells of the portal of this test
     until(lambda: borglet.home.joinpath("identity.json").read_text().count(live_server.url), seconds=20)
@@ -298,10 +310,9 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "BORG_API_URL": live_server.url,
         "BORG_IDENTITY_FILE": str(file), "BORG_CELL": "cc", "BORG_TENANT": "ubar",
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", "from portal.cli.main import main; main()", "status", "jfoo"], env=env | {"PYTHONPATH": os.getcwd()},
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", "from portal.cli.main import main; main()", "status", "jfoo"]
+    env["PYTHONPATH"] = os.getcwd()
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "jfoo" in done.stdout
     # A new one takes its place under a reader's eyes.

@@ -62,7 +62,7 @@ def test_an_identity_says_whose_it_is() -> None:
 def test_an_identity_ends_within_the_hour() -> None:
     assert TTL_S <= 3600
     token = issue(KEY, TASK, issuer=PORTAL, now=time.time() - TTL_S - 1)
-    with pytest.raises(BadIdentity, match="has expired; read .BORG_IDENTITY_FILE again"):
+    with pytest.raises(BadIdentity, match=r"has expired; read .BORG_IDENTITY_FILE again"):
         read(token, known, issuer=PORTAL)
 
 

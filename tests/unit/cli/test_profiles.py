@@ -118,7 +118,7 @@ def test_inside_a_task_its_own_identity_is_the_profile(
     monkeypatch.setenv("BORG_IDENTITY_FILE", str(token))
     monkeypatch.setenv("BORG_CELL", "cc")
     monkeypatch.setenv("BORG_TENANT", "ubar")
-    with pytest.raises(Failed, match="can't be read.*try again") as caught:
+    with pytest.raises(Failed, match=r"can't be read.*try again") as caught:
         profiles.load()
     assert caught.value.passing
     token.write_text("eyJ.a.b\n")
