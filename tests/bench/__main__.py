@@ -19,6 +19,7 @@ BENCHES = {
     "start": "tests.bench.start",
     "reclaim": "tests.bench.reclaim",
     "link": "tests.bench.link",
+    "neighbours": "tests.bench.neighbours",
 }
 
 
