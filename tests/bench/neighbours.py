@@ -2,7 +2,7 @@
 
 Both are tasks of the `process` runtime on this machine: `request_server` (150 requests/s with about 1 ms of work each,
 priority 200), and a spinner with one process a core. Windows with and without the spinner alternate; each pair gives a
-rise of the p99, in %. Cases: `batch` (priority 110), `best-effort` (priority 0); the value is the median over the pairs.
+rise of the p99, in %, whose median is the value. Cases: `batch` (priority 110), `best-effort` (priority 0).
 A pair during which processes that are no tasks took more than a tenth of a core is disturbed: another follows, and it
 is left out, unless `PAIRS` quiet ones are not to be had in `MOST_PAIRS`. Needs control groups with an idle class
 (`isolation.cpu_classes`), and fails where the median is 10 % or more.
