@@ -75,8 +75,16 @@ def memory_directory(groups: Groups) -> str:
     return groups.get("memory") or groups.get("unified", "")
 
 
+def was_at_limit(groups: Groups) -> bool:
+    """Whether the group ever had no memory left below its own limit."""
+    directory = memory_directory(groups)
+    if "memory" in groups:
+        return read_number(directory, "memory.failcnt") > 0
+    return bool(directory) and read_fields(directory, "memory.events").get("oom", 0) > 0
+
+
 def oom_kills(groups: Groups) -> int:
-    """How many processes the kernel killed for this group's own memory limit."""
+    """How many of its processes the kernel killed to have memory: for this group's own limit, or for the machine."""
     directory = memory_directory(groups)
     if not directory:
         return 0

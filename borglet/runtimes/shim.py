@@ -309,12 +309,7 @@ class Supervisor:
                 notes.append(f"killed after a notice of {self.stop_notice_s:g} s")
             fields |= {"cause": self.stop_cause, "detail": "; ".join(notes), "notice": self._notice()}
         elif self.oom_seen or cgroupfs.oom_kills(groups):
-            limit = cgroupfs.memory_limit(groups) or self.launch.ram_limit
-            used = cgroupfs.peak_memory(groups)
-            detail = (
-                f"limit {mebibytes(limit)}, used {mebibytes(used)}" if used else f"limit {mebibytes(limit)}"
-            )
-            fields |= {"cause": "out-of-memory", "detail": detail}
+            fields |= out_of_memory(groups, own=self.oom_seen, ram_limit=self.launch.ram_limit)
         elif code != 0 and (refused := cgroupfs.refused_forks(groups)):
             fields["detail"] = f"{refused} forks were refused at the limit of processes"
         return fields
@@ -333,6 +328,17 @@ class Supervisor:
         os.fsync(file)
         os.rename("exit.json.new", "exit.json", src_dir_fd=directory, dst_dir_fd=directory)
         os.fsync(directory)
+
+
+def out_of_memory(groups: cgroupfs.Groups, *, own: bool, ram_limit: int) -> dict[str, object]:
+    """The kernel ended processes of the task: for its own limit (`own`: it told us so), or for the whole machine."""
+    limit = cgroupfs.memory_limit(groups) or ram_limit
+    used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
+    figures = f"limit {mebibytes(limit)}" + (f", used {mebibytes(used)}" if used else "")
+    ended = f"the kernel ended {kills} of its processes"
+    if not own and kills and not cgroupfs.was_at_limit(groups):
+        return {"cause": "machine-short", "detail": f"the machine ran out of memory: {ended}; {figures}"}
+    return {"cause": "out-of-memory", "detail": f"{figures}; {ended}" if kills else figures}
 
 
 def mebibytes(count: int) -> str:

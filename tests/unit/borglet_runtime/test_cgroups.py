@@ -9,6 +9,7 @@ from pathlib import Path
 from borglet.runtimes.blockdevices import disk_of
 from borglet.runtimes.cgroups import CgroupTree, Measured, detect
 from borglet.runtimes.limits import KernelLimits
+from borglet.runtimes.shim import out_of_memory
 
 LIMITS = KernelLimits(
     ram_bytes=64 * 2**20, processes=50, cpu_shares=1024, cpu_quota_milli=250, nice=5, oom_score_adj=0
@@ -185,3 +186,38 @@ def test_a_disk_is_limited_as_a_whole_and_others_not_at_all(tmp_path: Path) -> N
     (tmp_path / "block").mkdir()
     (tmp_path / "block" / name).symlink_to(partition)
     assert disk_of(tmp_path, devices=tmp_path / "block") == "8:0"
+
+
+def test_who_ran_out_of_memory_is_told_apart(tmp_path: Path) -> None:
+    """The kernel counts both kinds of kills alike."""
+    for version, limits, own, machine in (
+        (
+            "memory",
+            {
+                "memory.limit_in_bytes": f"{64 * 2**20}",
+                "memory.oom_control": "oom_kill_disable 0\noom_kill 2",
+            },
+            {"memory.failcnt": "7"},
+            {"memory.failcnt": "0"},
+        ),
+        (
+            "unified",
+            {"memory.max": f"{64 * 2**20}"},
+            {"memory.events": "oom 1\noom_kill 2"},
+            {"memory.events": "oom 0\noom_kill 2"},
+        ),
+    ):
+        group = tmp_path / version
+        group.mkdir()
+        for name, text in (limits | own).items():
+            (group / name).write_text(text)
+        groups = {version: str(group)}
+        told = "limit 64 MiB; the kernel ended 2 of its processes"
+        assert out_of_memory(groups, own=False, ram_limit=0) == {"cause": "out-of-memory", "detail": told}
+        for name, text in machine.items():
+            (group / name).write_text(text)
+        assert out_of_memory(groups, own=True, ram_limit=0)["cause"] == "out-of-memory"
+        assert out_of_memory(groups, own=False, ram_limit=0) == {
+            "cause": "machine-short",
+            "detail": "the machine ran out of memory: the kernel ended 2 of its processes; limit 64 MiB",
+        }
