@@ -204,7 +204,10 @@ class _Download:
         since, came = self._now(), 0
         while wanted:
             self._checkpoint()
-            piece = response.read1(min(PIECE_BYTES, wanted))
+            try:
+                piece = response.read1(min(PIECE_BYTES, wanted))
+            except TimeoutError as error:
+                raise SourceFailed("slow", f"nothing for {settings.silence_s:g} s") from error
             if not piece:
                 raise SourceFailed("unreachable", f"the connection ended {wanted} bytes early")
             self._file.write(piece)

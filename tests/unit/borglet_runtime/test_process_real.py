@@ -7,6 +7,7 @@ import os
 import pwd
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,22 @@ async def test_the_task_sees_a_clean_environment_and_its_own_directory(
         assert mine == "aa-0 20001"
         assert {"BORG_RUN=3", "BORG_PORT_HTTP=20001", f"TMPDIR={home}/tmp"} <= set(environment)
         assert not [line for line in environment if "SECRET" in line]
+
+
+async def test_packages_are_beside_the_task_and_not_in_its_hands(machine: Machine, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "greeting").write_text("hello")
+    trees = {"app": tree, "lib": tmp_path / "other"}
+    program = 'cat $(packages)/app/greeting; echo; ls "$BORG_PACKAGES"'
+    async with machine.runtime() as runtime:
+        for run in (1, 2):
+            await runtime.start(a_task("sh", "-c", program), run=run, trees=trees)
+            await end_of(runtime)
+        lines = (await text_of(runtime)).splitlines()
+        assert lines[:3] == lines[-len(lines) // 2 :][:3] == ["hello", "app", "lib"]
+        directory = machine.home / "tasks" / f"{key().job}.0.1" / "packages"
+        assert os.readlink(directory / "app") == str(tree)
 
 
 async def test_limits_of_files_and_cores_and_a_session_of_its_own(machine: Machine) -> None:
