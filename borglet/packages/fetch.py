@@ -16,19 +16,28 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from borglet.backoff import Backoff
-from borglet.messages import Package, PeerAddress
+from borglet.messages import Package, PackageSources, PeerAddress
 from borglet.packages.base import PackageMissing
-from borglet.packages.sources import THE_STORE, Sources, SourcesUnavailable
+from borglet.packages.choosing import (
+    BUSY,
+    THE_STORE,
+    Ask,
+    Choosing,
+    GiveUp,
+    Patience,
+    Pause,
+    Try,
+    name_of,
+)
+from borglet.packages.sources import Sources, SourcesUnavailable
 
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 * 1024
-MOST_COMPLAINTS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +48,7 @@ class FetchSettings:
     silence_s: float = 10.0  # without a byte
     least_bytes_s: int = 128 * 1024  # over each `pace_s`; slower counts as broken
     pace_s: float = 10.0
-    rounds: int = 5  # of asking for sources and trying them, that brought nothing
-    patience_s: float = 900.0  # also while the link says that all sources are busy
-    pause_s: float = 0.5  # after the first round that brought nothing; doubles
+    patience: Patience = field(default_factory=Patience)
 
 
 class SourceFailed(Exception):
@@ -49,7 +56,7 @@ class SourceFailed(Exception):
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.reason = reason
+        self.reason, self.detail = reason, detail
 
 
 class Fetcher:
@@ -76,47 +83,32 @@ class Fetcher:
     ) -> None:
         """Write the archive to `into`, a new file; when it returns, content and digest are right. `checkpoint` is
         called between pieces, and may raise; `pause` waits, and may raise too. Raises `PackageMissing`, OSError."""
-        settings = self._settings
-        backoff = Backoff(self._rng, first_s=settings.pause_s, most_s=30.0)
-        give_up_at = self._now() + settings.patience_s
-        complaints: list[str] = []
+        choosing = Choosing(self._settings.patience, self._rng, now=self._now())
+        found = PackageSources([], "", "")
         with into.open("xb") as file:
-            work = _Download(package, file, self._sources, settings, self._now, checkpoint)
-            rounds = 0
-            while rounds < settings.rounds and self._now() < give_up_at:
+            work = _Download(package, file, self._sources, self._settings, self._now, checkpoint)
+            while True:
                 checkpoint()
-                try:
-                    found = self._sources.of(package.digest)
-                except SourcesUnavailable as error:
-                    complaints.append(str(error))
-                    if error.final:
-                        break
-                    rounds += 1
-                    pause(backoff.next_s())
-                    continue
-                offered = [*found.peers, *([THE_STORE] if found.store else [])]
-                todo = [source for source in offered if source == THE_STORE or source not in work.failed]
-                broken = False
-                for source in todo:
-                    try:
-                        if work.from_source(source, found.store, found.ticket):
-                            return
-                    except SourceFailed as error:
-                        complaints.append(f"{_name(source)}: {error}")
-                        self._report(package, source, error, work)
-                        broken = broken or error.reason != "busy"
-                rounds += broken
-                # Who was told when to come back comes back then: only what went wrong makes it patient.
-                told_s = found.retry_after_s * self._rng.uniform(0.8, 1.2)
-                pause(told_s if told_s and not todo else max(told_s, backoff.next_s()))
-        why = "; ".join(complaints[-MOST_COMPLAINTS:]) or "all sources stayed busy"
-        raise PackageMissing(f"package {package.name!r} ({package.digest}) can't be fetched: {why}")
-
-    def _report(self, package: Package, source: PeerAddress, error: SourceFailed, work: _Download) -> None:
-        log.warning("package %s: %s did not deliver: %s", package.name, _name(source), error)
-        if source != THE_STORE and error.reason != "busy":
-            work.failed.add(source)
-        self._sources.failed(package.digest, source, error.reason)
+                match choosing.step(self._now()):
+                    case Ask():
+                        try:
+                            found = self._sources.of(package.digest)
+                            choosing.answered(found)
+                        except SourcesUnavailable as error:
+                            choosing.unavailable(str(error), final=error.final)
+                    case Try(source):
+                        try:
+                            if work.from_source(source, found.store, found.ticket):
+                                return
+                        except SourceFailed as error:
+                            log.warning("package %s: %s: %s", package.name, name_of(source), error)
+                            choosing.failed(source, error.reason, error.detail)
+                            self._sources.failed(package.digest, source, error.reason)
+                    case Pause(seconds):
+                        pause(seconds)
+                    case GiveUp(why):
+                        named = f"package {package.name!r} ({package.digest})"
+                        raise PackageMissing(f"{named} can't be fetched: {why}")
 
 
 class _Download:
@@ -133,7 +125,6 @@ class _Download:
     ) -> None:
         self._package, self._file, self._sources = package, file, sources
         self._settings, self._now, self._checkpoint = settings, now, checkpoint
-        self.failed: set[PeerAddress] = set()
         self._givers: set[PeerAddress] = set()
         self._unmixed = False  # a mixture was wrong: from now on each gives the whole
         self._restart()
@@ -187,7 +178,7 @@ class _Download:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         if response.status in (429, 503):
-            raise SourceFailed("busy", f"HTTP {response.status}")
+            raise SourceFailed(BUSY, f"HTTP {response.status}")
         if response.status not in (200, 206):
             text = response.read(300).decode(errors="replace").strip()
             raise SourceFailed("refused", f"HTTP {response.status} {text}")
@@ -222,7 +213,3 @@ class _Download:
                         "slow", f"{came / passed_s:.0f} bytes/s; wanted {settings.least_bytes_s}"
                     )
                 since, came = self._now(), 0
-
-
-def _name(source: PeerAddress) -> str:
-    return f"peer {source.address}:{source.port}" if source != THE_STORE else "the store"

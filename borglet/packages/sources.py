@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 256 * 1024
-THE_STORE = PeerAddress("", 0)
 
 
 class SourcesUnavailable(Exception):

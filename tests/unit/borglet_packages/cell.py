@@ -21,6 +21,7 @@ from borglet.credentials import Credentials, MemoryKeeper
 from borglet.messages import Package, PackageTicket
 from borglet.packages.archive import TAR_GZIP
 from borglet.packages.build import pack
+from borglet.packages.choosing import Patience
 from borglet.packages.fetch import Fetcher, FetchSettings
 from borglet.packages.manager import PackageManager, PackageSettings
 from borglet.packages.peers import PeerServer, PeerSettings
@@ -30,7 +31,9 @@ from borglet.packages.tickets import issue
 from borglet.store import Identity
 from tests.unit.borglet.cell import Authority
 
-HASTY = FetchSettings(connect_timeout_s=1.0, silence_s=1.0, rounds=3, patience_s=20.0, pause_s=0.01)
+HASTY = FetchSettings(
+    connect_timeout_s=1.0, silence_s=1.0, patience=Patience(rounds=3, patience_s=20.0, pause_s=0.01)
+)
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from borglet.messages import Package
 from borglet.packages.base import PackageMissing
+from borglet.packages.choosing import Patience
 from borglet.packages.disk import remove_tree
 from borglet.packages.fetch import FetchSettings
 from borglet.packages.manager import PackageSettings
@@ -225,7 +226,7 @@ def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, author
 def test_a_dozen_machines_fetch_from_each_other(tmp_path: Path, authority: Authority) -> None:
     """Each on a loopback address of its own; the store gives one copy at a time and only while nobody has one."""
     app, raw = packed(tmp_path, serve=os.urandom(3_000_000))
-    patient = FetchSettings(pause_s=0.02)
+    patient = FetchSettings(patience=Patience(pause_s=0.02))
 
     async def whole(cell: Link) -> None:
         cell.store_at_once = 1

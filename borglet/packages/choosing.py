@@ -1,0 +1,112 @@
+"""Where to fetch next, how often, and when to give up. Pure: told what happened, it says what to do.
+
+    Ask the link ─► Try a peer ─► Try the next … ─► Try the store ─► Pause ─► Ask again …      GiveUp
+
+Peers first, in the order in which the link names them. What went wrong counts; what is busy costs time only.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from borglet.backoff import Backoff
+from borglet.messages import PackageSources, PeerAddress
+
+THE_STORE = PeerAddress("", 0)
+BUSY = "busy"
+MOST_COMPLAINTS = 6
+MOST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one machine tries to get one package."""
+
+    rounds: int = 5  # of asking for sources and trying them, in which something went wrong
+    patience_s: float = 900.0  # also while all that happens is that the link says to come back
+    pause_s: float = 0.5  # after the first round that brought nothing; doubles
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the link for sources: `answered` or `unavailable` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Fetch from here. `failed` follows where it does not deliver."""
+
+    source: PeerAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    why: str
+
+
+Step: TypeAlias = Ask | Try | Pause | GiveUp
+
+
+class Choosing:
+    """For one package on one machine. Times are seconds of a clock that never runs backwards."""
+
+    def __init__(self, patience: Patience, rng: random.Random, *, now: float) -> None:
+        self._patience, self._rng = patience, rng
+        self._backoff = Backoff(rng, first_s=patience.pause_s, most_s=MOST_PAUSE_S)
+        self._give_up_at = now + patience.patience_s
+        self._todo: deque[PeerAddress] = deque()
+        self._bad: set[PeerAddress] = set()
+        self._complaints: deque[str] = deque(maxlen=MOST_COMPLAINTS)
+        self._rounds = 0
+        self._asked = self._named = self._broken = self._final = False
+        self._told_s = 0.0
+
+    def step(self, now: float) -> Step:
+        if self._todo:
+            return Try(self._todo.popleft())
+        if self._asked and not self._final:
+            self._asked = False
+            self._rounds += self._broken
+            return Pause(self._pause_s())
+        if self._final or self._rounds >= self._patience.rounds or now >= self._give_up_at:
+            return GiveUp("; ".join(self._complaints) or "all sources stayed busy")
+        self._asked, self._named, self._broken, self._told_s = True, False, False, 0.0
+        return Ask()
+
+    def _pause_s(self) -> float:
+        """Who was told when to come back comes back then: only what did not work makes it patient."""
+        told_s = self._told_s * self._rng.uniform(0.8, 1.2)
+        return told_s if told_s and not self._named else max(told_s, self._backoff.next_s())
+
+    def answered(self, found: PackageSources) -> None:
+        self._told_s = found.retry_after_s
+        self._todo.extend(peer for peer in found.peers if peer not in self._bad)
+        if found.store:
+            self._todo.append(THE_STORE)
+        self._named = bool(self._todo)
+
+    def unavailable(self, text: str, *, final: bool) -> None:
+        """The link gave no answer; `final`: asking again can't help."""
+        self._complaints.append(text)
+        self._broken, self._final = True, final
+
+    def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
+        """`reason` as in `PackageFailed`. Who is busy may be named again, who failed otherwise is passed over."""
+        self._complaints.append(f"{name_of(source)}: {reason}: {detail}")
+        if reason == BUSY:
+            return
+        self._broken = True
+        if source != THE_STORE:
+            self._bad.add(source)
+
+
+def name_of(source: PeerAddress) -> str:
+    return f"peer {source.address}:{source.port}" if source != THE_STORE else "the store"
