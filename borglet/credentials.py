@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import secrets
 import ssl
 from collections.abc import Callable
@@ -19,12 +18,10 @@ from typing import Protocol
 
 import msgspec
 
+from borglet.messages import authority_digest
 from borglet.store import Identity
 
 log = logging.getLogger(__name__)
-
-_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
-
 
 class BadAuthority(ValueError):
     """The file with the cell's authority holds no certificate: join again with a new token."""
@@ -126,18 +123,20 @@ class Credentials:
         """What the cell's welcome says; empty where nothing is new."""
         if api_url and api_url != self._identity.api_url:
             self._keep(msgspec.structs.replace(self._identity, api_url=api_url))
-        if authority and authority_digest(authority) != self.authority:
+        if authority:
             self._trust(authority)
 
     def _trust(self, authority: str) -> None:
         try:
+            if authority_digest(authority) == self.authority:
+                return
             context = self._contexts(authority)
             self._keeper.keep_authority(authority)
-        except (BadAuthority, OSError, UnicodeEncodeError) as error:
+        except (ValueError, OSError) as error:
             log.error("the cell's new authorities are not taken over: %s", error)
             return
         self.context, self.authority = context, authority_digest(authority)
-        log.info("%d authorities of the cell are trusted from now on", len(_CERTIFICATE.findall(authority)))
+        log.info("%d authorities of the cell are trusted from now on", authority.count("BEGIN CERTIFICATE"))
 
     def _keep(self, identity: Identity) -> bool:
         """Whether it is on the disk, and known here then."""
@@ -148,21 +147,6 @@ class Credentials:
             return False
         self._identity = identity
         return True
-
-
-def authority_digest(pem: str) -> str:
-    """SHA-256 over the fingerprints of all certificates in `pem`, in order of value: 64 hex digits.
-
-    Raises `BadAuthority`.
-    """
-    try:
-        found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
-    except ValueError as error:
-        raise BadAuthority(f"authority: no certificate in PEM form: {error}") from error
-    if not found or not all(found):
-        raise BadAuthority("authority: no certificate in PEM form")
-    prints = sorted(hashlib.sha256(certificate).hexdigest() for certificate in found)
-    return hashlib.sha256("\n".join(prints).encode()).hexdigest()
 
 
 def pinned_context(authority: str) -> ssl.SSLContext:

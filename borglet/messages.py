@@ -19,6 +19,9 @@ it, and the master decides. Thus no lossy database, no late message can kill wor
 
 from __future__ import annotations
 
+import hashlib
+import re
+import ssl
 from enum import StrEnum
 
 import msgspec
@@ -404,6 +407,7 @@ class JoinAnswer(msgspec.Struct, frozen=True):
 ToBorglet = Welcome | Refusal | Poll
 ToShard = Hello | Report
 
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
 _encoder = msgspec.json.Encoder()
 _to_borglet = msgspec.json.Decoder(ToBorglet)
 _to_shard = msgspec.json.Decoder(ToShard)
@@ -411,6 +415,21 @@ _to_shard = msgspec.json.Decoder(ToShard)
 
 class MalformedMessage(ValueError):
     """A frame that is no message of this protocol; its text names the field."""
+
+
+def authority_digest(pem: str) -> str:
+    """SHA-256 over the fingerprints of all certificates in `pem`, in order of value: 64 hex digits.
+
+    Raises ValueError for what holds no certificate.
+    """
+    try:
+        found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
+    except ValueError as error:
+        raise ValueError(f"authority: no certificate in PEM form: {error}") from error
+    if not found or not all(found):
+        raise ValueError("authority: no certificate in PEM form")
+    prints = sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
+    return hashlib.sha256("\n".join(prints).encode()).hexdigest()
 
 
 def encode(message: msgspec.Struct) -> bytes:

@@ -84,7 +84,8 @@ class Runtime(Protocol):
         `batch_milli`: a ceiling of CPU for all of batch together, 0 for none."""
 
     async def identify(self, key: TaskKey, token: str) -> None:
-        """Let a task that runs or will be started have this as its identity, in `BORG_IDENTITY_FILE`. Raises OSError."""
+        """Let a task that runs or will be started have this as its identity, the content of `BORG_IDENTITY_FILE`.
+        Raises OSError."""
 
     async def remove(self, key: TaskKey) -> None:
         """Forget an ended incarnation and its working directory; logs stay until their own time is up."""

@@ -37,7 +37,7 @@ def api_routes() -> list[Route]:
 
 def pages() -> list[Route]:
     """Those of the portal: neither API nor somebody else's."""
-    others = ("api/", "bns/", "admin/", "accounts/", "healthz", "readyz", "metrics")
+    others = ("api/", "bns/", "admin/", "accounts/", "healthz", "readyz", "metrics", ".well-known/")
     return [route for route in routes() if not route.path.startswith(others)]
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from borglet.credentials import BadAuthority, Credentials, MemoryKeeper, authority_digest, pinned_context
+from borglet.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
 from borglet.fleet import FleetKeeper, FleetSecrets, load_secrets
+from borglet.messages import authority_digest
 from borglet.store import DiskStore, Identity
 from tests.unit.borglet.cell import Authority
 
@@ -178,7 +179,7 @@ def test_the_digest_of_authorities_knows_no_order(authority: Authority, other_au
     for text in ("", "nothing", "-----BEGIN CERTIFICATE-----\n%\n-----END CERTIFICATE-----"):
         with pytest.raises(BadAuthority, match="no certificate in PEM form"):
             pinned_context(text)
-        with pytest.raises(BadAuthority, match="no certificate in PEM form"):
+        with pytest.raises(ValueError, match="no certificate in PEM form"):
             authority_digest(text)
 
 
