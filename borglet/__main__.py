@@ -175,7 +175,7 @@ def _run(args: argparse.Namespace) -> int:
             port_low=low,
             port_high=high,
             task_user=args.task_user,
-            package_bytes=parse_bytes("package-bytes", args.package_bytes),
+            package_bytes=parse_bytes("package-bytes", args.package_bytes) if args.package_bytes else None,
             peer_port=args.peer_port,
             peer_uploads=args.peer_uploads,
             task_users=frozenset(filter(None, (name.strip() for name in args.task_users.split(",")))),

@@ -23,6 +23,7 @@ from borglet.store import Identity
 
 log = logging.getLogger(__name__)
 
+
 class BadAuthority(ValueError):
     """The file with the cell's authority holds no certificate: join again with a new token."""
 

@@ -27,6 +27,7 @@ from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
 from borglet.runtimes import accounts
+from borglet.runtimes.meter import disk_bytes
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.store import DiskStore, Identity
@@ -58,7 +59,7 @@ class MachineSettings:
     port_high: int = 29999
     task_user: str = ""  # who runs tasks that name no user; empty: found by `accounts.task_user`
     task_users: frozenset[str] = frozenset()  # whom job files may name
-    package_bytes: int = 20 * 2**30  # of disk, for packages: archives and trees
+    package_bytes: int | None = None  # of disk, for archives and trees of packages; None: see `package_room`
     peer_port: int = 0  # where other machines get packages from here; 0: any free one, negative: nowhere
     peer_uploads: int = 4  # at once
 
@@ -69,13 +70,29 @@ def run_machine(settings: MachineSettings) -> None:
     with store.lock():
         runtime = ProcessRuntime(settings.home, _process_settings(settings))
         attributes = {**_machine_attributes(), **runtime.attributes(), **dict(settings.attributes)}
-        capacity = {**runtime.capacity(), **dict(settings.capacity)}
+        measured = runtime.capacity()
+        room = (
+            settings.package_bytes if settings.package_bytes is not None else package_room(measured["disk"])
+        )
+        # The whole of it, full or empty: what a machine offers must not depend on what it has installed.
+        measured["disk"] = max(0, measured["disk"] + disk_bytes((settings.home / "packages",)) - room)
+        capacity = {**measured, **dict(settings.capacity)}
         identity = _join(store, settings, capacity, attributes)
         asyncio.run(
             _serve(
-                store, runtime, identity, settings, Introduction(_boot_id(), SOFTWARE, attributes, capacity)
+                store,
+                runtime,
+                identity,
+                settings,
+                Introduction(_boot_id(), SOFTWARE, attributes, capacity),
+                PackageSettings(budget_bytes=room),
             )
         )
+
+
+def package_room(disk_bytes: int) -> int:
+    """What packages may take of a machine's disk where nobody said it: a tenth, at most 20 GiB."""
+    return min(20 * 2**30, disk_bytes // 10)
 
 
 def _process_settings(settings: MachineSettings) -> ProcessSettings:
@@ -123,6 +140,7 @@ async def _serve(
     identity: Identity,
     settings: MachineSettings,
     introduction: Introduction,
+    room: PackageSettings,
 ) -> None:
     loop = asyncio.get_running_loop()
     asked_to_end = asyncio.Event()
@@ -138,7 +156,7 @@ async def _serve(
         store.authority,
         address=settings.address,
         boot_id=introduction.boot_id,
-        settings=PackageSettings(budget_bytes=settings.package_bytes),
+        settings=room,
         peer_port=settings.peer_port,
         peers=PeerSettings(uploads=settings.peer_uploads),
     )
