@@ -224,7 +224,19 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
             log.info("no control groups for %s: %s", controller, error)
             continue
         roots[controller] = root
+    if disk and "blkio" in roots and not _takes_limits(roots["blkio"], cgroupv1.FILES["blkio"], f"{disk} 0"):
+        disk = ""
     return CgroupTree("v1", roots, frozenset(roots), disk=disk) if roots else None
+
+
+def _takes_limits(root: Path, name: str, nothing: str) -> bool:
+    """Whether the disk's bandwidth can be limited: some drivers, and disks made of others, can't do that."""
+    try:
+        cgroupfs.write_text(str(root), name, nothing)
+    except OSError as error:
+        log.info("no limits of disk bandwidth: %s", error)
+        return False
+    return True
 
 
 def _make_classes_v1(root: Path) -> None:
@@ -263,6 +275,8 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
     except OSError as error:
         log.info("no control groups of version 2: %s", error)
         return None
+    if disk and "io" in offered and not _takes_limits(root, "io.max", f"{disk} rbps=max wbps=max"):
+        disk = ""
     return CgroupTree("v2", {"unified": root}, frozenset(offered), disk=disk)
 
 
