@@ -90,10 +90,10 @@ class CpuControl:
         total = sum(excess.values())
         if not total:
             return False
-        share = min(1.0, missing * 1.2 / total)
+        share = min(1.0, missing * 1.2 / total)  # of its excess alone: nobody gets less than its own limit
         for tenant in tenants:
             if (over := excess.get(tenant.key)) is not None:
-                self.ceilings[tenant.key] = max(_own(tenant), int(tenant.usage.cpu_milli - over * share))
+                self.ceilings[tenant.key] = int(tenant.usage.cpu_milli - over * share)
         return True
 
     def _relax(self, tenants: Sequence[Tenant], machine_milli: int) -> None:

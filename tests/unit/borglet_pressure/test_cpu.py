@@ -72,6 +72,12 @@ def test_a_cap_never_goes_below_the_tasks_own_limit_and_then_the_master_is_asked
     assert not world.control.wanted  # it has what it needs: nothing is asked for any more
 
 
+def test_nobody_is_capped_below_its_own_limit_however_much_batch_lacks() -> None:
+    control = CpuControl(CpuSettings(floor_share=0.5))
+    run(control, 40, lambda: [server(0, MACHINE, limit=3000), batch(1, ready=8)])
+    assert control.ceilings == {key(0): 3000}
+
+
 def test_removals_are_asked_for_one_after_the_other_from_the_lowest_priority_and_never_prod() -> None:
     control = CpuControl()
     full = [
