@@ -24,7 +24,7 @@ _TUNABLE = (
 # Options of the Borglet's, such as BORGLET_CAPACITY; where it lives and dials is not theirs to say.
 _BORGLET = (
     *("BORGLET_CAPACITY", "BORGLET_RACK", "BORGLET_PLATFORM", "BORGLET_POWER_DOMAIN", "BORGLET_ATTRIBUTES"),
-    *("BORGLET_PORT_", "BORGLET_TASK_USER"),
+    *("BORGLET_PORT_", "BORGLET_TASK_USER", "BORGLET_PACKAGE_BYTES", "BORGLET_PEER_"),
 )
 
 
