@@ -106,6 +106,11 @@ class Supervisor:
 
     def start(self) -> str:
         """Fork and exec the task. Returns why it could not be started, empty when it was."""
+        os.close(
+            os.open(
+                os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600
+            )
+        )
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
         for caught in (signal.SIGCHLD, signal.SIGTERM):

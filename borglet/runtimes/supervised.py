@@ -343,9 +343,8 @@ class SupervisedRuntime:
         directory, supervisor = incarnation.directory, incarnation.supervisor
         if supervisor is not None and supervisor.boot_id != proctable.boot_id():
             exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while it ran")
-        elif supervisor is None:
-            exit_ = Exit(EndCause.START_FAILED, time.time(), detail="the Borglet ended while starting it")
         else:
+            assert supervisor is not None, "it began, so somebody supervised it"
             left = await supervisors.kill_leftovers(directory, supervisor.groups)
             detail = directory.complaint() or "its supervisor was killed"
             if left:
@@ -402,17 +401,37 @@ class SupervisedRuntime:
         if incarnation.exit is not None:
             await self._confinement.clear(directory)
             return
-        if supervisor is not None and supervisor.boot_id == proctable.boot_id():
-            incarnation.pidfd = supervisors.open_pidfd(supervisor)
-        if incarnation.pidfd >= 0:
-            assert supervisor is not None
-            self._containers.adopt(kept.task, supervisor.groups)
-            incarnation.metered = self._metered(incarnation, cpu_ns=None)
-            asyncio.get_running_loop().add_reader(incarnation.pidfd, self._supervisor_gone, incarnation)
+        same_boot = supervisor is None or supervisor.boot_id == proctable.boot_id()
+        if supervisor is not None and same_boot:
+            pidfd = supervisors.open_pidfd(supervisor)
+            if pidfd >= 0 and await supervisors.lives(supervisor, directory, pidfd):
+                incarnation.pidfd = pidfd
+                self._containers.adopt(kept.task, supervisor.groups)
+                incarnation.metered = self._metered(incarnation, cpu_ns=None)
+                asyncio.get_running_loop().add_reader(pidfd, self._supervisor_gone, incarnation)
+                return
+            if pidfd >= 0:
+                os.close(pidfd)
+        if same_boot and not directory.begun() and directory.exit() is None:
+            await self._never_ran(incarnation)
             return
         # It may have written its end between our two looks.
         incarnation.exit = directory.exit() or await self._bury(incarnation)
         await self._confinement.clear(directory)
+
+    async def _never_ran(self, incarnation: _Incarnation) -> None:
+        """The last Borglet ended in the middle of a start. It is nobody's failure, and begins anew."""
+        directory, supervisor = incarnation.directory, incarnation.supervisor
+        await supervisors.kill_leftovers(directory, supervisor.groups if supervisor else {})
+        await self._confinement.clear(directory)
+        if incarnation.kept.run == 1:
+            del self._tasks[incarnation.kept.task.key]
+            self._discard(directory)
+            return
+        incarnation.exit = Exit(
+            EndCause.STOPPED, time.time(), detail="the Borglet ended while starting it again"
+        )
+        directory.write_exit(incarnation.exit)
 
     # -- measuring
 

@@ -7,8 +7,10 @@ import fcntl
 import logging
 import marshal
 import os
+import select
 import signal
 import sys
+import time
 from pathlib import Path
 
 from borglet.messages import EndCause
@@ -21,6 +23,7 @@ log = logging.getLogger(__name__)
 # The largest pipe an ordinary user may have; the kernel takes no larger command and environment than twice that.
 MAX_LAUNCH_BYTES = 2**20
 START_TIMEOUT_S = 20.0
+BEGIN_TIMEOUT_S = 5.0
 KILL_TIMEOUT_S = 5.0
 KILL_POLL_S = 0.01
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -114,6 +117,18 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
         raise StartFailed(
             f"the task's supervisor ended before the start: {directory.complaint() or 'killed'}"
         )
+
+
+async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
+    """Whether an adopted supervisor has something to supervise. One that is young and has not begun is given a moment
+    to do so, or to end: its Borglet may have died just before it said what to start."""
+    gone = select.poll()
+    gone.register(pidfd, select.POLLIN)
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - supervisor.started / os.sysconf("SC_CLK_TCK")
+    deadline = time.monotonic() + (BEGIN_TIMEOUT_S if age_s < BEGIN_TIMEOUT_S else 0.0)
+    while not directory.begun() and not gone.poll(0) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    return not gone.poll(0)
 
 
 def open_pidfd(supervisor: SupervisorId) -> int:

@@ -4,6 +4,7 @@ tasks/<job>.<index>.<incarnation>/
     task.json        what was asked for, which run it is, since when
     supervisor.json  who supervises it: pid, start time, boot, control groups
     control          fifo to the supervisor
+    begun            made by the supervisor before it starts anything: without it nothing of this run ever ran
     exit.json        how it ended; written once, by the supervisor, or for it once it is gone
     supervisor.log   normally empty
     identity/token   its signed identity, readable for its user alone
@@ -141,7 +142,7 @@ class TaskDirectory:
         """Make everything for a new run, in an order in which a crash never shows an old run's end."""
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
-        for stale in ("supervisor.json", "exit.json", "exit.json.new"):
+        for stale in ("supervisor.json", "begun", "exit.json", "exit.json.new"):
             (self.path / stale).unlink(missing_ok=True)
         for own in (self.work, self.tmp):
             own.mkdir(mode=0o700, exist_ok=True)
@@ -191,6 +192,9 @@ class TaskDirectory:
 
     def exit(self) -> Exit | None:
         return self._read("exit.json", Exit)
+
+    def begun(self) -> bool:
+        return (self.path / "begun").exists()
 
     def complaint(self) -> str:
         """The last line the supervisor wrote about itself."""

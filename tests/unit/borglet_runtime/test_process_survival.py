@@ -137,11 +137,11 @@ async def test_supervisor_and_borglet_killed_together(machine: Machine) -> None:
         assert not [pid for pid in pids if is_alive(pid)]
 
 
-async def leave_behind(machine: Machine, **changes: object) -> None:
-    """Files as of an incarnation whose supervisor.json says `changes`; no process."""
+async def leave_behind(machine: Machine, *, run: int = 1, **changes: object) -> None:
+    """Files as of an incarnation whose supervisor.json says `changes`; no process, nothing begun."""
     ProcessRuntime(machine.home, machine.settings)
     directory = TaskDirectory(machine.home, key())
-    directory.prepare(Kept(a_task("true"), 1, 1.0), owner=None)
+    directory.prepare(Kept(a_task("true"), run, 1.0), owner=None)
     if changes:
         here = SupervisorId(os.getpid(), 1, Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         directory.write_supervisor(msgspec.structs.replace(here, **changes))
@@ -150,6 +150,7 @@ async def leave_behind(machine: Machine, **changes: object) -> None:
 async def test_a_reused_pid_is_not_taken_for_the_supervisor(machine: Machine) -> None:
     """This very process has the recorded number, but began at another moment. It must not be hurt either."""
     await leave_behind(machine, pid=os.getpid(), started=1)
+    (TaskDirectory(machine.home, key()).path / "begun").touch()
     async with machine.runtime() as runtime:
         (ended,) = await runtime.presences()
         assert ended.exit is not None
@@ -164,14 +165,22 @@ async def test_after_a_restart_of_the_machine_the_cause_is_that(machine: Machine
         assert ended.exit.cause is EndCause.MACHINE_RESTARTED
 
 
-async def test_a_start_cut_short_by_the_borglets_death_is_a_failed_start(machine: Machine) -> None:
+async def test_a_first_start_cut_short_by_the_borglets_death_never_was(machine: Machine) -> None:
     await leave_behind(machine)
+    async with machine.runtime() as runtime:
+        assert await runtime.presences() == []
+        await runtime.start(a_task("true"), run=1)
+        assert (await end_of(runtime)).key == key()
+
+
+async def test_a_later_start_cut_short_by_the_borglets_death_is_no_failure(machine: Machine) -> None:
+    await leave_behind(machine, run=2)
     async with machine.runtime() as runtime:
         (ended,) = await runtime.presences()
         assert ended.exit is not None
         assert (ended.exit.cause, ended.exit.detail) == (
-            EndCause.START_FAILED,
-            "the Borglet ended while starting it",
+            EndCause.STOPPED,
+            "the Borglet ended while starting it again",
         )
 
 
