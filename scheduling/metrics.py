@@ -18,7 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from scheduling import queue_health, schedulers
-from scheduling.models import Cell, Machine, NoticeCount, Task
+from scheduling.brakes import BrakeKind, BrakeState
+from scheduling.models import Brake, Cell, Machine, NoticeCount, Task
 from scheduling.utilisation import figures_of
 
 log = structlog.get_logger(__name__)
@@ -53,7 +54,7 @@ shortage_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Figures of all cells: eight queries and one reply of Redis, whatever the number of rows."""
+    """Figures of all cells: nine queries and one reply of Redis, whatever the number of rows."""
 
     def collect(self) -> Iterator[Metric]:
         cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
@@ -79,6 +80,7 @@ class CellCollector(Collector):
             machines.add_metric([cells[row["cell_id"]].name, row["state"]], row["n"])
         yield machines
         yield _notices(cells)
+        yield from _brakes(cells)
         yield from self._utilisation(cells)
         yield from _queues(cells)
         missing = GaugeMetricFamily(
@@ -125,6 +127,26 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
     for row in rows:
         given.add_metric([cells[row["cell_id"]].name, row["cause"], row["delivered"]], row["n"])
     return given
+
+
+def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
+    """What waits for an SRE's word (`scheduling.brakes`)."""
+    labels = ["cell", "brake"]
+    held = GaugeMetricFamily(
+        "borg_brake_held",
+        "Whether tasks wait for an SRE: lost, stops (1: somebody has to decide)",
+        labels=labels,
+    )
+    waiting = GaugeMetricFamily("borg_brake_tasks", "Tasks that the brake holds back", labels=labels)
+    known = {(brake.cell_id, brake.kind): brake for brake in Brake.objects.all()}
+    for cell in cells.values():
+        for kind in BrakeKind:
+            brake = known.get((cell.id, kind.value))
+            held.add_metric(
+                [cell.name, kind.value], int(brake is not None and brake.state == BrakeState.HELD.value)
+            )
+            waiting.add_metric([cell.name, kind.value], brake.wanted if brake is not None else 0)
+    yield from (held, waiting)
 
 
 def _queues(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:

@@ -13,10 +13,11 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 
 from quota.errors import NotFound, Refused
-from quota.permissions import Action, CapabilityKind, Principal, Scope, may
+from quota.permissions import Action, CapabilityKind, Principal, Scope, may, require
 from quota.selectors import tenants_visible
+from scheduling.brakes import BrakeKind
 from scheduling.core.states import JobState, MachineStatus, TaskState
-from scheduling.models import Cell, Event, Job, JobSpec, Machine, Task, Update
+from scheduling.models import Brake, Cell, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
 
 
@@ -83,6 +84,18 @@ def machine_named(cell: Cell, hostname: str) -> Machine:
     if machine is None:
         raise NotFound("machine", hostname)
     return machine
+
+
+def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine]:
+    """Those that run something which this cell's history doesn't know. Raises `Forbidden`: names are of any tenant."""
+    require(principal, Action.MACHINE_ADMIN, cell=cell.name)
+    return Machine.objects.filter(cell=cell).exclude(Q(quarantined=[]) | Q(state=REMOVED)).order_by("id")
+
+
+def brakes_of(cell: Cell) -> list[Brake]:
+    """All of them; one that was never needed is open, without a time."""
+    known = {brake.kind: brake for brake in Brake.objects.filter(cell=cell)}
+    return [known.get(kind.value) or Brake(cell=cell, kind=kind.value) for kind in BrakeKind]
 
 
 def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:

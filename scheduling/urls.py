@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from scheduling.api import cells, jobs, logs, packages, tasks
+from scheduling.api import brakes, cells, drains, jobs, logs, packages, quarantine, tasks
 
 _job = [
     path("", jobs.JobView.as_view(), name="job"),
@@ -24,6 +24,17 @@ _cell = [
     path("events/", cells.CellEventsView.as_view(), name="cell-events"),
     path("join-tokens/", cells.JoinTokensView.as_view(), name="join-tokens"),
     path("machines/", cells.MachinesView.as_view(), name="machines"),
+    path("machines:drain", drains.MachinesDrainView.as_view(), name="machines-drain"),
+    path("drains/", drains.DrainsView.as_view(), name="drains"),
+    path("brakes/", brakes.BrakesView.as_view(), name="brakes"),
+    path("brakes/<str:brake>:release", brakes.BrakeReleaseView.as_view(), name="brake-release"),
+    path("brakes/<str:brake>:keep", brakes.BrakeKeepView.as_view(), name="brake-keep"),
+    path("quarantine/", quarantine.QuarantineView.as_view(), name="quarantine"),
+    path(
+        "machines/<str:hostname>:quarantine",
+        quarantine.MachineQuarantineView.as_view(),
+        name="machine-quarantine",
+    ),
     path("machines/<str:hostname>/", cells.MachineView.as_view(), name="machine"),
     path("machines/<str:hostname>:drain", cells.MachineDrainView.as_view(), name="machine-drain"),
     path("machines/<str:hostname>:undrain", cells.MachineUndrainView.as_view(), name="machine-undrain"),

@@ -61,7 +61,7 @@ def machines(
 def machine_show(ctx: typer.Context, hostname: Hostname, cell: CellOption = None) -> None:
     """All that is known of a machine."""
     ours = context.of(ctx)
-    answer = ours.client.get(_machine(ours, cell, hostname))
+    answer = ours.client.get(machine_path(ours, cell, hostname))
     if ours.json:
         return output.as_json(answer)
     shown = {
@@ -75,18 +75,6 @@ def machine_show(ctx: typer.Context, hostname: Hostname, cell: CellOption = None
         if value not in ("", None):
             output.say(f"{name:<14}{value}")
     return None
-
-
-@machine.command("drain")
-def machine_drain(
-    ctx: typer.Context,
-    hostname: Hostname,
-    reason: Annotated[str, typer.Option(help="Why; others will ask.")],
-    cell: CellOption = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Send the tasks of a machine elsewhere and give it no new ones."""
-    _do(ctx, cell, hostname, "drain", reason, "{host} {would} {state}.", dry_run=dry_run)
 
 
 @machine.command("undrain")
@@ -159,7 +147,8 @@ def quota_list(ctx: typer.Context) -> None:
     )  # fmt: skip
 
 
-def _machine(ours: Context, cell: str | None, hostname: str) -> str:
+def machine_path(ours: Context, cell: str | None, hostname: str) -> str:
+    """Raises `Failed` for what can't be a host name."""
     if hostname in ("", ".", "..") or "/" in hostname:  # would be another path of the API
         raise bad_usage(
             f"{hostname!r} is no host name; `borgctl machines` lists them", machine="no host name"
@@ -172,7 +161,7 @@ def _do(
 ) -> None:
     """`told`: what to say then; {host}, {would}, {state} are filled in."""
     ours = context.of(ctx)
-    path = _machine(ours, cell, hostname).removesuffix("/")
+    path = machine_path(ours, cell, hostname).removesuffix("/")
     answer: dict[str, Any] = ours.client.post(
         f"{path}:{verb}", {"reason": reason}, **({"dry_run": "1"} if dry_run else {})
     )

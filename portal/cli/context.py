@@ -15,6 +15,9 @@ from portal.cli.failure import Failed, bad_usage
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")]
 CellOption = Annotated[str | None, typer.Option("--cell", help="Another cell than the profile's.")]
+Confirm = Annotated[
+    int | None, typer.Option(min=0, help="How many tasks may stop, where that is much of the cell.")
+]
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="cell/tenant/job, or what the profile leaves open.")
 ]

@@ -8,7 +8,7 @@ import typer
 
 from portal.cli import context, jobfile, output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Context, DryRun, Job, JobArgument
+from portal.cli.context import CellOption, Confirm, Context, DryRun, Job, JobArgument
 from portal.cli.failure import Failed
 
 app = typer.Typer()
@@ -69,12 +69,13 @@ def kill(
         list[int] | None, typer.Option("--task", "-t", min=0, help="Only this task; repeat for more.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Why; `borgctl why` shows it.")] = "",
+    confirm: Confirm = None,
     dry_run: DryRun = False,
 ) -> None:
     """Stop a job, or some of its tasks, with the notice it asked for."""
     ours = context.of(ctx)
     named = ours.job(job)
-    body = {"reason": reason, **({"indexes": task} if task else {})}
+    body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
     answer = ours.client.post(f"{named.path}kill/", body, **_dry(dry_run))
     if ours.json:
         return output.as_json(answer)

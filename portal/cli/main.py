@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import cells, jobs, names, output, tasks, tokens, waiting
+from portal.cli import brakes, cells, drains, jobs, names, output, tasks, tokens, waiting
 from portal.cli.context import Context
 from portal.cli.failure import BAD_USAGE, Failed, bad_usage
 
@@ -23,9 +23,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, tokens.app):
+for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app):
     app.registered_commands += part.registered_commands
-for group, name in ((cells.machine, "machine"), (cells.quota, "quota"), (tokens.tokens, "tokens")):
+for group, name in (
+    (cells.machine, "machine"),
+    (cells.quota, "quota"),
+    (brakes.brake, "brake"),
+    (brakes.quarantine, "quarantine"),
+    (tokens.tokens, "tokens"),
+):
     app.add_typer(group, name=name, no_args_is_help=True)
 
 # `--json` and `--profile` may stand anywhere: people add them at the end.

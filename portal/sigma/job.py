@@ -106,8 +106,13 @@ def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         if not index.isdigit():
             raise Refused("invalid", _("index: give the number of a task"), fields={"index": _("no number")})
         indexes = [int(index)]
+    shown = request.POST.get("confirm", "")  # the number of tasks that the page asked about
     killed = job_kill(
-        principal=principal, job=row, indexes=indexes, reason=request.POST.get("reason", "").strip()[:300]
+        principal=principal,
+        job=row,
+        indexes=indexes,
+        reason=request.POST.get("reason", "").strip()[:300],
+        confirm=int(shown) if shown.isdecimal() and len(shown) < 10 else None,
     )
     if killed:
         told = ngettext("%d task is being killed.", "%d tasks are being killed.", killed) % killed

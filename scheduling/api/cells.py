@@ -19,6 +19,7 @@ from scheduling.api.serializers import (
     JoinTokenSerializer,
     MachineSerializer,
     NewJoinTokenSerializer,
+    ReasonSerializer,
 )
 from scheduling.models import Event, Job, Machine
 from scheduling.services.credentials import machine_revoke, machine_rotate
@@ -94,38 +95,38 @@ class MachineDrainView(CellView):
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Send the machine's tasks elsewhere and give it no new ones."""
         machine = selectors.machine_named(self.cell(cell), hostname)
-        reason = valid(DrainSerializer, request.data)["reason"]
-        machine_drain(principal=self.principal(), machine=machine, reason=reason)
+        given = valid(DrainSerializer, request.data)
+        machine_drain(principal=self.principal(), machine=machine, **given)
         return machine_answer(selectors.machine_named(machine.cell, hostname))
 
 
 class MachineUndrainView(CellView):
-    @extend_schema(operation_id="machines_undrain", request=DrainSerializer, responses=MachineSerializer)
+    @extend_schema(operation_id="machines_undrain", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Let a drained machine have tasks again."""
         machine = selectors.machine_named(self.cell(cell), hostname)
-        reason = valid(DrainSerializer, request.data)["reason"]
+        reason = valid(ReasonSerializer, request.data)["reason"]
         machine_undrain(principal=self.principal(), machine=machine, reason=reason)
         return machine_answer(selectors.machine_named(machine.cell, hostname))
 
 
 class MachineRotateView(CellView):
-    @extend_schema(operation_id="machines_rotate", request=DrainSerializer, responses=MachineSerializer)
+    @extend_schema(operation_id="machines_rotate", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Let the machine have a new secret at its next poll. The old one is void once the new one was used."""
         machine = selectors.machine_named(self.cell(cell), hostname)
-        reason = valid(DrainSerializer, request.data)["reason"]
+        reason = valid(ReasonSerializer, request.data)["reason"]
         machine_rotate(principal=self.principal(), machine=machine, reason=reason)
         return machine_answer(selectors.machine_named(machine.cell, hostname))
 
 
 class MachineRevokeView(CellView):
-    @extend_schema(operation_id="machines_revoke", request=DrainSerializer, responses=MachineSerializer)
+    @extend_schema(operation_id="machines_revoke", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Cut the machine off at once: no secret of it opens the link until it joins again. Its tasks are placed
         elsewhere."""
         machine = selectors.machine_named(self.cell(cell), hostname)
-        reason = valid(DrainSerializer, request.data)["reason"]
+        reason = valid(ReasonSerializer, request.data)["reason"]
         machine_revoke(principal=self.principal(), machine=machine, reason=reason)
         return machine_answer(selectors.machine_named(machine.cell, hostname))
 

@@ -13,7 +13,7 @@ from quota.errors import Conflict, NotFound, Refused
 from quota.permissions import Action
 from quota.rehearsal import DRY_RUN, dry_run
 from scheduling import selectors, spec, why
-from scheduling.api.base import PAGING, BodyParser, CellView, page_schema, valid
+from scheduling.api.base import PAGING, BodyParser, CellView, page_schema, valid, whole
 from scheduling.api.cells import event_names, events_page
 from scheduling.api.explanations import WhySerializer
 from scheduling.api.jobfile import JobFileSerializer
@@ -35,6 +35,11 @@ from scheduling.models import Cell, Job
 from scheduling.services import jobs, plans, updates
 from scheduling.services.tenancy import require_tenant
 
+CONFIRM = OpenApiParameter(
+    "confirm",
+    OpenApiTypes.INT,
+    description="How many running tasks may stop, where that is much of the cell.",
+)
 _FILTERS = [
     OpenApiParameter("tenant", OpenApiTypes.STR, description="Only this tenant's."),
     OpenApiParameter("state", OpenApiTypes.STR, enum=["pending", "running", "dead", "live"]),
@@ -144,10 +149,11 @@ class JobView(CellView):
         done = jobs.job_apply(principal=self.principal(), cell=found, job_spec=job_spec, dry_run=rehearsed)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed)
 
-    @extend_schema(operation_id="jobs_delete", parameters=[DRY_RUN], responses=KilledSerializer)
+    @extend_schema(operation_id="jobs_delete", parameters=[DRY_RUN, CONFIRM], responses=KilledSerializer)
     def delete(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Kill the job. Its name is free once its tasks are dead. Idempotent."""
-        return _kill(self, self.job(cell, tenant, job), None, "")
+        confirm = whole(request, "confirm", 0, low=0, high=2**31 - 1)
+        return _kill(self, self.job(cell, tenant, job), None, "", confirm=confirm)
 
 
 class PlanView(CellView):
@@ -219,7 +225,7 @@ class KillView(CellView):
         """Kill the job, or some of its tasks. Idempotent."""
         found = self.job(cell, tenant, job)
         given = valid(KillSerializer, request.data)
-        return _kill(self, found, given.get("indexes"), given["reason"])
+        return _kill(self, found, given.get("indexes"), given["reason"], confirm=given["confirm"])
 
 
 class VersionsView(CellView):
@@ -283,10 +289,17 @@ def _update(view: CellView, job: Job, job_spec: spec.JobSpec) -> Response:
     return _changed(view, job.cell, job_spec, plan, done.outcome, rehearsed)
 
 
-def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str) -> Response:
+def _kill(
+    view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None
+) -> Response:
     rehearsed = dry_run(view.request)
     killed = jobs.job_kill(
-        principal=view.principal(), job=job, indexes=indexes, reason=reason, dry_run=rehearsed
+        principal=view.principal(),
+        job=job,
+        indexes=indexes,
+        reason=reason,
+        dry_run=rehearsed,
+        confirm=confirm,
     )
     return Response({"killed": killed, "dry_run": rehearsed})
 

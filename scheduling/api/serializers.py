@@ -82,8 +82,21 @@ class MachineSerializer(serializers.ModelSerializer):
         read_only_fields = fields
 
 
-class DrainSerializer(serializers.Serializer):
+class ReasonSerializer(serializers.Serializer):
     reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
+
+
+class DrainSerializer(ReasonSerializer):
+    deadline_s = serializers.FloatField(
+        required=False, allow_null=True, default=None, help_text="Seconds by which they should be empty."
+    )
+    break_budgets = serializers.BooleanField(
+        default=False, help_text="At the deadline tasks leave whatever their jobs' budgets say."
+    )
+    confirm = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=0,
+        help_text="How many tasks may leave, where that is much of the cell.",
+    )  # fmt: skip
 
 
 class NewJoinTokenSerializer(serializers.Serializer):
@@ -264,6 +277,10 @@ class KillSerializer(serializers.Serializer):
         allow_empty=False, help_text="Only these tasks; without it the whole job.",
     )  # fmt: skip
     reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
+    confirm = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=0,
+        help_text="How many running tasks may stop, where that is much of the cell.",
+    )  # fmt: skip
 
 
 KilledSerializer = inline_serializer(

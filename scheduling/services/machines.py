@@ -294,20 +294,22 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
 
 
 def quarantine_release(
-    *, principal: Principal, machine: Machine, keys: Iterable[str], action: str
+    *, principal: Principal, machine: Machine, keys: Iterable[str] | None, action: str, reason: str = ""
 ) -> Machine:
     """Decide about incarnations that this cell's history doesn't know (`uid/index/incarnation`).
 
-    `action`: `stop` ends them; `keep` lets them run on and marks them as decided.
+    `keys`: None for all that are undecided. `action`: `stop` ends them; `keep` lets them run on and marks them as
+    decided.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if action not in ("stop", "keep"):
         detail = f"{action!r}: one of stop, keep"
         raise Refused("invalid", f"action: {detail}", fields={"action": detail})
-    wanted = set(keys)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         known = {item["key"] for item in row.quarantined}
+        undecided = {item["key"] for item in row.quarantined if not item.get("release")}
+        wanted = undecided if keys is None else set(keys)
         if unknown := sorted(wanted - known):
             detail = f"not in quarantine on {row.hostname}: {', '.join(unknown[:5])}"
             raise Refused("not-in-quarantine", detail, fields={"keys": detail})
@@ -315,7 +317,7 @@ def quarantine_release(
             entry,
             row,
             [{**item, "release": action} if item["key"] in wanted else item for item in row.quarantined],
-            f"{action} {len(wanted)} in quarantine",
+            f"{action} {len(wanted)} in quarantine" + (f": {reason}" if reason else ""),
         )
     machine.refresh_from_db()
     return machine

@@ -86,6 +86,14 @@ DOORS = (
     Door("get", "api/v1/cells/{cell}/machines/", ALL),
     Door("get", "api/v1/cells/{cell}/machines/{hostname}/", ALL),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:drain", ("sre",), body={"reason": "x"}),
+    Door("post", "api/v1/cells/{cell}/machines:drain", ("sre",), body={"rack": "r1", "reason": "x"}),
+    Door("get", "api/v1/cells/{cell}/drains/", ALL),
+    Door("get", "api/v1/cells/{cell}/brakes/", ALL),
+    Door("post", "api/v1/cells/{cell}/brakes/{brake}:release", ("sre",), body={"reason": "x"},
+         expect={"sre": 409}),  # nothing is held
+    Door("post", "api/v1/cells/{cell}/brakes/{brake}:keep", ("sre",), body={"reason": "x"}, expect={"sre": 409}),
+    Door("get", "api/v1/cells/{cell}/quarantine/", ("sre",)),
+    Door("post", "api/v1/cells/{cell}/machines/{hostname}:quarantine", ("sre",), body={"action": "keep"}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:undrain", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:rotate", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:revoke", ("sre",), body={"reason": "x"}),
@@ -138,7 +146,7 @@ class World:
     def call(self, role: str, door: Door, tenant: str) -> int:
         """The status of the answer; whatever it changed is taken back."""
         path = "/" + door.path.format(
-            cell="cc", tenant=tenant, job="web", index=0, hostname="m1", username="viewer", key=self.key,
+            cell="cc", tenant=tenant, job="web", index=0, hostname="m1", username="viewer", key=self.key, brake="stops",
             grant=self.grant, name="tool", reference="v1",
         )  # fmt: skip
         body = (

@@ -9,11 +9,13 @@ from django.db.models import F
 
 from borglet.messages import JoinRequest
 from quota.errors import Conflict, Refused
-from scheduling import brakes, journal
+from scheduling import brakes, drains, journal
 from scheduling.config import CellSettings
 from scheduling.core import events
+from scheduling.core.requirement import task_id
 from scheduling.models import Drain, Job, Machine, Task
-from scheduling.services import joining, leaving, machines
+from scheduling.services import joining, leaving, machines, transitions
+from scheduling.services.transitions import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -153,3 +155,48 @@ def test_why_a_task_left_is_one_walk(cell, machine, ann) -> None:
     assert evicted.event.cause == "machine-shutdown"
     drain = records[evicted.caused_by.revision, evicted.caused_by.seq]
     assert (drain.actor, drain.event.state, drain.event.reason) == ("system:test", "draining", "new disk")
+
+
+# -- how far it has come
+
+
+def progress(cell, who=rows.ME) -> dict[str, drains.Progress]:
+    return {one.hostname: one for one in drains.progress_of(who, cell, list(drains.drains_of(cell)))}
+
+
+def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine, ann) -> None:
+    other = rows.a_machine(cell, "m2")
+    up_on(ann, cell, machine, "db", tasks=4, disruption_budget=1)
+    batch = world.submit(ann, cell, world.a_file("batch", tasks=2, priority=100))
+    with journal.write(cell.id, rows.ME) as entry:
+        places = [
+            Placement(task_id(batch.id, index), machine.id, ports=(21_000 + index,)) for index in range(2)
+        ]
+        transitions.tasks_place(entry, places)
+    world.report(batch, 0, 1)
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk", deadline_s=3600)
+    machines.machine_drain(principal=rows.ME, machine=other, reason="new disk")
+    shown = progress(cell)
+    assert (shown["m1"].left, shown["m1"].leaving, shown["m1"].waiting) == (6, 6, ())
+    assert (shown["m2"].left, shown["m2"].done) == (0, True)
+    second(cell)
+    one = progress(cell, ann)["m1"]
+    assert (one.drain.tasks, one.left, one.gone, one.overdue) == (6, 4, 2, False)
+    assert sorted((w.job, w.tasks, w.may, w.down) for w in one.waiting) == [
+        ("ubar/batch", 1, 1, 1), ("ubar/db", 3, 1, 1),
+    ]  # fmt: skip
+    stranger = progress(cell, world.principal("eve"))["m1"]
+    assert {waiting.job for waiting in stranger.waiting} == {drains.HIDDEN}
+    late(machine)
+    assert progress(cell)["m1"].overdue
+
+
+def test_progress_costs_the_same_for_many(cell, machine, ann, django_assert_max_num_queries) -> None:
+    for number in range(2, 7):
+        here = rows.a_machine(cell, f"m{number}")
+        up_on(ann, cell, here, f"web{number}", tasks=2, disruption_budget=1)
+        machines.machine_drain(principal=rows.ME, machine=here, reason="new disk")
+    second(cell)
+    found = list(drains.drains_of(cell))
+    with django_assert_max_num_queries(6):
+        assert len(drains.progress_of(rows.ME, cell, found)) == 5

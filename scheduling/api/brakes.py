@@ -1,0 +1,62 @@
+"""REST of a cell's brakes: what it would do and doesn't, until an SRE says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from scheduling import selectors
+from scheduling.api.base import CellView, valid
+from scheduling.models import Brake
+from scheduling.services.brakes import RELEASED_S, brake_keep, brake_release
+
+
+class BrakeSerializer(serializers.Serializer):
+    brake = serializers.CharField(source="kind", help_text="lost: rescheduling; stops: by the cell itself.")
+    state = serializers.CharField(help_text="open, bounded, held, released or kept.")
+    since = serializers.DateTimeField(allow_null=True)
+    tasks_held = serializers.IntegerField(source="wanted", help_text="Tasks that it holds back.")
+    detail = serializers.CharField()
+    decided_by = serializers.CharField()
+    until = serializers.DateTimeField(allow_null=True, help_text="How long an SRE's release holds.")
+
+
+class KeepSerializer(serializers.Serializer):
+    reason = serializers.CharField(max_length=500)
+
+
+class ReleaseSerializer(KeepSerializer):
+    seconds = serializers.FloatField(
+        default=RELEASED_S, min_value=1, help_text="Of stops: how long they are not bounded."
+    )
+
+
+class BrakesView(CellView):
+    @extend_schema(operation_id="brakes_list", responses=BrakeSerializer(many=True))
+    def get(self, request: Request, cell: str) -> Response:
+        """Both brakes of the cell."""
+        return Response(BrakeSerializer(selectors.brakes_of(self.cell(cell)), many=True).data)
+
+
+class BrakeReleaseView(CellView):
+    @extend_schema(operation_id="brakes_release", request=ReleaseSerializer, responses=BrakeSerializer)
+    def post(self, request: Request, cell: str, brake: str) -> Response:
+        """Let the cell go on: place tasks of vanished machines elsewhere, or stop more than it may by itself."""
+        given = valid(ReleaseSerializer, request.data)
+        return _shown(brake_release(principal=self.principal(), cell=self.cell(cell), kind=brake, **given))
+
+
+class BrakeKeepView(CellView):
+    @extend_schema(operation_id="brakes_keep", request=KeepSerializer, responses=BrakeSerializer)
+    def post(self, request: Request, cell: str, brake: str) -> Response:
+        """Hold it: the cell doesn't go on until what this is about is over."""
+        given: dict[str, Any] = valid(KeepSerializer, request.data)
+        return _shown(brake_keep(principal=self.principal(), cell=self.cell(cell), kind=brake, **given))
+
+
+def _shown(brake: Brake) -> Response:
+    return Response(BrakeSerializer(brake).data)

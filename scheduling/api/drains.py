@@ -1,0 +1,113 @@
+"""REST of drains: many machines at once, and how far each has come."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota.errors import Refused
+from quota.paging import IdPaging
+from scheduling import drains
+from scheduling.api.base import PAGING, CellView, page_schema, valid
+from scheduling.api.serializers import DrainSerializer
+from scheduling.models import Cell, Machine
+from scheduling.models.machines import REMOVED
+from scheduling.services.machines import machines_drain
+
+MOST = 5_000
+
+
+class WaitingSerializer(serializers.Serializer):
+    job = serializers.CharField(help_text="`tenant/job` whose budget is used up.")
+    tasks = serializers.IntegerField(help_text="Tasks there that wait for it.")
+    may = serializers.IntegerField(help_text="How many of the job's tasks may be down at once.")
+    down = serializers.IntegerField(help_text="How many are.")
+
+
+class DrainProgressSerializer(serializers.Serializer):
+    machine = serializers.CharField(source="hostname")
+    state = serializers.CharField(source="drain.machine.state")
+    reason = serializers.CharField(source="drain.reason")
+    asked_by = serializers.CharField(source="drain.asked_by")
+    began_at = serializers.DateTimeField(source="drain.began_at")
+    deadline = serializers.DateTimeField(source="drain.deadline", allow_null=True)
+    break_budgets = serializers.BooleanField(
+        source="drain.break_budgets", help_text="Past the deadline tasks leave whatever budgets say."
+    )
+    overdue = serializers.BooleanField()
+    done = serializers.BooleanField(help_text="No task is left there.")
+    tasks_at_beginning = serializers.IntegerField(source="drain.tasks")
+    tasks_left = serializers.IntegerField(source="left")
+    tasks_leaving = serializers.IntegerField(source="leaving", help_text="Of those, at the cell's rate.")
+    waiting = WaitingSerializer(many=True, help_text="Of those, the ones held up by a budget, by job.")
+
+
+class DrainManySerializer(DrainSerializer):
+    machines = serializers.ListField(child=serializers.CharField(), required=False, help_text="Host names.")
+    rack = serializers.CharField(max_length=63, required=False)
+    power_domain = serializers.CharField(max_length=63, required=False)
+
+
+class DrainsView(CellView):
+    @extend_schema(
+        operation_id="drains_list",
+        parameters=PAGING,
+        responses=page_schema("DrainPage", DrainProgressSerializer),
+    )
+    def get(self, request: Request, cell: str) -> Response:
+        """Machines that drain: how many tasks are left on each, and whose budget they wait for."""
+        found = self.cell(cell)
+        paging = IdPaging()
+        rows = paging.paginate_queryset(drains.drains_of(found), request, view=self)
+        shown = drains.progress_of(self.principal(), found, rows or [])
+        return paging.get_paginated_response(DrainProgressSerializer(shown, many=True).data)
+
+
+class MachinesDrainView(CellView):
+    @extend_schema(
+        operation_id="machines_drain_many",
+        request=DrainManySerializer,
+        responses=DrainProgressSerializer(many=True),
+    )
+    def post(self, request: Request, cell: str) -> Response:
+        """Empty several machines: by name, a rack, a power domain. All or none; they share their jobs' budgets."""
+        found = self.cell(cell)
+        given = valid(DrainManySerializer, request.data)
+        wanted = {name: given.pop(name) for name in ("machines", "rack", "power_domain") if name in given}
+        rows = _chosen(found, **wanted)
+        machines_drain(principal=self.principal(), cell=found, machines=rows, **given)
+        shown = drains.progress_of(
+            self.principal(), found, list(drains.drains_of(found).filter(machine__in=rows))
+        )
+        return Response(DrainProgressSerializer(shown, many=True).data)
+
+
+def _chosen(
+    cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = ""
+) -> list[Machine]:
+    """Raises `Refused` unless exactly one way to choose is given and finds some machine."""
+    if sum(map(bool, (machines, rack, power_domain))) != 1:
+        what = "give one of machines, rack, power_domain"
+        raise Refused("invalid", what, fields=dict.fromkeys(("machines", "rack", "power_domain"), what))
+    if machines:
+        return _named(cell, machines)
+    rows = Machine.objects.filter(cell=cell).exclude(state=REMOVED)
+    field, value = ("rack", rack) if rack else ("power_domain", power_domain)
+    found = list(rows.filter(**{field: value}).order_by("id")[: MOST + 1])
+    if not 1 <= len(found) <= MOST:
+        what = f"{value!r} has {len(found) or 'no'} machines; one drains at most {MOST} at once"
+        raise Refused("invalid", f"{field}: {what}", fields={field: what})
+    return found
+
+
+def _named(cell: Cell, hostnames: list[str]) -> list[Machine]:
+    if len(hostnames) > MOST:
+        what = f"{len(hostnames)} are named; one drains at most {MOST} at once"
+        raise Refused("invalid", f"machines: {what}", fields={"machines": what})
+    found = list(Machine.objects.filter(cell=cell, hostname__in=hostnames).order_by("id"))
+    if unknown := sorted(set(hostnames) - {machine.hostname for machine in found}):
+        what = f"no machine {', '.join(unknown[:5])}"
+        raise Refused("not-found", what, fields={"machines": what}, status=404)
+    return found

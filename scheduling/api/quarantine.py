@@ -1,0 +1,67 @@
+"""REST of quarantine: what machines run that this cell's history doesn't know (DESIGN §2.4)."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota.paging import IdPaging
+from scheduling import selectors
+from scheduling.api.base import PAGING, CellView, page_schema, valid
+from scheduling.api.serializers import MachineSerializer
+from scheduling.services.machines import quarantine_release
+
+
+class QuarantinedSerializer(serializers.Serializer):
+    key = serializers.CharField(help_text="uid/index/incarnation")
+    name = serializers.CharField(help_text="As its machine has it.")
+    since = serializers.CharField()
+    release = serializers.CharField(help_text="stop, keep, or empty: undecided.")
+
+
+class QuarantineSerializer(serializers.Serializer):
+    machine = serializers.CharField(source="hostname")
+    tasks = QuarantinedSerializer(many=True, source="quarantined")
+
+
+class DecisionSerializer(serializers.Serializer):
+    action = serializers.CharField(help_text="stop ends them; keep lets them run on, unmanaged.")
+    keys = serializers.ListField(
+        child=serializers.CharField(max_length=100), required=False, allow_empty=False,
+        help_text="Only these; else all that are undecided.",
+    )  # fmt: skip
+    reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
+
+
+class QuarantineView(CellView):
+    @extend_schema(
+        operation_id="quarantine_list",
+        parameters=PAGING,
+        responses=page_schema("QuarantinePage", QuarantineSerializer),
+    )
+    def get(self, request: Request, cell: str) -> Response:
+        """Machines that run something which this cell's history doesn't know."""
+        rows = selectors.machines_in_quarantine(self.principal(), self.cell(cell))
+        paging = IdPaging()
+        found = paging.paginate_queryset(rows, request, view=self)
+        return paging.get_paginated_response(QuarantineSerializer(found, many=True).data)
+
+
+class MachineQuarantineView(CellView):
+    @extend_schema(operation_id="quarantine_release", request=DecisionSerializer, responses=MachineSerializer)
+    def post(self, request: Request, cell: str, hostname: str) -> Response:
+        """Decide about them: stop or keep."""
+        machine = selectors.machine_named(self.cell(cell), hostname)
+        given = valid(DecisionSerializer, request.data)
+        keys = given.get("keys")
+        quarantine_release(
+            principal=self.principal(),
+            machine=machine,
+            keys=keys,
+            action=given["action"],
+            reason=given["reason"],
+        )
+        shown = selectors.machine_named(machine.cell, hostname)
+        return Response(MachineSerializer(shown, context={"extra": machine.cell.extra_resources}).data)
