@@ -13,10 +13,11 @@ from tests.integration.link_world import Link
 class Borglet:
     """A Borglet with a home of its own; `stop_all` ends what it left running."""
 
-    def __init__(self, home: Path, link: Link) -> None:
+    def __init__(self, home: Path, link: Link, *, log: Path | None = None) -> None:
         self.home, self._link = home, link
+        self.log = log or home.parent / "borglet.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self._log = (home.parent / "borglet.log").open("ab")
+        self._log = self.log.open("ab")
 
     def start(self, token: str = "") -> None:
         self.process = self._run(
