@@ -32,6 +32,7 @@ from borglet.store import HomeInUse
 
 if TYPE_CHECKING:
     from borglet.fleet import Fleet
+    from borglet.runtimes.choice import RuntimeWishes
 
 DEFAULT_FLEET_CAPACITY = "cpu=16,ram=64Gi,disk=1Ti"
 
@@ -67,7 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
         default=os.uname().nodename.partition(".")[0].lower(),
     )
     _option(run, "--address", required=True, help="where clients reach this machine's tasks")
-    _option(run, "--runtime", default="process", choices=["process"], help="what runs the tasks")
+    _option(
+        run,
+        "--runtime",
+        default="auto",
+        choices=["auto", "oci", "process"],
+        help="what runs the tasks: containers, processes, or (auto) containers where they can be had",
+    )
     _option(run, "--capacity", default="", help="cpu=4,ram=16Gi,disk=100Gi; what is not given is measured")
     _option(run, "--rack", default="")
     _option(run, "--power-domain", default="")
@@ -87,6 +94,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _option(
         run, "--peer-uploads", type=int, default=4, help="how many machines get packages from here at once"
+    )
+    _option(
+        run, "--task-uids", default="200000-265535", help="numbers of the users that contained tasks run as"
+    )
+    _option(
+        run, "--devices", default="", help="device nodes of accelerators: 0=/dev/nvidia0+/dev/nvidiactl,1=…"
     )
     run.add_argument("--attribute", action="append", default=[], metavar="K=V", help="may be repeated")
     run.set_defaults(act=_run)
@@ -174,14 +187,27 @@ def _run(args: argparse.Namespace) -> int:
             power_domain=args.power_domain,
             port_low=low,
             port_high=high,
-            task_user=args.task_user,
             package_bytes=parse_bytes("package-bytes", args.package_bytes) if args.package_bytes else None,
             peer_port=args.peer_port,
             peer_uploads=args.peer_uploads,
-            task_users=frozenset(filter(None, (name.strip() for name in args.task_users.split(",")))),
+            wishes=_wishes(args),
         )
     )
     return 0
+
+
+def _wishes(args: argparse.Namespace) -> RuntimeWishes:
+    from borglet.runtimes.choice import RuntimeWishes, parse_devices, parse_uids
+
+    first, count = parse_uids(args.task_uids)
+    return RuntimeWishes(
+        runtime=args.runtime,
+        task_user=args.task_user,
+        task_users=frozenset(filter(None, (name.strip() for name in args.task_users.split(",")))),
+        first_uid=first,
+        uids=count,
+        devices=parse_devices(args.devices),
+    )
 
 
 def _stop_all(args: argparse.Namespace) -> int:

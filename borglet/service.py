@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from borglet.agent import Agent, steady_clock
@@ -26,9 +26,9 @@ from borglet.packages.peers import PeerSettings
 from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
-from borglet.runtimes import accounts
+from borglet.runtimes.choice import RuntimeWishes, open_runtime
 from borglet.runtimes.meter import disk_bytes
-from borglet.runtimes.process import ProcessRuntime, ProcessSettings
+from borglet.runtimes.process import ProcessRuntime
 from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.store import DiskStore, Identity
 
@@ -57,18 +57,17 @@ class MachineSettings:
     power_domain: str = ""
     port_low: int = 20000
     port_high: int = 29999
-    task_user: str = ""  # who runs tasks that name no user; empty: found by `accounts.task_user`
-    task_users: frozenset[str] = frozenset()  # whom job files may name
     package_bytes: int | None = None  # of disk, for archives and trees of packages; None: see `package_room`
     peer_port: int = 0  # where other machines get packages from here; 0: any free one, negative: nowhere
     peer_uploads: int = 4  # at once
+    wishes: RuntimeWishes = field(default_factory=RuntimeWishes)
 
 
 def run_machine(settings: MachineSettings) -> None:
     """Serve until SIGTERM or SIGINT; tasks go on running. Raises `HomeInUse`, `JoinFailed`."""
     store = DiskStore(settings.home)
     with store.lock():
-        runtime = ProcessRuntime(settings.home, _process_settings(settings))
+        runtime = open_runtime(settings.home, settings.wishes)
         attributes = {**_machine_attributes(), **runtime.attributes(), **dict(settings.attributes)}
         measured = runtime.capacity()
         room = (
@@ -93,17 +92,6 @@ def run_machine(settings: MachineSettings) -> None:
 def package_room(disk_bytes: int) -> int:
     """What packages may take of a machine's disk where nobody said it: a tenth, at most 20 GiB."""
     return min(20 * 2**30, disk_bytes // 10)
-
-
-def _process_settings(settings: MachineSettings) -> ProcessSettings:
-    user = settings.task_user or accounts.task_user(settings.home)
-    if os.geteuid() == 0 and not user:
-        log.warning(
-            "tasks run as root: no other user can reach %s, or this process can't become one; move the home to a"
-            " folder that everybody may pass, or name a user in BORGLET_TASK_USER",
-            settings.home,
-        )
-    return ProcessSettings(default_user=user, users=settings.task_users)
 
 
 def _join(

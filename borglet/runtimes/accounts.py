@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from borglet.runtimes.base import StartFailed
@@ -79,3 +80,23 @@ def _may_become(uid: int) -> bool:
 def _reachable(folder: Path) -> bool:
     """Whether everybody may pass all folders down to `folder`; one that is not there yet is made so."""
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents) if path.exists())
+
+
+def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
+    """A number of `first`, … that no other task of this machine has. `taken`: directory name -> its number.
+
+    An incarnation keeps what it has over all its runs, for its files belong to it; the next is spread over the range,
+    so that a number comes back late. Raises `StartFailed` when all are in use.
+    """
+    if mine := taken.get(name, 0):
+        return mine
+    used = set(taken.values())
+    begin = zlib.crc32(name.encode())
+    for step in range(count):
+        uid = first + (begin + step) % count
+        if uid not in used:
+            return uid
+    raise StartFailed(
+        f"all {count} user numbers for tasks of this machine, from {first} on, are in use; an SRE can widen the range"
+        " in BORGLET_TASK_UIDS"
+    )

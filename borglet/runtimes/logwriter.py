@@ -49,7 +49,9 @@ class LogWriter:
             os.close(self.file)
             self.file = -1
         try:
-            self.file = os.open(file_name(self.stream, self.first), FLAGS, 0o640, dir_fd=self.directory)
+            # The folder of logs is closed to others; that of an alloc is open to the tasks inside, which have users of
+            # their own.
+            self.file = os.open(file_name(self.stream, self.first), FLAGS, 0o644, dir_fd=self.directory)
             self.size = os.fstat(self.file).st_size
         except OSError:
             self.size = 0

@@ -24,6 +24,7 @@ class ProcessSettings(SupervisedSettings):
     default_user: str = ""  # who runs tasks that name no user, name or number; empty: the Borglet's own user
     users: frozenset[str] = frozenset()  # whom job files may name when the Borglet is root
     path: str = launch.DEFAULT_PATH  # PATH of tasks
+    reason: str = ""  # why not the oci runtime, told as an attribute
 
 
 class OpenProcesses:
@@ -35,7 +36,9 @@ class OpenProcesses:
         self._settings = settings
 
     def attributes(self) -> dict[str, str]:
+        reason = {"runtime.reason": self._settings.reason} if self._settings.reason else {}
         return {
+            **reason,
             "isolation.user": "own" if self._settings.default_user else "none",
             "isolation.pid": "none",
             "isolation.filesystem": "none",

@@ -24,12 +24,17 @@ import time
 from borglet.runtimes import cgroupfs, proctable
 from borglet.runtimes.logwriter import LogWriter
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from borglet.runtimes.container import Container
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 READ_BYTES = 65536
 # After the end nobody of the task is left to write, but a stranger may hold the pipe: read this much more.
 DRAIN_BYTES = 4 * 2**20
 KILL_POLL_S = 0.01
+NEVER_RAN = 127 << 8  # as of a program that ended with status 127
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
 
 
@@ -51,6 +56,7 @@ class Launch:
     ram_limit: int  # bytes, 0 for none
     log_file_bytes: int
     log_files: int
+    container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
 
     def __init__(self, fields: dict[str, object]) -> None:
         for name, value in fields.items():
@@ -88,6 +94,7 @@ class Supervisor:
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
         self.pid = 0
+        self.init = 0  # of the task's container
         self.wait_status: int | None = None
         self.stop_cause = ""
         self.stop_detail = ""
@@ -119,11 +126,21 @@ class Supervisor:
             signal.signal(ignored, signal.SIG_IGN)
         outputs = (os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC))
         failure, failure_writer = os.pipe2(os.O_CLOEXEC)
+        box = self._container()
+        if box is not None:
+            try:
+                self.init = box.open()
+            except (OSError, ValueError) as error:
+                self.wait_status = NEVER_RAN
+                return str(error)
         supervisor = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                self._become_task(supervisor, outputs[0][1], outputs[1][1])
+                if box is not None:
+                    self._become_contained(box, outputs[0][1], outputs[1][1])
+                else:
+                    self._become_task(supervisor, outputs[0][1], outputs[1][1])
             except Exception as error:  # noqa: BLE001 - it is told to the parent, whatever it is
                 os.write(failure_writer, (str(error) or repr(error)).encode(errors="replace")[:2000])
             finally:
@@ -148,19 +165,51 @@ class Supervisor:
         while chunk := os.read(failure, 4096):  # ends with the exec, which closes the other side
             reason += chunk
         os.close(failure)
+        if box is not None and not reason:
+            return self._await_contained(box)
         return reason.decode(errors="replace")
+
+    def _container(self) -> Container | None:
+        if self.launch.container is None:
+            return None
+        from borglet.runtimes.container import Container  # ordinary processes need not pay for it
+
+        return Container(*self.launch.container)
+
+    def _enter_groups(self) -> None:
+        try:
+            cgroupfs.join(self.launch.groups)
+        except OSError as error:
+            raise OSError(f"can't enter its control groups: {error}") from error
+        if self.launch.nice:
+            os.nice(self.launch.nice)
+        if self.launch.policy:
+            os.sched_setscheduler(0, self.launch.policy, os.sched_param(0))
+
+    def _become_contained(self, box: Container, stdout: int, stderr: int) -> None:
+        from borglet.runtimes.container import become_engine
+
+        os.setsid()
+        self._enter_groups()
+        become_engine(box.start_command(), stdout, stderr)
+
+    def _await_contained(self, box: Container) -> str:
+        """The engine ends when the task's program runs, a child of ours by then."""
+        from borglet.runtimes.container import read_pid, reason_of
+
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        if status == 0:
+            self.pid = read_pid(box.path("task.pid"))
+            return ""
+        self.wait_status = NEVER_RAN
+        launch = self.launch
+        return reason_of(box.complaint(), launch.argv, launch.environment, launch.working_directory)
 
     def _become_task(self, supervisor: int, stdout: int, stderr: int) -> None:
         launch = self.launch
         os.setsid()
-        try:
-            cgroupfs.join(launch.groups)
-        except OSError as error:
-            raise OSError(f"can't enter its control groups: {error}") from error
-        if launch.nice:
-            os.nice(launch.nice)
-        if launch.policy:
-            os.sched_setscheduler(0, launch.policy, os.sched_param(0))
+        self._enter_groups()
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(launch.oom_score_adj))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -272,7 +321,8 @@ class Supervisor:
         return found | cgroupfs.members(self.launch.groups)
 
     def _signal_everything(self, number: int) -> None:
-        for pid in self._everyone():
+        """To all processes of the task; the init of its container is met by SIGKILL alone, which ends all inside."""
+        for pid in self._everyone() - ({self.init} if number != signal.SIGKILL else set()):
             try:
                 os.kill(pid, number)
             except (ProcessLookupError, PermissionError):

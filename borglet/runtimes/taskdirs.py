@@ -10,6 +10,7 @@ tasks/<job>.<index>.<incarnation>/
     identity/token   its signed identity, readable for its user alone
     work/  tmp/      the task's own: working directory (HOME) and TMPDIR
     packages/        a link to the tree of each of its packages; not inside work/, where the task could plant its own
+    root/  bundle/   of a contained task: what it sees as /, and its container's description and state
 logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; a link for a task inside an alloc
 """
 
@@ -128,6 +129,14 @@ class TaskDirectory:
     def identity(self) -> Path:
         """Its signed identity, which is renewed while it runs: a container has to show the folder, not the file."""
         return self.path / "identity" / "token"
+
+    @property
+    def root(self) -> Path:
+        return self.path / "root"
+
+    @property
+    def bundle(self) -> Path:
+        return self.path / "bundle"
 
     @property
     def control(self) -> Path:

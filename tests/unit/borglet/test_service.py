@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause, Phase, Report
+from borglet.runtimes.taskdirs import directory_name
 from borglet.store import DiskStore, Identity
 from tests.unit.borglet.builders import desired, key, run_task
 from tests.unit.borglet.cell import BOUND_S, Authority, join_server, running_shard
@@ -56,18 +57,17 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
     home = tmp_path / "home"
     DiskStore(home).save_identity(Identity("m1", "aa", "secret"), authority=authority.pem)
     lasting = run_task(0, command=["sleep", "600"], limit=LIMIT, notice_s=1.0)
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    ending = run_task(
-        1, command=["sh", "-c", f"read _ < {gate}; exit 7"], limit=LIMIT, restart=run_task().restart
-    )
+    # In its own folder: the one place that both it and we see, in whatever runtime.
+    gate = home / "tasks" / directory_name(key(1)) / "work" / "gate"
+    program = "[ -p gate ] || mkfifo gate; read _ < gate; exit 7"
+    ending = run_task(1, command=["sh", "-c", program], limit=LIMIT, restart=run_task().restart)
     wanted = desired(1, [lasting, ending])
 
     async def whole() -> None:
         async with running_shard(authority) as shard:
             with running(home, shard.url) as first:
                 conversation = await shard.arrival()
-                assert conversation.hello.attributes["runtime"] == "process"
+                assert conversation.hello.attributes["runtime"] == ("oci" if os.geteuid() == 0 else "process")
                 report = await conversation.until(
                     lambda found: phases(found) == [(0, Phase.UP), (1, Phase.UP)], wanted
                 )
@@ -80,7 +80,10 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
                 first.send_signal(signal.SIGKILL)
                 await asyncio.to_thread(first.wait)
             # Nobody watches while the second task fails.
-            await asyncio.to_thread(gate.write_text, "\n")
+            async with asyncio.timeout(BOUND_S):
+                while not gate.is_fifo():
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(gate.write_text, "\n")
             with running(home, shard.url) as second:
                 conversation = await shard.arrival()
                 assert conversation.hello.history_id == "h1"

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause
-from borglet.runtimes.process import ProcessRuntime, ProcessSettings
-from tests.unit.borglet_runtime.machine import BOUND_S, Machine
+from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.process import ProcessSettings
+from tests.unit.borglet_runtime.machine import BOUND_S, Machine, may_limit
+
+# Containers need root, whatever else is installed.
+MODES = ["auto", "polled", *(["oci"] if may_limit() else [])]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,17 +28,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.fixture(params=["auto", "polled"])
+@pytest.fixture(params=MODES[:2])
+def bare_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
+    """As `machine`, but never with containers."""
+    machine = Machine(tmp_path / "home", ProcessSettings(isolation=request.param, disk_interval_s=0.0))
+    yield machine
+    asyncio.run(_clean_up(machine))
+
+
+@pytest.fixture(params=MODES)
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
     """One home in each mode. `auto` has control groups as root; elsewhere both modes are polled, and say so."""
-    home = tmp_path / "home"
-    machine = Machine(home, ProcessSettings(isolation=request.param, disk_interval_s=0.0))
+    if request.param == "oci":
+        machine = Machine(tmp_path / "home", OciSettings(disk_interval_s=0.0))
+    else:
+        settings = ProcessSettings(isolation=request.param, disk_interval_s=0.0)
+        machine = Machine(tmp_path / "home", settings)
     yield machine
     asyncio.run(_clean_up(machine))
 
 
 async def _clean_up(machine: Machine) -> None:
-    runtime = ProcessRuntime(machine.home, machine.settings)
+    runtime = machine.open()
     running = [presence for presence in await runtime.presences() if presence.exit is None]
     for presence in running:
         await runtime.stop(presence.key, notice_s=0, cause=EndCause.STOPPED)

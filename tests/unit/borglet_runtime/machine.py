@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +14,11 @@ from typing import Any
 from borglet.messages import LogRequest, RunTask, TaskKey
 from borglet.runtimes import proctable
 from borglet.runtimes.base import Presence
+from borglet.runtimes.bundle import INIT
+from borglet.runtimes.oci import OciRuntime, OciSettings
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
+from borglet.runtimes.supervised import SupervisedRuntime
+from borglet.runtimes.taskdirs import TaskDirectory
 
 BOUND_S = 30.0
 MIB = 2**20
@@ -44,21 +47,34 @@ def a_task(*command: str, **changes: Any) -> RunTask:
 
 def python(program: str, **changes: Any) -> RunTask:
     """A task that runs a Python program."""
-    return a_task(sys.executable, "-I", "-S", "-c", program, **changes)
+    return a_task("python3", "-I", "-S", "-c", program, **changes)
 
 
 @dataclass
 class Machine:
     home: Path
-    settings: ProcessSettings
+    settings: ProcessSettings | OciSettings
+
+    @property
+    def contained(self) -> bool:
+        return isinstance(self.settings, OciSettings)
+
+    def open(self) -> SupervisedRuntime:
+        if isinstance(self.settings, OciSettings):
+            return OciRuntime(self.home, self.settings)
+        return ProcessRuntime(self.home, self.settings)
+
+    def work_of(self, task: TaskKey | None = None) -> Path:
+        """The task's working directory, as the machine sees it."""
+        return TaskDirectory(self.home, task or key()).work
 
     def with_settings(self, **changes: Any) -> Machine:
         self.settings = replace(self.settings, **changes)
         return self
 
     @asynccontextmanager
-    async def runtime(self) -> AsyncIterator[ProcessRuntime]:
-        runtime = ProcessRuntime(self.home, self.settings)
+    async def runtime(self) -> AsyncIterator[SupervisedRuntime]:
+        runtime = self.open()
         try:
             yield runtime
         finally:
@@ -74,11 +90,11 @@ async def eventually(condition: Callable[[], Any], what: str) -> Any:
     return answer
 
 
-async def end_of(runtime: ProcessRuntime) -> Presence:
+async def end_of(runtime: SupervisedRuntime) -> Presence:
     return await asyncio.wait_for(runtime.next_end(), BOUND_S / 2)
 
 
-async def end_while_sampling(runtime: ProcessRuntime) -> Presence:
+async def end_while_sampling(runtime: SupervisedRuntime) -> Presence:
     """As an agent does: measure and enforce over and over, until something ends."""
     end = asyncio.ensure_future(runtime.next_end())
     deadline = time.monotonic() + BOUND_S / 2
@@ -89,13 +105,13 @@ async def end_while_sampling(runtime: ProcessRuntime) -> Presence:
     return end.result()
 
 
-async def text_of(runtime: ProcessRuntime, stream: str = "stdout", task: TaskKey | None = None) -> str:
+async def text_of(runtime: SupervisedRuntime, stream: str = "stdout", task: TaskKey | None = None) -> str:
     chunk = await runtime.read_log(LogRequest("r", task or key(), stream, offset=0, limit_bytes=MIB))
     assert chunk.error == ""
     return chunk.text
 
 
-async def line_of(runtime: ProcessRuntime, task: TaskKey | None = None) -> str:
+async def line_of(runtime: SupervisedRuntime, task: TaskKey | None = None) -> str:
     """The first whole line of the task's output."""
     deadline = time.monotonic() + BOUND_S / 2
     while "\n" not in (text := await text_of(runtime, task=task)):
@@ -105,8 +121,6 @@ async def line_of(runtime: ProcessRuntime, task: TaskKey | None = None) -> str:
 
 
 def supervisor_pid(machine: Machine, task: TaskKey | None = None) -> int:
-    from borglet.runtimes.taskdirs import TaskDirectory
-
     supervisor = TaskDirectory(machine.home, task or key()).supervisor()
     assert supervisor is not None
     return supervisor.pid
@@ -119,6 +133,19 @@ def is_alive(pid: int) -> bool:
 
 def descendants(pid: int) -> list[int]:
     return proctable.descendants(proctable.children_of(proctable.table()), pid)
+
+
+def processes_of(machine: Machine, task: TaskKey | None = None) -> list[int]:
+    """The task's own processes: the init of a container is none of them."""
+    found = descendants(supervisor_pid(machine, task))
+    return [pid for pid in found if command_line(pid)[:1] != [INIT.encode()]]
+
+
+def command_line(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def may_limit() -> bool:

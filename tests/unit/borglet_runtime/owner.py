@@ -1,4 +1,4 @@
-"""Stands in for a Borglet that is killed: starts a task in a home and waits. `owner.py HOME ISOLATION COMMAND…`"""
+"""Stands in for a Borglet that is killed: starts a task in a home and waits. `owner.py HOME MODE COMMAND…`"""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 from typing import Literal, cast
 
-from borglet.runtimes.process import ProcessRuntime, ProcessSettings
-from tests.unit.borglet_runtime.machine import a_task
+from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.process import ProcessSettings
+from tests.unit.borglet_runtime.machine import Machine, a_task
 
 
 async def main() -> None:
-    home, isolation, *command = sys.argv[1:]
-    settings = ProcessSettings(isolation=cast(Literal["auto", "polled"], isolation))
-    runtime = ProcessRuntime(Path(home), settings)
+    home, mode, *command = sys.argv[1:]
+    settings = (
+        OciSettings() if mode == "oci" else ProcessSettings(isolation=cast(Literal["auto", "polled"], mode))
+    )
+    runtime = Machine(Path(home), settings).open()
     await runtime.start(a_task(*command), run=2)
     print("started", flush=True)
     await runtime.next_end()

@@ -46,19 +46,20 @@ def test_under_a_closed_folder_there_is_nobody_to_become(tmp_path: Path) -> None
     assert accounts.task_user(closed / "home") == ""
 
 
-async def test_a_task_of_root_reads_nothing_of_its_borglet(machine: Machine) -> None:
-    machine.home.mkdir(mode=0o711)
-    for folder in (machine.home, *machine.home.parents):
+async def test_a_task_of_root_reads_nothing_of_its_borglet(bare_machine: Machine) -> None:
+    bare_machine.home.mkdir(mode=0o711)
+    for folder in (bare_machine.home, *bare_machine.home.parents):
         if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)  # pytest closes its folders
-    secret = machine.home / "identity.json"
+    secret = bare_machine.home / "identity.json"
     secret.write_text("secret")
     secret.chmod(0o600)
-    user = accounts.task_user(machine.home)
+    user = accounts.task_user(bare_machine.home)
     assert user == (str(accounts.TASK_UID) if may_limit() else "")
-    machine.with_settings(default_user=user)
-    script = f"id -u; echo here > file && cat file; cat {secret} || echo refused; ls {machine.home}/logs || echo closed"
-    async with machine.runtime() as runtime:
+    bare_machine.with_settings(default_user=user)
+    logs = bare_machine.home / "logs"
+    script = f"id -u; echo here > file && cat file; cat {secret} || echo refused; ls {logs} || echo closed"
+    async with bare_machine.runtime() as runtime:
         assert runtime.attributes()["isolation.user"] == ("own" if user else "none")
         await runtime.start(a_task("sh", "-c", script, key=key()), run=1)
         await end_of(runtime)
@@ -69,3 +70,18 @@ async def test_a_task_of_root_reads_nothing_of_its_borglet(machine: Machine) -> 
             assert told.startswith(f"{os.geteuid()}\nhere\nsecret"), (
                 "without root tasks are the Borglet's own user"
             )
+
+
+def test_a_task_keeps_its_number_and_shares_it_with_no_other() -> None:
+    taken: dict[str, int] = {}
+    for index in range(50):
+        taken[f"job.{index}.1"] = accounts.own_uid(f"job.{index}.1", taken, first=200_000, count=50)
+    assert sorted(taken.values()) == list(range(200_000, 200_050))
+    assert accounts.own_uid("job.7.1", taken, first=200_000, count=50) == taken["job.7.1"]
+    with pytest.raises(StartFailed, match=r"all 50 user numbers .* BORGLET_TASK_UIDS"):
+        accounts.own_uid("job.50.1", taken, first=200_000, count=50)
+
+
+def test_a_number_comes_back_late() -> None:
+    numbers = {accounts.own_uid(f"job.0.{run}", {}, first=200_000, count=65_536) for run in range(20)}
+    assert len(numbers) > 15

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause, LogRequest
+from borglet.runtimes import proctable
 from borglet.runtimes.base import StartFailed
 from tests.unit.borglet_runtime.machine import (
     Machine,
     a_task,
-    descendants,
     end_of,
     eventually,
-    is_alive,
     key,
     line_of,
     may_limit,
+    processes_of,
     python,
     supervisor_pid,
     text_of,
@@ -43,7 +43,7 @@ async def test_exit_status_and_both_streams_are_kept(machine: Machine) -> None:
 async def test_a_task_killed_by_a_signal_is_noticed_at_once(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.start(a_task("sleep", "100"), run=1)
-        (task,) = descendants(supervisor_pid(machine))
+        (task,) = processes_of(machine)
         began = time.monotonic()
         os.kill(task, signal.SIGKILL)
         end = await end_of(runtime)
@@ -62,17 +62,20 @@ async def test_the_task_sees_a_clean_environment_and_its_own_directory(
         await end_of(runtime)
         work, mine, *environment = (await text_of(runtime)).splitlines()
         home = machine.home / "tasks" / f"{key().job}.0.1"
-        assert work == str(home / "work")
+        assert work == ("/work" if machine.contained else str(home / "work"))
         assert mine == "aa-0 20001"
-        assert {"BORG_RUN=3", "BORG_PORT_HTTP=20001", f"TMPDIR={home}/tmp"} <= set(environment)
+        tmp = "/tmp" if machine.contained else f"{home}/tmp"
+        assert {"BORG_RUN=3", "BORG_PORT_HTTP=20001", f"TMPDIR={tmp}"} <= set(environment)
         assert not [line for line in environment if "SECRET" in line]
+        assert machine.contained != any(str(home) in line for line in environment)
 
 
 async def test_packages_are_beside_the_task_and_not_in_its_hands(machine: Machine, tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
+    tree, other = tmp_path / "tree", tmp_path / "other"
+    for folder in (tree, other):
+        folder.mkdir(mode=0o755)
     (tree / "greeting").write_text("hello")
-    trees = {"app": tree, "lib": tmp_path / "other"}
+    trees = {"app": tree, "lib": other}
     program = 'cat $(packages)/app/greeting; echo; ls "$BORG_PACKAGES"'
     async with machine.runtime() as runtime:
         for run in (1, 2):
@@ -80,19 +83,21 @@ async def test_packages_are_beside_the_task_and_not_in_its_hands(machine: Machin
             await end_of(runtime)
         lines = (await text_of(runtime)).splitlines()
         assert lines[:3] == lines[-len(lines) // 2 :][:3] == ["hello", "app", "lib"]
-        directory = machine.home / "tasks" / f"{key().job}.0.1" / "packages"
-        assert os.readlink(directory / "app") == str(tree)
+        if not machine.contained:
+            directory = machine.home / "tasks" / f"{key().job}.0.1" / "packages"
+            assert os.readlink(directory / "app") == str(tree)
 
 
 async def test_limits_of_files_and_cores_and_a_session_of_its_own(machine: Machine) -> None:
     machine.with_settings(open_files=777)
     program = (
         "import os, resource as r; print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_CORE),"
-        " os.getsid(0) == os.getpid(), os.listdir('/proc/self/fd'), flush=True)"
+        " os.getsid(0) in {os.getpid(), 0}, os.listdir('/proc/self/fd'), flush=True)"
     )
     async with machine.runtime() as runtime:
         await runtime.start(python(program), run=1)
-        # 0, 1, 2 and the directory being listed: nothing of the supervisor leaks into the task
+        # 0, 1, 2 and the directory being listed: nothing of the supervisor leaks into the task.
+        # A contained task's session was begun outside, and has no number inside.
         assert await line_of(runtime) == "(777, 777) (0, 0) True ['0', '1', '2', '3']"
 
 
@@ -248,18 +253,18 @@ time.sleep(100)
 @pytest.mark.parametrize("how", ["stopped", "ends by itself"])
 async def test_daemonised_grandchildren_end_with_the_task(machine: Machine, how: str) -> None:
     async with machine.runtime() as runtime:
-        task = python(DAEMON)
+        task = python(DAEMON, env={"MINE": str(machine.home)})
         if how == "ends by itself":
             task.command.append("leave")
         await runtime.start(task, run=1)
-        daemon = int(await line_of(runtime))
+        await line_of(runtime)
         if how == "stopped":
-            assert is_alive(daemon)
+            assert len(processes_of(machine)) == 2
             await runtime.stop(key(), notice_s=0.1, cause=EndCause.STOPPED)
         end = await end_of(runtime)
         assert end.exit is not None
         assert end.exit.status == (4 if how == "ends by itself" else None)
-        assert not is_alive(daemon)
+        assert proctable.with_environment(f"MINE={machine.home}") == []
 
 
 async def test_remove_deletes_directories_and_keeps_logs(machine: Machine) -> None:
@@ -304,7 +309,7 @@ async def test_a_user_is_taken_on_by_root_and_refused_by_others(machine: Machine
             await runtime.start(a_task("id", "-un", user="nobody", working_dir="/"), run=1)
             await end_of(runtime)
             assert await text_of(runtime) == "nobody\n"
-            work = machine.home / "tasks" / f"{key().job}.0.1" / "work"
+            work = machine.work_of()
             assert work.stat().st_uid == pwd.getpwnam("nobody").pw_uid
         else:
             with pytest.raises(StartFailed, match="user: can't run as 'root', for the Borglet"):
@@ -312,7 +317,8 @@ async def test_a_user_is_taken_on_by_root_and_refused_by_others(machine: Machine
 
 
 async def test_a_start_is_quick(machine: Machine) -> None:
-    """The budget is 60 ms from the call to the task's exec (26 ms measured); twice that on a busy machine."""
+    """The budget is 60 ms from the call to the task's exec (26 ms measured), 40 ms more for a container (12 ms of it
+    the engine's); twice that on a busy machine."""
     took = []
     async with machine.runtime() as runtime:
         for index in range(5):
@@ -321,7 +327,7 @@ async def test_a_start_is_quick(machine: Machine) -> None:
             took.append(time.monotonic() - began)
         for _ in range(5):
             await end_of(runtime)
-    assert min(took) < 0.12
+    assert min(took) < (0.3 if machine.contained else 0.12)
 
 
 async def test_usage_is_measured(machine: Machine) -> None:
@@ -363,7 +369,7 @@ async def test_a_supervisor_is_small(machine: Machine) -> None:
 async def test_what_is_claimed_is_what_is_there(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         claims = runtime.attributes()
-        assert claims["runtime"] == "process"
+        assert claims["runtime"] == ("oci" if machine.contained else "process")
         assert claims["isolation.disk"] == "polled"
         if machine.settings.isolation == "auto" and may_limit():
             assert claims["isolation.memory"] in {"cgroup-v1", "cgroup-v2"}
@@ -380,7 +386,7 @@ async def test_what_is_claimed_is_what_is_there(machine: Machine) -> None:
 async def test_groups_are_gone_after_the_end(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.start(a_task("sleep", "100"), run=1)
-        with open(f"/proc/{descendants(supervisor_pid(machine))[0]}/cgroup") as file:
+        with open(f"/proc/{processes_of(machine)[0]}/cgroup") as file:
             inside = f"{key().job}.0.1" in file.read()
         assert inside == (runtime.attributes()["isolation.memory"] != "polled")
         await runtime.stop(key(), notice_s=5, cause=EndCause.STOPPED)

@@ -132,7 +132,7 @@ async def test_a_grown_limit_lets_the_task_go_on(machine: Machine) -> None:
         await runtime.start(task, run=1)
         await line_of(runtime)
         await runtime.resize(msgspec.structs.replace(task, limit={"ram": 200 * MIB}))
-        (machine.home / "tasks" / f"{key().job}.0.1" / "work" / "go").touch()
+        (machine.work_of() / "go").touch()
         await eventually_text(runtime, "up\nheld\n")
         await runtime.sample()
         (presence,) = await runtime.presences()

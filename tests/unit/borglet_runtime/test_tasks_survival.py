@@ -13,17 +13,16 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause
-from borglet.runtimes.process import ProcessRuntime
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 from tests.unit.borglet_runtime.machine import (
     Machine,
     a_task,
-    descendants,
     end_of,
     eventually,
     is_alive,
     key,
     line_of,
+    processes_of,
     python,
     supervisor_pid,
     text_of,
@@ -36,7 +35,10 @@ def kill_a_borglet_that_started(machine: Machine, *command: str) -> None:
     """A whole Borglet process starts the task and is then killed with SIGKILL."""
     argv = [sys.executable, "-m", "tests.unit.borglet_runtime.owner", str(machine.home)]
     with subprocess.Popen(
-        [*argv, machine.settings.isolation, *command], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+        [*argv, "oci" if machine.contained else machine.settings.isolation, *command],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "started\n"
@@ -45,9 +47,8 @@ def kill_a_borglet_that_started(machine: Machine, *command: str) -> None:
 
 
 async def test_a_task_outlives_the_borglet_and_its_exit_reaches_the_next(machine: Machine) -> None:
-    go = machine.home.parent / "go"
     kill_a_borglet_that_started(
-        machine, "sh", "-c", f"echo up; while ! [ -e {go} ]; do sleep 0.02; done; echo end; exit 5"
+        machine, "sh", "-c", "echo up; while ! [ -e go ]; do sleep 0.02; done; echo end; exit 5"
     )
     async with machine.runtime() as runtime:
         (adopted,) = await runtime.presences()
@@ -55,7 +56,7 @@ async def test_a_task_outlives_the_borglet_and_its_exit_reaches_the_next(machine
         assert adopted.run == 2
         assert adopted.task.name == "aa/ada/web/0"
         assert (await runtime.sample())[key()].processes >= 1
-        go.touch()
+        (machine.work_of() / "go").touch()
         end = await end_of(runtime)
         assert end.exit is not None
         assert (end.exit.cause, end.exit.status) == (EndCause.EXITED, 5)
@@ -102,7 +103,7 @@ async def test_when_the_supervisor_is_killed_nothing_of_the_task_is_left(machine
         await runtime.start(python(DAEMON_AND_CHILD), run=1)
         await line_of(runtime)
         supervisor = supervisor_pid(machine)
-        pids = descendants(supervisor)
+        pids = processes_of(machine)
         assert len(pids) == 2
         os.kill(supervisor, signal.SIGKILL)
         end = await end_of(runtime)
@@ -116,18 +117,19 @@ async def test_when_the_supervisor_is_killed_nothing_of_the_task_is_left(machine
         assert (await end_of(runtime)).run == 2
 
 
-async def test_the_kernel_ends_a_task_whose_supervisor_dies_with_nobody_above(machine: Machine) -> None:
-    kill_a_borglet_that_started(machine, "sleep", "100")
-    supervisor = supervisor_pid(machine)
-    (task,) = descendants(supervisor)
+async def test_the_kernel_ends_a_task_whose_supervisor_dies_with_nobody_above(bare_machine: Machine) -> None:
+    """Contained, it lives until the next Borglet buries it: no engine passes on who should die with whom."""
+    kill_a_borglet_that_started(bare_machine, "sleep", "100")
+    supervisor = supervisor_pid(bare_machine)
+    (task,) = processes_of(bare_machine)
     os.kill(supervisor, signal.SIGKILL)
     await eventually(lambda: not is_alive(task), "the task's end")
 
 
 async def test_supervisor_and_borglet_killed_together(machine: Machine) -> None:
-    kill_a_borglet_that_started(machine, sys.executable, "-c", DAEMON_AND_CHILD)
+    kill_a_borglet_that_started(machine, "python3", "-c", DAEMON_AND_CHILD)
     supervisor = supervisor_pid(machine)
-    pids = await eventually(lambda: len(found := descendants(supervisor)) == 2 and found, "the daemon")
+    pids = await eventually(lambda: len(found := processes_of(machine)) == 2 and found, "the daemon")
     os.kill(supervisor, signal.SIGKILL)
     await eventually(lambda: not is_alive(supervisor), "the supervisor's end")
     async with machine.runtime() as runtime:
@@ -139,7 +141,7 @@ async def test_supervisor_and_borglet_killed_together(machine: Machine) -> None:
 
 async def leave_behind(machine: Machine, *, run: int = 1, **changes: object) -> None:
     """Files as of an incarnation whose supervisor.json says `changes`; no process, nothing begun."""
-    ProcessRuntime(machine.home, machine.settings)
+    machine.open()
     directory = TaskDirectory(machine.home, key())
     directory.prepare(Kept(a_task("true"), run, 1.0), owner=None)
     if changes:

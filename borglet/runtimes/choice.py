@@ -1,0 +1,98 @@
+"""Which runtime a real machine gets, from what its operator wishes and what it can do.
+
+oci       containers, or the Borglet does not start
+process   ordinary processes
+auto      containers where they can be had, else ordinary processes; the log and the attributes say why
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from borglet.machines import BadMachine
+from borglet.runtimes import accounts
+from borglet.runtimes.oci import FIRST_UID, UIDS, OciRuntime, OciSettings, Unavailable
+from borglet.runtimes.process import ProcessRuntime, ProcessSettings
+from borglet.runtimes.supervised import SupervisedRuntime
+
+log = logging.getLogger(__name__)
+
+RUNTIMES = ("auto", "oci", "process")
+_LARGEST_UID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeWishes:
+    """What the command line says of how tasks run."""
+
+    runtime: str = "auto"
+    task_user: str = ""  # process: who runs tasks that name no user; empty: found by `accounts.task_user`
+    task_users: frozenset[str] = frozenset()  # whom job files may name
+    first_uid: int = FIRST_UID  # oci: the numbers of tasks' own users
+    uids: int = UIDS
+    devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # oci: accelerator -> device nodes
+
+
+def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
+    """Raises `BadMachine` when containers are demanded and can't be had."""
+    reason = "chosen"
+    if wishes.runtime != "process":
+        try:
+            return OciRuntime(
+                home,
+                OciSettings(
+                    users=wishes.task_users,
+                    first_uid=wishes.first_uid,
+                    uids=wishes.uids,
+                    devices=wishes.devices,
+                ),
+            )
+        except Unavailable as error:
+            if wishes.runtime == "oci":
+                raise BadMachine(f"runtime: {error}") from error
+            log.warning("tasks run as ordinary processes, not in containers: %s", error)
+            reason = error.code
+    return ProcessRuntime(
+        home, ProcessSettings(default_user=_task_user(home, wishes), users=wishes.task_users, reason=reason)
+    )
+
+
+def _task_user(home: Path, wishes: RuntimeWishes) -> str:
+    user = wishes.task_user or accounts.task_user(home)
+    if os.geteuid() == 0 and not user:
+        log.warning(
+            "tasks run as root: no other user can reach %s, or this process can't become one; move the home to a"
+            " folder that everybody may pass, or name a user in BORGLET_TASK_USER",
+            home,
+        )
+    return user
+
+
+def parse_uids(text: str) -> tuple[int, int]:
+    """`200000-265535` as the first number and how many. Raises `BadMachine`."""
+    match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text.strip())
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1000 <= first <= last <= _LARGEST_UID:
+        raise BadMachine(
+            f"task-uids: {text!r} is no range of user numbers; wanted first-last inside 1000 to {_LARGEST_UID}"
+        )
+    return first, last - first + 1
+
+
+def parse_devices(text: str) -> dict[int, tuple[str, ...]]:
+    """`0=/dev/nvidia0+/dev/nvidiactl,1=/dev/nvidia1`: the nodes of each accelerator. Raises `BadMachine`."""
+    devices = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        number, _, paths = part.partition("=")
+        nodes = tuple(paths.split("+"))
+        if not number.strip().isdecimal() or not all(re.fullmatch(r"/dev/[\w./-]+", node) for node in nodes):
+            raise BadMachine(
+                f"devices: {part!r} names no device; wanted number=/dev/…, several of one joined by +"
+            )
+        devices[int(number)] = nodes
+    return devices

@@ -1,0 +1,307 @@
+"""The `oci` runtime: each task in a container of its own, opened by `crun` and supervised as every task is (§6).
+
+    plan     uid, environment, what is shown inside; refuses what this machine can't give, naming the field
+    furnish  root directory, config.json, process.json, its network
+    clear    its network
+
+A contained task sees its own processes, its own files, /usr or its package read-only; it runs as a user of its own,
+with no capability, under the system calls of `syscalls`, and never gets more (no new privileges).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from borglet.messages import RunTask
+from borglet.runtimes import accounts, bundle, launch, rootfs
+from borglet.runtimes.accounts import Account
+from borglet.runtimes.base import StartFailed
+from borglet.runtimes.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
+from borglet.runtimes.confinement import Plan
+from borglet.runtimes.container import Container, run_engine
+from borglet.runtimes.limits import kernel_limits
+from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
+from borglet.runtimes.taskdirs import TaskDirectory
+
+log = logging.getLogger(__name__)
+
+ENGINE, INIT = "crun", "catatonit"
+FIRST_UID, UIDS = 200_000, 65_536
+
+
+class Unavailable(Exception):
+    """Containers can't be had on this machine; the text says what is missing and how to get it, `code` names it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class OciSettings(SupervisedSettings):
+    """How the oci runtime behaves on this machine."""
+
+    users: frozenset[str] = frozenset()  # whom job files may name, in place of a user of the task's own
+    first_uid: int = (
+        FIRST_UID  # numbers of tasks' own users: so many from here on, which nobody else may have
+    )
+    uids: int = UIDS
+    devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # accelerator -> its device nodes
+    path: str = bundle.DEFAULT_PATH  # PATH of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class _Furniture:
+    """What `plan` decided and `furnish` makes."""
+
+    process: dict[str, object]
+    base: Path | None
+    devices: list[DeviceNode]
+    shm_bytes: int
+
+
+class Contained:
+    """Confinement in a container."""
+
+    name = "oci"
+
+    def __init__(self, settings: OciSettings, *, engine: str, init: str) -> None:
+        self._settings = settings
+        self._engine, self._init = engine, init
+        self._furniture: dict[str, _Furniture] = {}
+
+    def attributes(self) -> dict[str, str]:
+        return {
+            "isolation.user": "task",
+            "isolation.pid": "namespace",
+            "isolation.filesystem": "own",
+            "isolation.network": "host",
+            "isolation.syscalls": "seccomp",
+        }
+
+    def plan(
+        self,
+        task: RunTask,
+        *,
+        run: int,
+        directory: TaskDirectory,
+        trees: Mapping[str, Path],
+        uids: Mapping[str, int],
+    ) -> Plan:
+        if task.network != "host":
+            raise StartFailed(f"network: {task.network!r} is not known here; ask for host")
+        base = _base(task, trees)
+        account, own_uid = self._account(task, directory, uids)
+        packages = PACKAGES if trees else ""
+        argv = launch.command(task, packages=packages)
+        environment = launch.environment(
+            task,
+            run=run,
+            home=WORK,
+            tmp=TMP,
+            path=self._settings.path,
+            packages=packages,
+            alloc=ALLOC if directory.alloc is not None else "",
+            identity=f"{IDENTITY}/{directory.identity.name}",
+        )
+        launch.working_directory(task, WORK)  # refuses one that climbs out
+        working_directory = bundle.inside(task.working_dir)
+        limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
+        process = bundle.process(
+            argv=argv,
+            environment=environment,
+            working_directory=working_directory,
+            account=account,
+            open_files=_open_files(self._settings.open_files),
+            oom_score_adj=limits.oom_score_adj,
+        )
+        self._furniture[directory.name] = _Furniture(
+            process, base, self._devices(task), limits.ram_bytes or bundle.DEFAULT_SHM_BYTES
+        )
+        container = Container(self._engine, str(directory.bundle), directory.name)
+        return Plan(
+            account,
+            trees,
+            {
+                "working_directory": working_directory,
+                "argv": argv,
+                "environment": environment,
+                "user": None,
+                "container": container.fields(),
+            },
+            own_uid=own_uid,
+        )
+
+    def _account(
+        self, task: RunTask, directory: TaskDirectory, uids: Mapping[str, int]
+    ) -> tuple[Account, int]:
+        """A user of the task's own, or the one it names; and the number that is its own."""
+        if not task.user:
+            uid = accounts.own_uid(
+                directory.name, uids, first=self._settings.first_uid, count=self._settings.uids
+            )
+            return (uid, uid, []), uid
+        account = accounts.account_of(task.user, default="", allowed=self._settings.users)
+        if account is None or account[0] == 0:
+            raise StartFailed(
+                f"user: no task runs as {task.user!r} in the oci runtime; leave it out, and it gets a user of its own"
+            )
+        return account, 0
+
+    def _devices(self, task: RunTask) -> list[DeviceNode]:
+        nodes = []
+        for number in task.devices:
+            paths = self._settings.devices.get(number)
+            if paths is None:
+                raise StartFailed(
+                    f"devices: accelerator {number} has no device nodes on this machine; an SRE can name them in"
+                    " BORGLET_DEVICES"
+                )
+            nodes += [_node(path) for path in paths]
+        return nodes
+
+    async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
+        furniture = self._furniture.pop(directory.name)
+        assert plan.account is not None
+        if directory.bundle.exists():
+            shutil.rmtree(directory.bundle)
+        directory.bundle.mkdir(mode=0o700)
+        mounts = rootfs.build(
+            directory.root,
+            work=directory.work,
+            tmp=directory.tmp,
+            identity=directory.identity.parent,
+            alloc=directory.alloc,
+            trees=plan.trees,
+            base=furniture.base,
+            account=plan.account,
+            hosts={},
+        )
+        container = bundle.Container(
+            root=str(directory.root),
+            mounts=[*mounts, Mount(self._init, bundle.INIT)],
+            hostname="",
+            marker=directory.marker,
+            network="",
+            shm_bytes=furniture.shm_bytes,
+            devices=furniture.devices,
+        )
+        write_bundle(
+            directory.bundle,
+            bundle.config(container, plan.account, architecture=os.uname().machine),
+            furniture.process,
+        )
+
+    async def clear(self, directory: TaskDirectory) -> None:
+        """Namespaces and mounts end with the last process."""
+
+
+class OciRuntime(SupervisedRuntime):
+    """All of a home's tasks, each in a container. Raises `Unavailable`."""
+
+    def __init__(self, home: Path, settings: OciSettings = OciSettings()) -> None:
+        engine, init = find_engine()
+        home.mkdir(parents=True, exist_ok=True)
+        probe(home, engine, init)
+        super().__init__(home, settings, Contained(settings, engine=engine, init=init))
+
+
+def find_engine() -> tuple[str, str]:
+    """The container engine and the init. Raises `Unavailable`."""
+    if os.geteuid() != 0:
+        raise Unavailable("no-root", "containers need a Borglet that is root")
+    search = os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
+    found = {name: shutil.which(name, path=search) for name in (ENGINE, INIT)}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise Unavailable(
+            "no-" + "-".join(missing),
+            f"containers need {' and '.join(missing)}, not found on this machine; on Debian: apt-get install"
+            f" {' '.join(missing)}",
+        )
+    return str(found[ENGINE]), str(found[INIT])
+
+
+def probe(home: Path, engine: str, init: str) -> None:
+    """Open a container that ends at once: 10 ms that tell more than any list of features. Raises `Unavailable`."""
+    with tempfile.TemporaryDirectory(dir=home, prefix="probe-") as folder:
+        directory = Path(folder)
+        account: Account = (FIRST_UID, FIRST_UID, [])
+        work, tmp, root = directory / "work", directory / "tmp", directory / "root"
+        work.mkdir()
+        tmp.mkdir()
+        mounts = rootfs.build(
+            root,
+            work=work,
+            tmp=tmp,
+            identity=None,
+            alloc=None,
+            trees={},
+            base=None,
+            account=account,
+            hosts={},
+        )
+        container = bundle.Container(
+            root=str(root),
+            mounts=[*mounts, Mount(init, bundle.INIT)],
+            hostname="",
+            marker="BORG_PROBE=1",
+            network="",
+            shm_bytes=bundle.DEFAULT_SHM_BYTES,
+        )
+        process = bundle.process(
+            argv=[bundle.INIT, "-V"],
+            environment={},
+            working_directory="/",
+            account=account,
+            open_files=64,
+            oom_score_adj=0,
+        )
+        config = bundle.config(container, account, architecture=os.uname().machine) | {"process": process}
+        write_bundle(directory, config, process)
+        box = Container(engine, folder, "probe")
+        status, output = run_engine(box.command("run", f"--bundle={folder}"))
+        if status != 0:
+            complaint = box.complaint() or output or status
+            raise Unavailable("engine-failed", f"{engine} can't open a container here: {complaint}")
+
+
+def write_bundle(directory: Path, config: dict[str, object], process: dict[str, object]) -> None:
+    (directory / "config.json").write_bytes(msgspec.json.encode(config))
+    (directory / "process.json").write_bytes(msgspec.json.encode(process))
+
+
+def _open_files(wanted: int) -> int:
+    """A Borglet without CAP_SYS_RESOURCE can't give more than it has."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+
+
+def _base(task: RunTask, trees: Mapping[str, Path]) -> Path | None:
+    if task.root == "host":
+        return None
+    if task.root != "packages":
+        raise StartFailed(f"root: {task.root!r} is not known here; ask for host or packages")
+    if not trees:
+        raise StartFailed("root: packages needs at least one package, the first of which is the root")
+    return next(iter(trees.values()))
+
+
+def _node(path: str) -> DeviceNode:
+    try:
+        about = os.stat(path)
+    except OSError as error:
+        raise StartFailed(f"devices: {path} of this machine can't be given: {error.strerror}") from error
+    kind = {0o020000: "c", 0o060000: "b"}.get(about.st_mode & 0o170000)
+    if kind is None:
+        raise StartFailed(f"devices: {path} of this machine is no device")
+    return DeviceNode(path, kind, os.major(about.st_rdev), os.minor(about.st_rdev))
