@@ -19,6 +19,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -40,6 +41,9 @@ from borglet.messages import (
     decode_to_borglet,
     encode,
 )
+
+if TYPE_CHECKING:
+    from borglet.shells import Shells
 
 log = logging.getLogger(__name__)
 
@@ -110,14 +114,17 @@ class Link:
         admission: Callable[[], Awaitable[None]] | None = None,
         observe: Callable[[float], None] | None = None,
         welcomed: Callable[[], None] | None = None,
+        shells: Shells | None = None,
     ) -> None:
         """`url`: `https://host:port`. `admission` is awaited before each attempt to connect, `welcomed` called after
-        each that a shard accepted. `observe` is told the seconds between two polls of one session."""
+        each that a shard accepted. `observe` is told the seconds between two polls of one session. `shells`: who opens
+        those that polls grant."""
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
         self._backoff = Backoff(rng)
         self._admission, self._observe, self._welcomed = admission, observe, welcomed
+        self._shells = shells
         self._session: _Session | None = None
         agent.subscribe(self._on_change)
 
@@ -247,6 +254,8 @@ class Link:
             if message.identities:
                 self._agent.identified(message.identities)
             self._agent.polled(session.number, message)
+            if message.shells and self._shells is not None:
+                self._shells.offer(message.shells)
             session.held = message
             if message.accepted and self._credentials.accepted(message.accepted):
                 await self._answer_held(session)
@@ -307,12 +316,12 @@ class Link:
             answer.cancel()
 
 
-def link_url(url: str) -> str:
+def link_url(url: str, path: str = "/link") -> str:
     """`https://host:port` as the WebSocket's address. Raises `BadAddress`."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "wss") or not parts.hostname:
         raise BadAddress(f"link: {url!r} is no address of a link; wanted https://host:port")
-    return f"wss://{parts.netloc}/link"
+    return f"wss://{parts.netloc}{path}"
 
 
 def _of_status(error: InvalidStatus) -> str:

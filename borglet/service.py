@@ -18,7 +18,7 @@ from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
 from borglet.credentials import Credentials
 from borglet.join import LinkUnreachable, join_cell
-from borglet.link import Introduction, Link
+from borglet.link import Introduction, Link, link_url
 from borglet.messages import EndCause, JoinRequest
 from borglet.packages.machine import MachinePackages
 from borglet.packages.manager import PackageSettings
@@ -30,6 +30,7 @@ from borglet.runtimes.choice import RuntimeWishes, open_runtime
 from borglet.runtimes.meter import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
 from borglet.runtimes.supervised import SupervisedRuntime
+from borglet.shells import Shells
 from borglet.store import DiskStore, Identity
 
 log = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ async def _serve(
     assert agent.failed is not None
     log.info("%s has adopted %d tasks", identity.hostname, len(agent.state.incarnations()))
     await agent.settle()
+    shells = Shells(agent, credentials, link_url(settings.link, "/shell"), store.authority)
     link = Link(
         agent,
         credentials,
@@ -168,6 +170,7 @@ async def _serve(
         introduction,
         rng=random.Random(),
         welcomed=packages.manager.tell_port,
+        shells=shells,
     )
     gc.collect()
     gc.freeze()
@@ -187,6 +190,7 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*lasting, return_exceptions=True)
         await packages.close()
+        await shells.close()
         await agent.close()
     log.info("%s ends; its tasks go on running", identity.hostname)
 

@@ -50,6 +50,7 @@ class Action(StrEnum):
     JOB_WRITE = "job.write"
     PACKAGE_VIEW = "package.view"
     PACKAGE_WRITE = "package.write"
+    SHELL_OPEN = "shell.open"  # in a task: who may change the job, and has the capability besides
     QUOTA_VIEW = "quota.view"
     QUOTA_BUY = "quota.buy"
     TENANT_VIEW = "tenant.view"
@@ -65,6 +66,7 @@ _SCOPE: Mapping[Action, Scope] = {
     Action.JOB_WRITE: Scope.WRITE,
     Action.PACKAGE_VIEW: Scope.READ,
     Action.PACKAGE_WRITE: Scope.WRITE,
+    Action.SHELL_OPEN: Scope.WRITE,
     Action.QUOTA_VIEW: Scope.READ,
     Action.QUOTA_BUY: Scope.WRITE,
     Action.TENANT_VIEW: Scope.READ,
@@ -126,6 +128,10 @@ def may(principal: Principal, action: Action, *, tenant: str | None = None, cell
         return True
     if tenant is None:
         return False
+    if action is Action.SHELL_OPEN:
+        return principal.has(CapabilityKind.SHELL, cell) and may(
+            principal, Action.JOB_WRITE, tenant=tenant, cell=cell
+        )
     if action in (Action.JOB_VIEW, Action.JOB_WRITE) and principal.has(CapabilityKind.ANY_JOB, cell):
         return True
     role = principal.roles.get(tenant)
@@ -136,6 +142,12 @@ def require(principal: Principal, action: Action, *, tenant: str | None = None, 
     """Raises `Forbidden` unless `may(...)`."""
     if not may(principal, action, tenant=tenant, cell=cell):
         what = f" for tenant {tenant}" if tenant else ""
+        if action is Action.SHELL_OPEN:
+            raise Forbidden(
+                action,
+                f"{principal.name} may not open shells{what}; that needs the capability {CapabilityKind.SHELL}, which"
+                f" an SRE grants, and a role that may change jobs, through a token with scope {_SCOPE[action]}",
+            )
         raise Forbidden(
             action,
             f"{principal.name} may not do {action}{what}; ask an owner of the tenant for a role, "

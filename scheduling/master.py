@@ -67,6 +67,8 @@ _CHANGES_NO_PLACEMENT = (
     events.JobRejected,
     events.UpdateStarted,
     events.UpdateEnded,
+    events.ShellOpened,
+    events.ShellClosed,
 )
 
 

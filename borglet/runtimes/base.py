@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from borglet.messages import (
     AllocReport,
@@ -24,16 +24,24 @@ from borglet.messages import (
     LogRequest,
     RunAlloc,
     RunTask,
+    ShellClaims,
     TaskKey,
     Usage,
 )
 from borglet.runtimes.limits import Grant
+
+if TYPE_CHECKING:
+    from borglet.runtimes.ptys import Pty
 
 NO_TREES: Mapping[str, Path] = MappingProxyType({})
 
 
 class StartFailed(Exception):
     """The task could not be started; the text says why and reaches the person who owns the job."""
+
+
+class ShellRefused(Exception):
+    """No shell can be opened in the task; the text says why and reaches the person who asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,10 @@ class Runtime(Protocol):
 
     async def read_log(self, request: LogRequest) -> LogChunk:
         """Part of a log; `LogChunk.error` says why not."""
+
+    async def open_shell(self, claims: ShellClaims) -> Pty:
+        """A shell on a terminal, inside the task's own namespaces, control groups and limits, as its user, with its
+        environment. Raises `ShellRefused`."""
 
     async def close(self) -> None:
         """Let go of everything without stopping a task."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from borglet.messages import RunTask
+from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.accounts import Account
-from borglet.runtimes.taskdirs import TaskDirectory
+from borglet.runtimes.ptys import PtyRequest
+from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +55,10 @@ class Confinement(Protocol):
 
     async def clear(self, directory: TaskDirectory) -> None:
         """Take away what a run left beside its directory; called at every end, also for one that never ran."""
+
+    def shell(
+        self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
+    ) -> PtyRequest:
+        """What to run on a terminal to be inside the running task: its namespaces, groups, user and environment.
+
+        Raises `StartFailed`, `ShellRefused`."""

@@ -6,9 +6,20 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from borglet.messages import AllocReport, EndCause, LogChunk, LogRequest, RunAlloc, RunTask, TaskKey, Usage
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    LogChunk,
+    LogRequest,
+    RunAlloc,
+    RunTask,
+    ShellClaims,
+    TaskKey,
+    Usage,
+)
 from borglet.runtimes.base import NO_TREES, Presence, Runtime
 from borglet.runtimes.limits import Grant
+from borglet.runtimes.ptys import Pty
 
 
 class FailingRuntime:
@@ -91,6 +102,10 @@ class FailingRuntime:
     async def read_log(self, request: LogRequest) -> LogChunk:
         self._raise_due("read_log")
         return await self._inner.read_log(request)
+
+    async def open_shell(self, claims: ShellClaims) -> Pty:
+        self._raise_due("open_shell")
+        return await self._inner.open_shell(claims)
 
     async def close(self) -> None:
         await self._inner.close()

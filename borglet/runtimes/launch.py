@@ -19,6 +19,9 @@ DEFAULT_PATH = ":".join(
     ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", f"{sys.base_prefix}/bin")
 )
 
+# What a shell in a task is, where nobody said: bash where there is one.
+LOGIN_SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"]
+
 
 def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
     """What `$(…)` may name in a command or an environment value. `packages`: the directory of the task's packages."""

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from borglet.messages import RunTask
+from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes import accounts, launch
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.confinement import Plan
+from borglet.runtimes.ptys import PtyRequest
 from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
-from borglet.runtimes.taskdirs import TaskDirectory
+from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,21 @@ class OpenProcesses:
             )
         packages = str(directory.packages) if trees else ""
         argv = launch.command(task, packages=packages)
+        account = self._account(task)
+        return Plan(
+            account,
+            trees,
+            {
+                "working_directory": launch.working_directory(task, str(directory.work)),
+                "argv": argv,
+                "environment": self._environment(task, run, directory, packages),
+                "user": account,
+            },
+        )
+
+    def _environment(
+        self, task: RunTask, run: int, directory: TaskDirectory, packages: str
+    ) -> dict[str, str]:
         environment = launch.environment(
             task,
             run=run,
@@ -78,19 +94,28 @@ class OpenProcesses:
             identity=str(directory.identity),
         )
         name, _, value = directory.marker.partition("=")
-        environment[name] = value
-        account = accounts.account_of(
+        return environment | {name: value}
+
+    def _account(self, task: RunTask) -> accounts.Account | None:
+        return accounts.account_of(
             task.user, default=self._settings.default_user, allowed=self._settings.users
         )
-        return Plan(
-            account,
-            trees,
-            {
-                "working_directory": launch.working_directory(task, str(directory.work)),
-                "argv": argv,
-                "environment": environment,
-                "user": account,
-            },
+
+    def shell(
+        self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
+    ) -> PtyRequest:
+        task = kept.task
+        packages = str(directory.packages) if directory.packages.exists() else ""
+        environment = self._environment(task, kept.run, directory, packages)
+        return PtyRequest(
+            argv=claims.command or launch.LOGIN_SHELL,
+            environment=environment | {"TERM": claims.term},
+            directory=launch.working_directory(task, str(directory.work)),
+            groups=supervisor.groups,
+            user=self._account(task),
+            rows=claims.rows,
+            cols=claims.cols,
+            plain=claims.plain,
         )
 
     async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:

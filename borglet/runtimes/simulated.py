@@ -25,11 +25,13 @@ from borglet.messages import (
     LogRequest,
     RunAlloc,
     RunTask,
+    ShellClaims,
     TaskKey,
     Usage,
 )
-from borglet.runtimes.base import NO_TREES, Presence, StartFailed
+from borglet.runtimes.base import NO_TREES, Presence, ShellRefused, StartFailed
 from borglet.runtimes.limits import Grant
+from borglet.runtimes.ptys import Pty
 
 BATCH_PRIORITY = 100  # below it, work is free
 MID_PRIORITY = 116  # the trace's upper part of the batch band
@@ -152,6 +154,9 @@ class SimulatedRuntime:
 
     async def read_log(self, request: LogRequest) -> LogChunk:
         return LogChunk(request.request_id, 0, 0, "", error="a simulated task writes no log")
+
+    async def open_shell(self, claims: ShellClaims) -> Pty:
+        raise ShellRefused("a simulated task has no processes to join")
 
     async def close(self) -> None:
         for known in self._tasks.values():

@@ -33,12 +33,13 @@ from borglet.messages import (
     LogRequest,
     RunAlloc,
     RunTask,
+    ShellClaims,
     TaskKey,
     Usage,
 )
-from borglet.runtimes import proctable, supervisors
+from borglet.runtimes import proctable, ptys, supervisors
 from borglet.runtimes.allocfolders import AllocFolders
-from borglet.runtimes.base import NO_TREES, Presence, StartFailed
+from borglet.runtimes.base import NO_TREES, Presence, ShellRefused, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
 from borglet.runtimes.confinement import Confinement
 from borglet.runtimes.containers import Containers
@@ -505,6 +506,19 @@ class SupervisedRuntime:
         return forgotten + await asyncio.to_thread(
             sweep_logs, self._home, now=now, present=present, retention=retention
         )
+
+    # -- shells
+
+    async def open_shell(self, claims: ShellClaims) -> ptys.Pty:
+        await self._adopt()
+        known = self._tasks.get(claims.key)
+        if known is None or known.exit is not None or known.supervisor is None:
+            raise ShellRefused(f"task {claims.key} does not run on this machine")
+        try:
+            request = self._confinement.shell(known.kept, known.directory, known.supervisor, claims)
+        except StartFailed as error:
+            raise ShellRefused(str(error)) from error
+        return await ptys.spawn(request)
 
     async def close(self) -> None:
         if self._adoption is not None:

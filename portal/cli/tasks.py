@@ -126,6 +126,20 @@ def logs(
     return output.as_json(chunk) if ours.json else output.write(chunk["text"])
 
 
+@app.command(context_settings={"ignore_unknown_options": True})
+def ssh(
+    ctx: typer.Context,
+    task: Annotated[str, typer.Argument(metavar="JOB/N")],
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
+) -> int:
+    """Open a shell in a running task, or run a command there. Exits as that does."""
+    from portal.cli import shell  # 50 ms that other commands need not wait for
+
+    ours = context.of(ctx)
+    job, index = ours.task(task)
+    return shell.run(ours, job, index, command or [])
+
+
 def _follow(ours: Context, job: Job, index: int, stream: str) -> None:
     """Through restarts, moves to other machines, and troubles that pass, until the task is over."""
     task: dict[str, Any] = ours.client.get(f"{job.path}tasks/{index}/")

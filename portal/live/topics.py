@@ -128,7 +128,16 @@ class Tasks:
 
 # A task's report moves counters, but nothing that a machine's row shows.
 _NOT_OF_MACHINES = frozenset(
-    {"cell.lease", "cell.brake", "reservations.set", "job.rejected", "update.started", "update.ended"}
+    {
+        "cell.lease",
+        "cell.brake",
+        "reservations.set",
+        "job.rejected",
+        "update.started",
+        "update.ended",
+        "shell.opened",
+        "shell.closed",
+    }
 )
 _RESHAPES_JOB = frozenset({"tasks.added", "job.changed", "job.ended"})
 

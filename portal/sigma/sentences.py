@@ -135,6 +135,21 @@ def _update_ended(data: _Data, hosts: _Hosts) -> str:
     return _("the update ended: %s") % data["how"] + _tail(data.get("detail"))
 
 
+def _shell_opened(data: _Data, hosts: _Hosts) -> str:
+    given = {"task": _task(data), "machine": _host(data, hosts)}
+    command = " ".join(data.get("command", ()))
+    return _("a shell in %(task)s on %(machine)s was granted") % given + _tail(
+        data.get("peer"), command[:200]
+    )
+
+
+def _shell_closed(data: _Data, hosts: _Hosts) -> str:
+    given = {"task": _task(data), "seconds": data.get("seconds", 0.0), "how": data["how"]}
+    told = _("the shell in %(task)s ended after %(seconds).0f s: %(how)s") % given
+    bytes_ = {"typed": data.get("bytes_typed", 0), "printed": data.get("bytes_printed", 0)}
+    return told + _tail(_("%(typed)d bytes typed, %(printed)d printed") % bytes_)
+
+
 def _machine_set(data: _Data, hosts: _Hosts) -> str:
     return _("machine %(hostname)s joined or changed") % data
 
@@ -226,4 +241,6 @@ _SENTENCES: dict[str, Callable[[_Data, _Hosts], str]] = {
     "reservations.set": _reservations_set,
     "update.started": _update_started,
     "update.ended": _update_ended,
+    "shell.opened": _shell_opened,
+    "shell.closed": _shell_closed,
 }

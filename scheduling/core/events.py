@@ -305,11 +305,41 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
     detail: str = ""
 
 
+class ShellOpened(_Event, frozen=True, tag="shell.opened"):
+    """Somebody was granted a shell in a task: written before its first byte can flow. The actor is who asked.
+
+    `peer`: the network address that the portal saw. `command`: empty for a login shell.
+    """
+
+    job_id: int
+    index: int
+    machine_id: int
+    incarnation: int
+    session: str
+    peer: str = ""
+    command: tuple[str, ...] = ()
+
+
+class ShellClosed(_Event, frozen=True, tag="shell.closed"):
+    """A shell is over, or never came up. `how` says why; bytes are what went in each direction."""
+
+    job_id: int
+    index: int
+    machine_id: int
+    incarnation: int
+    session: str
+    how: str
+    seconds: float = 0.0
+    bytes_typed: int = 0
+    bytes_printed: int = 0
+
+
 Event = (
     CellSet | LeaseTaken | BrakeSet | MachineSet | MachineState | MachineRemoved | MachineCredential
     | AllocKept | AllocReleased | AllocGone | JobSubmitted | JobRejected | JobChanged | JobEnded
     | TasksAdded | TaskPlaced | TaskEvicted | TaskEnded | TaskGone | TaskRevived | TaskUpdated | TaskReported
     | ReservationsSet | UpdateStarted | UpdateEnded
+    | ShellOpened | ShellClosed
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

@@ -5,6 +5,7 @@
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
     WS   /link           the conversation of `borglet.messages`
+    WS   /shell?session= the bytes of a shell that was granted to the machine
 
 Every error says which field is wrong: as a problem document (RFC 9457), or, once the WebSocket is open, as a
 `Refusal` and a close.
@@ -17,6 +18,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 import structlog
@@ -35,7 +37,7 @@ from borglet.messages import (
     encode,
 )
 from quota.errors import Refused
-from scheduling.link import authority
+from scheduling.link import authority, shells
 from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.courier import Courier
 from scheduling.link.shard import DatabaseAway, Greeting, Shard
@@ -125,6 +127,9 @@ class LinkApp:
             await _reject(send, error)
             return
         try:
+            if scope["path"] == "/shell":
+                await self._shell(known, scope, receive, send)
+                return
             await send({"type": "websocket.accept"})
             await self._converse(known, receive, send)
         except _Closed:
@@ -134,7 +139,7 @@ class LinkApp:
 
     async def _admit(self, scope: Message) -> Known:
         """The machine that dials. Raises `Refused`."""
-        if scope["path"] != "/link":
+        if scope["path"] not in ("/link", "/shell"):
             detail = f"there is no WebSocket at {scope['path']}; it is at /link"
             raise Refused("not-found", detail, status=404)
         header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
@@ -153,6 +158,26 @@ class LinkApp:
             detail = f"no machine {hostname[:63]!r} with this secret; join the cell with a new token"
             raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
         return known
+
+    async def _shell(self, known: Known, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass on what a shell on the machine and its client say to each other."""
+        session = parse_qs(scope["query_string"].decode("latin-1")).get("session", [""])[0]
+
+        async def pass_on(frame: bytes) -> None:
+            await send({"type": "websocket.send", "bytes": frame})
+
+        await send({"type": "websocket.accept"})
+        try:
+            reason = await shells.relay(
+                self._courier.shells, session, known.machine_id, lambda: _frame(receive), pass_on
+            )
+        except Refused as error:
+            log.warning("shell refused", machine=known.hostname, detail=error.detail)
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
+            return
+        if reason:
+            log.warning("shell cut off", machine=known.hostname, session=session, reason=reason)
+            await send({"type": "websocket.close", "code": INVALID_DATA, "reason": reason[:100]})
 
     async def _converse(self, known: Known, receive: Receive, send: Send) -> None:
         try:

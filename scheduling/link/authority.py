@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from django.conf import settings
 
+from borglet.messages import SHELL_CONTEXT
+
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 90
 # A server certificate with less than this left is replaced.
@@ -85,6 +87,12 @@ def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = 
             content = _key_pem(private) + certificate.public_bytes(serialization.Encoding.PEM)
             _write(path, content, 0o600)
     return path
+
+
+def sign_shell(claims: bytes) -> bytes:
+    """The authority's word for a shell (`ShellClaims` as JSON). Raises `AuthorityBroken`."""
+    ensure_authority()
+    return _authority()[1].sign(SHELL_CONTEXT + claims, ec.ECDSA(hashes.SHA256()))
 
 
 def _make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

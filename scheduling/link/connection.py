@@ -11,7 +11,17 @@ from typing import Any
 import msgspec
 import structlog
 
-from borglet.messages import Desired, LogRequest, Poll, Refusal, Report, TaskIdentity, Welcome, encode
+from borglet.messages import (
+    Desired,
+    LogRequest,
+    Poll,
+    Refusal,
+    Report,
+    ShellGrant,
+    TaskIdentity,
+    Welcome,
+    encode,
+)
 from scheduling.link.diff import View
 from scheduling.link.identities import Identified
 from scheduling.link.pace import Patience
@@ -61,6 +71,7 @@ class Connection:
     rotation: Rotation = field(default_factory=Rotation)
     identified: Identified = field(default_factory=Identified)
     identities: list[TaskIdentity] = field(default_factory=list)  # to be said with the next poll
+    shells: list[ShellGrant] = field(default_factory=list)
     _outbox: deque[MutableMapping[str, Any]] = field(default_factory=deque)
     _sender: asyncio.Task[None] | None = None
 
@@ -90,10 +101,11 @@ class Connection:
             self.told, self.told_generation = self.asked, desired.generation
         logs, self.logs = self.logs, []
         self.logs_asked |= {request.request_id for request in logs}
+        shells, self.shells = self.shells, []
         self.asked_at, self.hold_s = now, 0.0 if logs else hold_s
         rotate, accepted = self.rotation.say(now)
         identities, self.identities = self.identities, []
-        self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted))
+        self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells))
 
     def wanted_logs(self, report: Report) -> Report | None:
         """The report with the logs that this machine was asked for, each once: it can't answer for others."""

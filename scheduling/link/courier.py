@@ -15,7 +15,8 @@ import structlog
 from redis.exceptions import RedisError
 
 from borglet.messages import Report
-from scheduling.link import contact, logs, usage
+from quota.errors import Refused
+from scheduling.link import contact, logs, shells, usage
 from scheduling.link.connection import Connection
 from scheduling.link.diff import View
 from scheduling.link.shard import Shard
@@ -36,6 +37,7 @@ class Courier:
         self._redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
             url, socket_timeout=5.0, socket_connect_timeout=1.0, retry=None
         )
+        self.shells = shells.connect(url)
         self._tasks: set[asyncio.Task[None]] = set()
         self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
         self._away = False
@@ -52,6 +54,7 @@ class Courier:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._redis.aclose()
+        await self.shells.aclose()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -134,7 +137,9 @@ class Courier:
             pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
                 await pubsub.psubscribe(_NOTICES)
-                await pubsub.subscribe(_SESSIONS, logs.channel(self._shard.name))
+                await pubsub.subscribe(
+                    _SESSIONS, logs.channel(self._shard.name), shells.channel(self._shard.name)
+                )
                 self._shard.notice()  # whatever was said meanwhile
                 while True:
                     # A read without end would not notice that Redis is gone.
@@ -156,6 +161,11 @@ class Courier:
             for line in message["data"].splitlines():
                 machine_id, session = line.split()
                 self._shard.supersede(int(machine_id), int(session))
+        elif channel == shells.channel(self._shard.name):
+            try:
+                self._spawn(self._grant_shell(msgspec.json.decode(message["data"], type=shells.Asked)))
+            except msgspec.MsgspecError as error:
+                log.warning("shell not understood", error=str(error))
         else:
             try:
                 asked = msgspec.json.decode(message["data"], type=logs.Asked)
@@ -164,3 +174,15 @@ class Courier:
                 return
             if not self._shard.request_log(asked.machine_id, asked.request):
                 await logs.answer(self._redis, logs.not_connected(asked.request))
+
+    async def _grant_shell(self, asked: shells.Asked) -> None:
+        """Bring a grant to its machine, or the reason why not to who asked."""
+        try:
+            grant = await shells.grant(asked)
+        except Refused as refused:
+            reason = refused.detail
+        else:
+            if self._shard.offer_shell(asked.machine_id, grant):
+                return
+            reason = "the machine has just disconnected; try again"
+        await self._quietly(shells.refuse(self.shells, asked.session, reason))

@@ -25,7 +25,7 @@ import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
-from borglet.messages import Hello, LogRequest, Phase, Refusal, Report, Welcome
+from borglet.messages import Hello, LogRequest, Phase, Refusal, Report, ShellGrant, Welcome
 from quota.errors import Refused
 from scheduling import config
 from scheduling.link import news as journal_news
@@ -198,6 +198,15 @@ class Shard:
         if held is None or held.closing:
             return False
         held.logs.append(request)
+        self._ask(held)
+        return True
+
+    def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
+        """Tell a machine of a shell, at once. False when it isn't connected here."""
+        held = self.connections.get(machine_id)
+        if held is None or held.closing:
+            return False
+        held.shells.append(grant)
         self._ask(held)
         return True
 

@@ -8,6 +8,7 @@ from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
 from scheduling.models.notices import NoticeCount
 from scheduling.models.packages import Package, PackageTag
+from scheduling.models.shells import ShellSession
 from scheduling.models.tasks import CrashedPair, Departure, Task
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Package",
     "PackageTag",
     "PendingVerdict",
+    "ShellSession",
     "Task",
     "Update",
 ]

@@ -26,6 +26,8 @@ class Cli:
             "PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "UTC", "BORG_CLIENT": str(folder / "client.toml"),
             "BORG_URL": url, "BORG_CELL": "cc", "BORG_TENANT": "ubar", **environment,
         }  # fmt: skip
+        if "PYTHONPATH" in os.environ:  # of a checkout that shares another one's virtual environment
+            self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     def run(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

@@ -1,0 +1,84 @@
+"""Grants of shells: signed by the cell's authority, for one shell in one incarnation on one machine, for a minute.
+
+A Borglet opens no shell because its connection says so: whoever took over a shard's certificate, or got between the
+two, could not make a grant. `cryptography` is loaded at the first grant; a machine without shells never pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from borglet.messages import SHELL_CONTEXT, ShellClaims, ShellGrant
+
+MAX_LIFE_S = 60.0
+# How far the machine's clock may be from the shard's.
+SKEW_S = 30.0
+MAX_SIDE = 1000
+
+
+class GrantRefused(Exception):
+    """The grant allows nothing here; the text says why. `session` is empty where nobody could tell."""
+
+    def __init__(self, detail: str, session: str = "") -> None:
+        super().__init__(detail)
+        self.session = session
+
+
+class Grants:
+    """What one machine was granted. A grant is good once; the memory of it lasts as long as it would."""
+
+    def __init__(self, authority: Callable[[], str], hostname: str) -> None:
+        """`authority`: reads its certificate or certificates, PEM, which may be replaced meanwhile."""
+        self._authority, self._hostname = authority, hostname
+        self._seen: dict[str, float] = {}  # session -> when its grant expires
+
+    def take(self, grant: ShellGrant, *, now: float) -> ShellClaims:
+        """What is granted. `now`: seconds since the epoch. Raises `GrantRefused`."""
+        if not self._signed(grant):
+            raise GrantRefused("the grant is not signed by this cell's authority")
+        try:
+            claims = msgspec.json.decode(grant.claims, type=ShellClaims)
+        except msgspec.MsgspecError as error:
+            raise GrantRefused(f"the grant can't be read: {error}") from error
+        refused = self._why_not(claims, now)
+        if refused:
+            raise GrantRefused(refused, claims.session)
+        self._seen = {session: until for session, until in self._seen.items() if until > now - SKEW_S}
+        self._seen[claims.session] = claims.expires_at
+        return claims
+
+    def _why_not(self, claims: ShellClaims, now: float) -> str:
+        if claims.machine != self._hostname:
+            return f"the grant is for machine {claims.machine}, this is {self._hostname}"
+        if claims.expires_at - claims.issued_at > MAX_LIFE_S:
+            return f"the grant would last longer than {MAX_LIFE_S:g} s"
+        if now > claims.expires_at + SKEW_S:
+            return (
+                f"the grant expired {now - claims.expires_at:.0f} s ago by this machine's clock; is it set?"
+            )
+        if claims.issued_at > now + SKEW_S:
+            return f"the grant comes {claims.issued_at - now:.0f} s early by this machine's clock; is it set?"
+        if claims.session in self._seen:
+            return "the grant was used already"
+        if not (1 <= claims.rows <= MAX_SIDE and 1 <= claims.cols <= MAX_SIDE):
+            return f"rows, cols: a terminal has 1 to {MAX_SIDE} of each"
+        return ""
+
+    def _signed(self, grant: ShellGrant) -> bool:
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        for certificate in x509.load_pem_x509_certificates(self._authority().encode()):
+            key = certificate.public_key()
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                continue
+            try:
+                key.verify(grant.signature, SHELL_CONTEXT + grant.claims, ec.ECDSA(hashes.SHA256()))
+            except InvalidSignature:
+                continue
+            return True
+        return False

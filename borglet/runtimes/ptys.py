@@ -1,0 +1,263 @@
+"""A program on a terminal of its own, for shells in tasks: started, written to, read from, resized, ended.
+
+Where another program talks to it (`plain`) a socket stands in for the terminal: every byte passes as it is.
+
+`spawn` gives a `Pty`. Its program ends with the Borglet, its parent, by the kernel's hand: closing the terminal hangs
+up, and SIGKILL follows the parent's death. What the program starts is in the task's control groups and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import marshal
+import os
+import pty
+import signal
+import socket
+import struct
+import sys
+import termios
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from borglet.runtimes.base import ShellRefused
+from borglet.runtimes.ptychild import ANSWER, ASK
+
+START_TIMEOUT_S = 20.0
+# Between the hang-up and the kill.
+GRACE_S = 0.5
+MAX_REQUEST_BYTES = 2**20
+_ROOT = str(Path(__file__).resolve().parents[2])
+_CODE = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.ptychild import main; main()"
+# Below these numbers are the descriptors that the child expects.
+_FIRST_FREE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PtyRequest:
+    """What to run. `user`: uid, gid and further groups, None for the Borglet's own. `plain`: on a socket."""
+
+    argv: Sequence[str]
+    environment: dict[str, str]
+    directory: str
+    groups: dict[str, str]
+    user: tuple[int, int, list[int]] | None
+    rows: int
+    cols: int
+    plain: bool = False
+
+
+class Pty:
+    """The Borglet's end. Belongs to one asyncio loop; `close` it whatever happens."""
+
+    def __init__(self, pid: int, pidfd: int, master: int) -> None:
+        self.pid, self._pidfd, self._master = pid, pidfd, master
+        self._terminal = os.isatty(master)
+        self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        os.set_blocking(master, False)
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
+
+    async def read(self, size: int) -> bytes:
+        """What was printed, up to `size` bytes; empty once nobody can print any more."""
+        while True:
+            if self._master < 0:
+                return b""
+            try:
+                return os.read(self._master, size)
+            except BlockingIOError:
+                await self._ready(
+                    asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader
+                )
+            except OSError:  # EIO: no process holds the terminal
+                return b""
+
+    async def write(self, data: bytes) -> None:
+        """All of `data`, as fast as it is taken. What a closed terminal doesn't take is lost, as it always was."""
+        left = memoryview(data)
+        while left and self._master >= 0:
+            try:
+                left = left[os.write(self._master, left) :]
+            except BlockingIOError:
+                await self._ready(
+                    asyncio.get_running_loop().add_writer, asyncio.get_running_loop().remove_writer
+                )
+            except OSError:
+                return
+
+    def end_of_input(self) -> None:
+        """Nothing more will be written. A terminal has no such thing: people type ^D."""
+        if self._master >= 0 and not self._terminal:
+            with socket.socket(fileno=os.dup(self._master)) as ours, contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_WR)
+
+    def resize(self, rows: int, cols: int) -> None:
+        if self._master >= 0 and self._terminal:
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+    async def exited(self) -> int:
+        """The exit status of the program; negative: the signal that ended it."""
+        return await asyncio.shield(self._exited)
+
+    async def close(self) -> int:
+        """Hang up, kill what is left of its session, collect it. The exit status."""
+        session = _members_of_session(self.pid)
+        if self._master >= 0:
+            master, self._master = self._master, -1
+            asyncio.get_running_loop().remove_reader(master)
+            asyncio.get_running_loop().remove_writer(master)
+            os.close(master)  # hangs up
+        try:
+            return await asyncio.wait_for(self.exited(), GRACE_S)
+        except TimeoutError:
+            return await self._kill()
+        finally:
+            for pid in session - {self.pid}:
+                _kill(pid, only_in_session=self.pid)
+
+    async def _kill(self) -> int:
+        if not self._exited.done():
+            _kill(self.pid)
+        return await self.exited()
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        _, status = os.waitpid(self.pid, 0)
+        self._exited.set_result(os.waitstatus_to_exitcode(status))
+
+    async def _ready(self, add: object, remove: object) -> None:
+        assert callable(add)
+        assert callable(remove)
+        master = self._master
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        add(master, _settle, ready)
+        try:
+            # A terminal that is closed meanwhile never gets ready: whoever waits is cancelled by then.
+            await ready
+        finally:
+            if self._master == master:
+                remove(master)
+
+
+async def spawn(request: PtyRequest) -> Pty:
+    """Start it. Raises `ShellRefused` with the reason, in words for people."""
+    content = marshal.dumps(
+        {
+            "argv": list(request.argv),
+            "environment": request.environment,
+            "directory": request.directory,
+            "groups": request.groups,
+            "user": request.user,
+            "plain": request.plain,
+        }
+    )
+    if len(content) > MAX_REQUEST_BYTES:
+        raise ShellRefused(f"command and environment take {len(content)} bytes; at most {MAX_REQUEST_BYTES}")
+    descriptors: list[int] = []
+    try:
+        if request.plain:
+            master, slave = (end.detach() for end in socket.socketpair())
+        else:
+            master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", request.rows, request.cols, 0, 0))
+        descriptors += [master, slave]
+        ask_reader, ask = os.pipe()
+        descriptors += [ask_reader, ask]
+        answer, answer_writer = os.pipe()
+        descriptors += [answer, answer_writer]
+        fcntl.fcntl(ask, fcntl.F_SETPIPE_SZ, MAX_REQUEST_BYTES)
+        given = [
+            fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for number in (ask_reader, answer_writer)
+        ]
+        descriptors += given
+        pid = _spawn_process(slave, *given)
+        pidfd = os.pidfd_open(pid)
+        started = Pty(pid, pidfd, master)
+        descriptors.remove(master)
+        os.write(ask, content)
+        for number in (slave, ask_reader, ask, answer_writer, *given):
+            os.close(number)
+            descriptors.remove(number)
+        try:
+            reason = await asyncio.wait_for(_read_all(answer), START_TIMEOUT_S)
+        except TimeoutError:
+            reason = f"the shell did not start within {START_TIMEOUT_S:g} s"
+        except BaseException:
+            await started.close()
+            raise
+        if reason:
+            await started.close()
+            raise ShellRefused(reason)
+        return started
+    except OSError as error:
+        raise ShellRefused(f"the machine can't give a terminal: {error.strerror}") from error
+    finally:
+        for number in descriptors:
+            os.close(number)
+
+
+def _spawn_process(terminal: int, ask: int, answer: int) -> int:
+    argv = [sys.executable, "-I", "-S", "-E", "-c", _CODE, "borg-shell"]
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return os.posix_spawn(
+        sys.executable,
+        argv,
+        kept,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, terminal, 0),
+            (os.POSIX_SPAWN_DUP2, terminal, 1),
+            (os.POSIX_SPAWN_DUP2, terminal, 2),
+            (os.POSIX_SPAWN_DUP2, ask, ASK),
+            (os.POSIX_SPAWN_DUP2, answer, ANSWER),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP],
+    )
+
+
+async def _read_all(reader: int) -> str:
+    """Until the other side is closed, which the exec does."""
+    loop = asyncio.get_running_loop()
+    received = b""
+    while True:
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(reader, _settle, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(reader)
+        chunk = os.read(reader, 4096)
+        if not chunk:
+            return received.decode(errors="replace")
+        received += chunk
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _session_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            line = stat.read(1024)
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return int(line[line.rindex(b")") + 2 :].split()[3])
+
+
+def _members_of_session(session: int) -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit() and _session_of(int(name)) == session}
+
+
+def _kill(pid: int, *, only_in_session: int = 0) -> None:
+    if only_in_session and _session_of(pid) != only_in_session:
+        return
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

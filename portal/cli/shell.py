@@ -1,0 +1,229 @@
+"""`borgctl ssh`: a shell in a task, on this terminal; or one command, its output where ours goes. Loaded when wanted.
+
+    stdin ── raw ──► WebSocket ──► portal ──► … ──► the task's terminal
+    stdout ◄── what was printed, each part acknowledged once it is written ──┘
+
+The frames, and how much may be on its way, are those of `borglet.messages`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import ssl
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from borglet.messages import (
+    SHELL_FRAME_BYTES,
+    SHELL_WINDOW_BYTES,
+    MalformedMessage,
+    ShellFrame,
+    shell_cost,
+    shell_frame,
+    shell_frame_of,
+)
+from portal.cli.client import part
+from portal.cli.context import Context, Job
+from portal.cli.failure import Failed
+
+_ALIVE_S = 5.0
+# What the portal says something in; without a word for longer, the way is broken.
+_SILENCE_S = 45.0
+_LAST_WORDS_S = 10.0
+_HEARD, _RESIZED = b".", b"r"
+_CODES = {
+    4401: "not-authenticated",
+    4403: "forbidden",
+    4404: "not-found",
+    4409: "conflict",
+    4503: "unavailable",
+}
+
+
+def run(ours: Context, job: Job, index: int, command: list[str]) -> int:
+    """The exit status of the shell, or of the command. Raises `Failed`."""
+    plain = not (sys.stdin.isatty() and sys.stdout.isatty())
+    with _dialled(ours, job, index, command, plain) as socket:
+        return Terminal(socket, plain=plain).run()
+
+
+@contextlib.contextmanager
+def _dialled(
+    ours: Context, job: Job, index: int, command: list[str], plain: bool
+) -> Iterator[ClientConnection]:
+    """Raises `Failed`."""
+    size = shutil.get_terminal_size()
+    query: list[tuple[str, Any]] = [("rows", size.lines), ("cols", size.columns), ("plain", int(plain))]
+    query += [("command", word) for word in command]
+    portal = ours.profile.url.rstrip("/")
+    path = f"/ws/shell/{part(job.cell)}/{part(job.tenant)}/{part(job.name)}/{index}/"
+    url = f"ws{portal.removeprefix('http')}{path}?{urlencode(query, errors='surrogateescape')}"
+    try:
+        socket = connect(
+            url,
+            origin=portal,  # type: ignore[arg-type]
+            additional_headers={"Authorization": f"Bearer {ours.client.profile.token}"},
+            ssl=ssl.create_default_context() if portal.startswith("https:") else None,
+            open_timeout=10.0,
+            close_timeout=2.0,
+            max_size=SHELL_FRAME_BYTES + 1,
+            compression=None,
+            proxy=None,
+            user_agent_header="borgctl",
+        )
+    except InvalidStatus as error:
+        status = error.response.status_code
+        raise Failed(
+            "refused", f"{portal} answered {status}; is it a Borg Portal that has shells?"
+        ) from error
+    except (OSError, TimeoutError, InvalidHandshake) as error:
+        raise Failed(
+            "unreachable",
+            f"can't reach the portal at {portal}: {error or type(error).__name__}. Is it up (`make up`)?",
+            passing=True,
+        ) from error
+    with socket:
+        yield socket
+
+
+class Terminal:
+    """Ours and the task's, tied together until either ends."""
+
+    def __init__(self, socket: ClientConnection, *, plain: bool) -> None:
+        self._socket, self._plain = socket, plain
+        self._unconsumed = 0
+        self._ended: tuple[ShellFrame, str] | None = None
+        self._closed: ConnectionClosed | None = None
+        self._lock = threading.Lock()
+        self._woken, self._wake = os.pipe()
+
+    def run(self) -> int:
+        """The exit status of what ran. Raises `Failed`."""
+        listener = threading.Thread(target=self._listen, daemon=True)
+        listener.start()
+        try:
+            with self._raw(), self._following_size():
+                self._type()
+            listener.join(_LAST_WORDS_S)
+        finally:
+            self._socket.close()
+            listener.join(5.0)
+        return self._status()
+
+    def _status(self) -> int:
+        if self._ended is not None and self._ended[0] is ShellFrame.EXIT:
+            kind, _, number = self._ended[1].partition(" ")
+            return int(number) if kind == "status" else 128 + int(number)
+        code = self._closed.rcvd.code if self._closed is not None and self._closed.rcvd is not None else 0
+        reason = self._ended[1] if self._ended is not None else f"the connection to the portal ended ({code})"
+        raise Failed(_CODES.get(code, "shell-ended"), reason)
+
+    # -- what comes
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                kind, payload = shell_frame_of(self._socket.recv(_SILENCE_S))
+                if kind is ShellFrame.DATA:
+                    _write_all(payload)
+                    consumed = str(shell_cost(len(payload))).encode()
+                    with contextlib.suppress(
+                        ConnectionClosed
+                    ):  # what came before the end is still to be read
+                        self._socket.send(shell_frame(ShellFrame.CONSUMED, consumed))
+                elif kind is ShellFrame.CONSUMED:
+                    with self._lock:
+                        self._unconsumed = max(0, self._unconsumed - int(payload or b"0"))
+                elif kind in (ShellFrame.EXIT, ShellFrame.FAILED):
+                    self._ended = (kind, payload.decode(errors="replace"))
+                    self._socket.recv(5.0)  # how it is closed tells more
+                os.write(self._wake, _HEARD)
+        except ConnectionClosed as closed:
+            self._closed = closed
+        except TimeoutError:
+            self._ended = self._ended or (
+                ShellFrame.FAILED, f"nothing was heard of the portal for {_SILENCE_S:g} s"
+            )  # fmt: skip
+        except (MalformedMessage, ValueError, OSError) as error:
+            self._ended = (ShellFrame.FAILED, f"{type(error).__name__}: {error}")
+        finally:
+            os.close(self._wake)
+
+    # -- what goes
+
+    def _type(self) -> None:
+        said_at, open_ = time.monotonic(), True
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                with self._lock:
+                    room = self._unconsumed < SHELL_WINDOW_BYTES
+                watched = [self._woken, *([0] if open_ and room else [])]
+                ready, _, _ = select.select(watched, [], [], _ALIVE_S)
+                if self._woken in ready:
+                    news = os.read(self._woken, 4096)
+                    if not news:
+                        return  # the listener has ended
+                    if _RESIZED in news:
+                        size = os.get_terminal_size(1)
+                        rows_and_columns = f"{size.lines} {size.columns}".encode()
+                        self._socket.send(shell_frame(ShellFrame.RESIZE, rows_and_columns))
+                if 0 in ready:
+                    data = os.read(0, SHELL_FRAME_BYTES)
+                    open_ = bool(data)
+                    with self._lock:
+                        self._unconsumed += shell_cost(len(data)) if data else 0
+                    self._socket.send(
+                        shell_frame(ShellFrame.DATA, data) if data else shell_frame(ShellFrame.END)
+                    )
+                if time.monotonic() - said_at > _ALIVE_S:
+                    said_at = time.monotonic()
+                    self._socket.send(shell_frame(ShellFrame.ALIVE))
+
+    @contextlib.contextmanager
+    def _raw(self) -> Iterator[None]:
+        """Keys go to the task as they are typed, ^C among them."""
+        if self._plain:
+            yield
+            return
+        before = termios.tcgetattr(0)
+        try:
+            tty.setraw(0)
+            yield
+        finally:
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+    @contextlib.contextmanager
+    def _following_size(self) -> Iterator[None]:
+        if self._plain:
+            yield
+            return
+
+        def resized(*_: object) -> None:
+            # Not sent from here: the handler may have interrupted another sending.
+            with contextlib.suppress(OSError):
+                os.write(self._wake, _RESIZED)
+
+        before = signal.signal(signal.SIGWINCH, resized)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGWINCH, before)
+
+
+def _write_all(data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(1, left) :]

@@ -1,0 +1,226 @@
+"""A shell in a task, for a browser's terminal or `borgctl ssh`: frames of `borglet.messages` over a WebSocket.
+
+    browser: session cookie, origin checked ─┐
+    borgctl: Authorization: Bearer borg_…  ──┴─► Shell ── in ──► Redis ──► shard ──► Borglet
+                                                       ◄─ out ──
+
+Every few seconds the rights, the session or token, and the task are asked for again. However it ends, that is
+journalled once, with what went in each direction. Refusals come as a last frame, and as the code of the close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+from urllib.parse import parse_qs
+
+import structlog
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from redis import RedisError
+
+from borglet.messages import SHELL_FRAME_BYTES, MalformedMessage, ShellFrame, shell_frame, shell_frame_of
+from portal.sigma.reads.jobs import job_named
+from quota.errors import Refused
+from quota.permissions import Principal
+from quota.services.access import InvalidToken, principal_of_token, principal_of_user
+from scheduling.link import shells as link
+from scheduling.models import ShellSession
+from scheduling.selectors import task_at
+from scheduling.services import shells
+
+log = structlog.get_logger(__name__)
+
+RECHECK_S = 5.0
+ALIVE_S = 5.0
+# The machine, or what lies between, says something at least every few seconds.
+SILENCE_S = 30.0
+SIGN_IN, UNREADABLE, NOT_WELL = 4401, 4422, 4503
+# And it opens a shell, or says why not, within this.
+OPENED_WITHIN_S = 15.0
+_FROM_CLIENT = frozenset(
+    {ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZE, ShellFrame.END, ShellFrame.ALIVE}
+)
+
+
+class Shell(AsyncWebsocketConsumer):
+    """One client and its shell."""
+
+    session: ShellSession | None = None
+    principal: Principal | None = None
+    typed = printed = 0
+    how = "the client went away"
+    over = False
+    patience_s = OPENED_WITHIN_S
+
+    async def connect(self) -> None:
+        await self.accept()
+        self.work: set[asyncio.Task[None]] = set()
+        self.ending: asyncio.Task[None] | None = None
+        self.pool = link.connect(settings.BORG_REDIS_URL)
+        try:
+            await self._ask()
+        except Refused as refused:
+            await self._end(refused.detail, code=4000 + refused.status)
+        except RedisError as error:
+            await self._end(f"shells travel through Redis, which does not answer: {error}", code=NOT_WELL)
+
+    async def _ask(self) -> None:
+        self.principal, self.session = await database_sync_to_async(self._open)()
+        if self.session is None:
+            await self._end("sign in first, or give a token that is valid", code=SIGN_IN)
+            return
+        number = self.session.id.hex
+        self.inward, self.outward = link.inward(self.pool, number), link.outward(self.pool, number)
+        self.loop = asyncio.get_running_loop()
+        self.heard_at = self.loop.time()
+        await database_sync_to_async(link.ask)(
+            self.session.cell_id, self.session.machine_id, self.session.machine.hostname, self.session.id
+        )
+        self.work = {asyncio.create_task(each) for each in (self._print(), self._watch())}
+        for task in self.work:
+            task.add_done_callback(self._failed)
+
+    def _open(self) -> tuple[Principal | None, ShellSession | None]:
+        """Raises `Refused`."""
+        principal = self._principal()
+        if principal is None:
+            return None, None
+        names, query = self.scope["url_route"]["kwargs"], self._query()
+        job = job_named(
+            principal, names["cell"], names["tenant"], names["job"], uid=query.get("uid", [""])[0]
+        )
+        shells.require_shell(principal, job)
+        return principal, shells.shell_ask(
+            principal=principal,
+            job=job,
+            task=task_at(job, int(names["index"])),
+            command=query.get("command", []),
+            rows=_whole(query, "rows", 24),
+            cols=_whole(query, "cols", 80),
+            plain=query.get("plain", [""])[0] == "1",
+            peer=str((self.scope.get("client") or [""])[0]),
+        )
+
+    def _principal(self) -> Principal | None:
+        """Asks the database afresh. None when nobody is signed in (any more), or the token is worth nothing."""
+        header = dict(self.scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        if header:
+            scheme, _, secret = header.partition(" ")
+            try:
+                return principal_of_token(secret.strip())[1] if scheme.lower() == "bearer" else None
+            except InvalidToken:
+                return None
+        session, user_id = self.scope.get("session"), self.scope["user"].pk
+        if user_id is None or (session is not None and not session.exists(session.session_key)):
+            return None
+        user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
+        return principal_of_user(user) if user is not None else None
+
+    def _query(self) -> dict[str, list[str]]:
+        return parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+    # -- bytes
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Waits for Redis, and so do the next frames."""
+        if self.session is None or self.over:
+            return
+        try:
+            raw = bytes_data if bytes_data is not None else (text_data or "").encode()
+            kind, payload = shell_frame_of(raw)
+            if kind not in _FROM_CLIENT or len(payload) > SHELL_FRAME_BYTES:
+                raise MalformedMessage(
+                    f"a client sends no frame {kind.value!r} of {len(payload)} bytes; at most {SHELL_FRAME_BYTES}"
+                )
+            if kind is ShellFrame.DATA:
+                self.typed += len(payload)
+            await self.inward.put(raw)
+        except (MalformedMessage, link.Overrun) as error:
+            await self._end(str(error), code=UNREADABLE)
+        except RedisError as error:
+            await self._end(f"shells travel through Redis, which does not answer: {error}", code=NOT_WELL)
+
+    async def _print(self) -> None:
+        while True:
+            for frame in await self.outward.take():
+                kind, payload = shell_frame_of(frame)
+                self.heard_at, self.patience_s = self.loop.time(), SILENCE_S
+                if kind is ShellFrame.DATA:
+                    self.printed += len(payload)
+                await self.send(bytes_data=frame)
+                if kind in (ShellFrame.EXIT, ShellFrame.FAILED):
+                    self.over, self.how = True, payload.decode(errors="replace")
+                    if kind is ShellFrame.EXIT:
+                        self.how = f"exited with {self.how}"
+                    await self.close(1000)
+                    return
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(min(RECHECK_S, ALIVE_S))
+            if self.loop.time() - self.heard_at > self.patience_s:
+                await self._end(f"nothing was heard of the machine for {self.patience_s:g} s", code=NOT_WELL)
+                return
+            why = await database_sync_to_async(self._why_not)()
+            if why:
+                await self._end(why, code=4403)
+                return
+            await self.inward.put(shell_frame(ShellFrame.ALIVE))
+
+    def _why_not(self) -> str:
+        principal = self._principal()
+        if principal is None:
+            return "the session or token ended"
+        assert self.session is not None
+        return shells.shell_seen(self.session.id, principal=principal, typed=self.typed, printed=self.printed)
+
+    def _failed(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, RedisError | MalformedMessage):
+            log.error("a shell failed", exc_info=error)
+        self.ending = asyncio.ensure_future(self._end(f"the shell's way broke: {error}", code=NOT_WELL))
+
+    # -- the end
+
+    async def _end(self, reason: str, *, code: int) -> None:
+        """Tell the client why, and let the machine know by the silence that follows."""
+        if self.over:
+            return
+        self.over, self.how = True, reason
+        await self.send(bytes_data=shell_frame(ShellFrame.FAILED, reason.encode()))
+        await self.close(code, reason=reason.encode()[:100].decode(errors="ignore"))
+
+    async def disconnect(self, code: int) -> None:
+        for task in self.work:
+            task.cancel()
+        await asyncio.gather(*self.work, return_exceptions=True)
+        if self.session is not None:
+            assert self.principal is not None
+            with contextlib.suppress(RedisError):
+                await self.inward.put(shell_frame(ShellFrame.FAILED, self.how.encode()))
+                await self.outward.drop()
+            await database_sync_to_async(shells.shell_close)(
+                self.session.id,
+                principal=self.principal,
+                how=self.how,
+                typed=self.typed,
+                printed=self.printed,
+            )
+        await self.pool.aclose()
+
+
+def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
+    """Raises `Refused` naming it."""
+    given = query.get(name, [""])[0]
+    if not given:
+        return default
+    if not (given.isdecimal() and len(given) < 6):
+        raise Refused(
+            "invalid", f"{name}: {given[:20]!r} is no whole number", fields={name: "a whole number"}
+        )
+    return int(given)
