@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from borglet.runtimes import proctable
 from quota.models import Capability, Tenant
 from quota.permissions import Role
 from scheduling import journal
@@ -158,11 +159,12 @@ def test_a_shell_in_a_task_is_as_if_one_sat_there(shop: Place) -> None:
 
 
 def test_it_is_inside_the_task_s_own_control_groups(shop: Place) -> None:
-    shown = shop.ann.run("ssh", "jfoo/0", "--", "cat", "/proc/self/cgroup").stdout
-    pid = shop.ann.run("ssh", "jfoo/0", "--", "pgrep", "-xf", "sleep 3600").stdout.split()[0]
+    marker = f"BORG_TASK_DIR={next((shop.borglet.home / 'tasks').iterdir())}"
+    pid = proctable.with_environment(marker)[0]
+    shown = shop.ann.out("ssh", "jfoo/0", "--", "cat", "/proc/self/cgroup")
     assert sorted(shown.splitlines()) == sorted(Path(f"/proc/{pid}/cgroup").read_text().splitlines())
-    uid = shop.ann.run("ssh", "jfoo/0", "--", "id", "-u").stdout.strip()
-    assert int(uid) == Path(f"/proc/{pid}").stat().st_uid
+    assert int(shop.ann.out("ssh", "jfoo/0", "--", "id", "-u")) == Path(f"/proc/{pid}").stat().st_uid
+    assert marker in shop.ann.out("ssh", "jfoo/0", "--", "env")
 
 
 def test_a_command_passes_bytes_and_its_status(shop: Place) -> None:

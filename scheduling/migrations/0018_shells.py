@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0015_brakes_open_when_calm'),
+        ('scheduling', '0017_keys_of_identities'),
     ]
 
     operations = [
