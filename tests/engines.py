@@ -2,7 +2,8 @@
 
 Load it with `-p tests.engines`. It must win against pytest-django, which reads Django's settings, and with
 them the database's address, while the command line is still being read. Workers of pytest-xdist inherit
-the addresses through the environment and start nothing.
+PostgreSQL's address through the environment, and have databases of their own there. Redis has channels for all, so
+that link shards of two workers would take each other for one: each worker starts one of its own.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ _READY_S = 30.0
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        cleanup = ExitStack()
-        early_config.add_cleanup(cleanup.close)
-        _start(cleanup)
+    cleanup = ExitStack()
+    early_config.add_cleanup(cleanup.close)
+    _start(cleanup, all_of_them="PYTEST_XDIST_WORKER" not in os.environ)
     return (yield)
 
 
-def _start(cleanup: ExitStack) -> None:
+def _start(cleanup: ExitStack, *, all_of_them: bool) -> None:
     home = Path(tempfile.mkdtemp(prefix="borg-tests-"))
     home.chmod(0o711)  # under root the engines run as somebody else
     cleanup.callback(shutil.rmtree, home)
     log = cleanup.enter_context((home / "engines.log").open("ab"))
-    postgres = engines.start_postgres(home, durable=False, output=log.fileno())
-    cleanup.callback(postgres.stop)
     redis = engines.start_redis(home, durable=False, output=log.fileno())
     cleanup.callback(redis.stop)
-    postgres.wait_ready(_READY_S)
+    if all_of_them:
+        postgres = engines.start_postgres(home, durable=False, output=log.fileno())
+        cleanup.callback(postgres.stop)
+        postgres.wait_ready(_READY_S)
+        os.environ["BORG_HOME"] = str(home)
+        os.environ["BORG_DATABASE_URL"] = postgres.url
     redis.wait_ready(_READY_S)
-    os.environ["BORG_HOME"] = str(home)
-    os.environ["BORG_DATABASE_URL"] = postgres.url
     os.environ["BORG_REDIS_URL"] = redis.url
