@@ -1,4 +1,4 @@
-"""A Borglet in a process of its own, running real processes."""
+"""A Borglet in a process of its own, running real processes; by default in no container, where tests can watch them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.integration.link_world import Link
 class Borglet:
     """A Borglet with a home of its own; `stop_all` ends what it left running."""
 
-    def __init__(self, home: Path, link: Link, *, log: Path | None = None) -> None:
-        self.home, self._link = home, link
+    def __init__(self, home: Path, link: Link, *, log: Path | None = None, runtime: str = "process") -> None:
+        self.home, self._link, self._runtime = home, link, runtime
         self.log = log or home.parent / "borglet.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._log = self.log.open("ab")
@@ -22,7 +22,7 @@ class Borglet:
     def start(self, token: str = "") -> None:
         self.process = self._run(
             "run", "--link", f"https://127.0.0.1:{self._link.port}", "--hostname", "m1", "--address",
-            "127.0.0.1", *(["--join-token", token] if token else []),
+            "127.0.0.1", "--runtime", self._runtime, *(["--join-token", token] if token else []),
         )  # fmt: skip
 
     def kill(self) -> None:
