@@ -76,11 +76,12 @@ def memory_directory(groups: Groups) -> str:
 
 
 def was_at_limit(groups: Groups) -> bool:
-    """Whether the group ever had no memory left below its own limit."""
+    """Whether the group ever had no memory left below its own limit, or that of the envelope it lies in."""
     directory = memory_directory(groups)
+    around = (directory, os.path.dirname(directory)) if directory else ()
     if "memory" in groups:
-        return read_number(directory, "memory.failcnt") > 0
-    return bool(directory) and read_fields(directory, "memory.events").get("oom", 0) > 0
+        return any(read_number(one, "memory.failcnt") for one in around)
+    return any(read_fields(one, "memory.events.local").get("oom", 0) for one in around)
 
 
 def oom_kills(groups: Groups) -> int:

@@ -6,6 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from borglet.runtimes.blockdevices import disk_of
 from borglet.runtimes.cgroups import CgroupTree, Measured, detect
 from borglet.runtimes.limits import KernelLimits
@@ -188,36 +190,32 @@ def test_a_disk_is_limited_as_a_whole_and_others_not_at_all(tmp_path: Path) -> N
     assert disk_of(tmp_path, devices=tmp_path / "block") == "8:0"
 
 
-def test_who_ran_out_of_memory_is_told_apart(tmp_path: Path) -> None:
-    """The kernel counts both kinds of kills alike."""
-    for version, limits, own, machine in (
-        (
-            "memory",
-            {
-                "memory.limit_in_bytes": f"{64 * 2**20}",
-                "memory.oom_control": "oom_kill_disable 0\noom_kill 2",
-            },
-            {"memory.failcnt": "7"},
-            {"memory.failcnt": "0"},
-        ),
-        (
-            "unified",
-            {"memory.max": f"{64 * 2**20}"},
-            {"memory.events": "oom 1\noom_kill 2"},
-            {"memory.events": "oom 0\noom_kill 2"},
-        ),
-    ):
-        group = tmp_path / version
-        group.mkdir()
-        for name, text in (limits | own).items():
-            (group / name).write_text(text)
-        groups = {version: str(group)}
-        told = "limit 64 MiB; the kernel ended 2 of its processes"
-        assert out_of_memory(groups, own=False, ram_limit=0) == {"cause": "out-of-memory", "detail": told}
-        for name, text in machine.items():
-            (group / name).write_text(text)
-        assert out_of_memory(groups, own=True, ram_limit=0)["cause"] == "out-of-memory"
-        assert out_of_memory(groups, own=False, ram_limit=0) == {
-            "cause": "machine-short",
-            "detail": "the machine ran out of memory: the kernel ended 2 of its processes; limit 64 MiB",
-        }
+V1 = {"memory.limit_in_bytes": f"{64 * 2**20}", "memory.oom_control": "oom_kill_disable 0\noom_kill 2"}
+V2 = {"memory.max": f"{64 * 2**20}", "memory.events": "oom 9\noom_kill 2"}
+
+
+@pytest.mark.parametrize(
+    ("controller", "files", "counter", "reached"),
+    [
+        ("memory", V1, "memory.failcnt", ("0", "7")),
+        ("unified", V2, "memory.events.local", ("oom 0\noom_kill 2", "oom 1\noom_kill 2")),
+    ],
+)
+def test_who_ran_out_of_memory_is_told_apart(
+    tmp_path: Path, controller: str, files: dict[str, str], counter: str, reached: tuple[str, str]
+) -> None:
+    """The kernel counts kills for the machine, for a task and for its alloc alike."""
+    group = tmp_path / "envelope" / "task"
+    group.mkdir(parents=True)
+    groups, (never, once) = {controller: str(group)}, reached
+    for name, text in (files | {counter: never}).items():
+        (group / name).write_text(text)
+    (group.parent / counter).write_text(never)
+    short = "the machine ran out of memory: the kernel ended 2 of its processes; limit 64 MiB"
+    own = {"cause": "out-of-memory", "detail": "limit 64 MiB; the kernel ended 2 of its processes"}
+    assert out_of_memory(groups, own=False, ram_limit=0) == {"cause": "machine-short", "detail": short}
+    assert out_of_memory(groups, own=True, ram_limit=0) == own
+    for at in (group.parent, group):
+        (at / counter).write_text(once)
+        assert out_of_memory(groups, own=False, ram_limit=0) == own
+        (at / counter).write_text(never)
