@@ -51,6 +51,11 @@ reservations = Counter(
 shortage_evictions = Counter(
     "borg_shortage_evictions_total", "Tasks evicted from machines short of RAM or disk", ["cell"]
 )
+machine_evictions = Counter(
+    "borg_machine_evictions_total",
+    "Tasks that machines ended because they were short, or asked to be rid of",
+    ["cell", "reason"],
+)
 
 
 class CellCollector(Collector):

@@ -21,6 +21,7 @@ from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, Tas
 
 # Of one report; the rest comes again with the next.
 MAX_REMOVALS = 4
+REASONS = ("cpu-starved",)
 
 
 @dataclass(slots=True)
@@ -112,6 +113,7 @@ class Unwanted:
     task_id: int
     incarnation: int
     detail: str
+    reason: str = "other"
 
 
 @dataclass(slots=True)
@@ -162,7 +164,8 @@ def compare(view: View, report: Report) -> Changes:
         if expected is not None and not expected.unwanted:
             expected.unwanted = True
             detail = storable_text(f"its machine asked for it ({removal.reason}): {removal.detail}")
-            changes.unwanted.append(Unwanted(expected.task_id, removal.key.incarnation, detail))
+            reason = removal.reason if removal.reason in REASONS else "other"
+            changes.unwanted.append(Unwanted(expected.task_id, removal.key.incarnation, detail, reason))
     if acknowledged:
         _compare_missing(view, here, changes)
         if (keys := frozenset(str(stranger.key) for stranger in strangers)) != view.quarantine:

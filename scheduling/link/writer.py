@@ -13,11 +13,11 @@ from typing import Any
 import structlog
 from django.db import connection, transaction
 
-from borglet.messages import Hello, Refusal
+from borglet.messages import EndCause, Hello, Refusal
 from quota.errors import Refused
 from quota.permissions import system
 from quota.resources import as_mapping
-from scheduling import journal
+from scheduling import journal, metrics
 from scheduling.core.requirement import MAX_TASKS, split_task_id
 from scheduling.journal import Entry
 from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_text
@@ -207,8 +207,20 @@ def apply(cell_id: int, many: Sequence[News]) -> set[int]:
     stale: set[int] = set()
     for part in _chunks(many):
         with journal.write(cell_id, ME) as entry:
-            stale |= _apply(entry, part)
+            refused = _apply(entry, part)
+        stale |= refused
+        _count(cell_id, [news.changes for news in part if news.machine_id not in refused])
     return stale
+
+
+def _count(cell_id: int, changes: Sequence[Changes]) -> None:
+    reasons = [unwanted.reason for change in changes for unwanted in change.unwanted]
+    short = EndCause.MACHINE_SHORT
+    reasons += [short.value for change in changes for over in change.over if over.exit.cause is short]
+    if reasons:
+        cell = Cell.objects.values_list("name", flat=True).get(pk=cell_id)
+        for reason in reasons:
+            metrics.machine_evictions.labels(cell, reason).inc()
 
 
 def _chunks(many: Sequence[News]) -> Iterable[list[News]]:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
-from scheduling import journal
+from scheduling import journal, metrics
 from scheduling.core.events import TaskReported
 from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
@@ -263,6 +263,8 @@ def test_a_task_that_its_machine_no_longer_has_is_lost(cell, link: Link) -> None
 
 def test_a_task_that_its_machine_asks_to_take_away_is_evicted(cell, link: Link) -> None:
     job = a_job(cell)
+    figure = metrics.machine_evictions.labels(cell.name, "cpu-starved")._value
+    counted = figure.get()
     with link.machine(cell) as machine:
         key = place(job, machine_id())
         machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
@@ -272,6 +274,7 @@ def test_a_task_that_its_machine_asks_to_take_away_is_evicted(cell, link: Link) 
         assert [(stop.key, stop.cause) for stop in poll.desired.stop] == [(key, "out-of-resources")]
         machine.report(poll, exited(key, Exit(EndCause.STOPPED, 9.0, signal=15)))
         machine.keep_answering(lambda: not Departure.objects.exists())
+    assert figure.get() == counted + 1
     row = task(job)
     assert (row.state, row.detail) == (
         "pending", "its machine asked for it (cpu-starved): no CPU for 180 s",

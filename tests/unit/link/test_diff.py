@@ -139,7 +139,7 @@ def test_a_task_that_its_machine_wants_to_be_rid_of_is_told_once() -> None:
     removals = [Removal(KEY, "cpu-starved", "no CPU for 180 s"), Removal(OTHER, "cpu-starved", "not ours")]
     report = a_report(a_task(), removals=removals)
     told = "its machine asked for it (cpu-starved): no CPU for 180 s"
-    assert compare(view, report) == Changes(unwanted=[Unwanted(7, 3, told)])
+    assert compare(view, report) == Changes(unwanted=[Unwanted(7, 3, told, "cpu-starved")])
     assert not compare(view, report)
 
 
