@@ -81,7 +81,14 @@ def test_up_means_running_and_healthy_where_checked(
 def test_a_local_restart_brings_its_exit_once() -> None:
     view = a_view(run={KEY: Expected(7, phase="up", up=True)})
     first = compare(view, a_report(a_task(KEY, Phase.BACKOFF, exit=CRASH)))
-    assert first.seen[0].exit == {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": ""}
+    assert first.seen[0].exit == {
+        "cause": "signaled",
+        "at": 5.0,
+        "status": None,
+        "signal": 11,
+        "detail": "",
+        "notice": "",
+    }
     second = compare(view, a_report(a_task(KEY, Phase.UP, restarts=1, exit=CRASH)))
     assert second.seen == [Seen(7, 3, "up", "unknown", True, 1, None)]
 
@@ -97,7 +104,7 @@ def test_what_should_stop_is_gone_when_it_ended_or_is_absent() -> None:
     view = a_view(stop={KEY: 7, OTHER: 8})
     report = a_report(a_task(KEY, Phase.ENDED, exit=CRASH))
     changes = compare(view, report)
-    assert changes.gone == [Gone(7, 3, {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": ""}),
+    assert changes.gone == [Gone(7, 3, {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": "", "notice": ""}),
                             Gone(8, 1)]  # fmt: skip
     assert not compare(view, report)
 
