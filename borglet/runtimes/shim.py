@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 
-from borglet.runtimes import cgroupfs, proctable
+from borglet.runtimes import cgroupfs, landlock, proctable
 from borglet.runtimes.logwriter import LogWriter
 
 TYPE_CHECKING = False
@@ -56,6 +56,7 @@ class Launch:
     ram_limit: int  # bytes, 0 for none
     log_file_bytes: int
     log_files: int
+    tcp_ports: list[int] | None  # those that it may bind; None: any
     container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
 
     def __init__(self, fields: dict[str, object]) -> None:
@@ -118,6 +119,9 @@ class Supervisor:
                 os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600
             )
         )
+        if self.launch.tcp_ports is not None:
+            # Of the supervisor too: whoever enters a container must be held back as those inside are, or none may.
+            landlock.keep_to_ports(self.launch.tcp_ports)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
         for caught in (signal.SIGCHLD, signal.SIGTERM):

@@ -37,7 +37,7 @@ from borglet.messages import (
     TaskKey,
     Usage,
 )
-from borglet.runtimes import proctable, ptys, supervisors
+from borglet.runtimes import landlock, proctable, ptys, supervisors
 from borglet.runtimes.allocfolders import AllocFolders
 from borglet.runtimes.base import NO_TREES, Presence, ShellRefused, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
@@ -94,6 +94,7 @@ class SupervisedRuntime:
         self._tree: CgroupTree | None = detect(self._home) if settings.isolation == "auto" else None
         self._containers = Containers(self._tree, cap_cpu=settings.cap_cpu)
         self._meter = Meter(self._tree)
+        self._keeps_ports = landlock.knows_ports()
         self._allocs = AllocFolders(self._home)
         self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
         self._tasks: dict[TaskKey, _Incarnation] = {}
@@ -112,6 +113,7 @@ class SupervisedRuntime:
             "runtime": self.name,
             **self._containers.attributes(),
             "isolation.disk": "polled",
+            "isolation.ports": "landlock" if self._keeps_ports else "none",
             **self._confinement.attributes(),
         }
 
@@ -162,6 +164,7 @@ class SupervisedRuntime:
                 "ram_limit": limits.ram_bytes,
                 "log_file_bytes": self._settings.log_file_bytes,
                 "log_files": self._settings.log_files,
+                "tcp_ports": self._tcp_ports(task),
                 **plan.launch,
             }
             incarnation.supervisor = await supervisors.spawn(directory, request, groups)
@@ -175,6 +178,12 @@ class SupervisedRuntime:
         if incarnation.stop_asked is not None:
             notice_s, cause, detail = incarnation.stop_asked
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
+
+    def _tcp_ports(self, task: RunTask) -> list[int] | None:
+        """Ports of the machine are allotted; in a network of its own a task has all."""
+        if not self._keeps_ports or task.network != "host":
+            return None
+        return sorted(task.ports.values())
 
     def _directory_of(self, task: RunTask) -> TaskDirectory:
         """Its directory, in its alloc where it has one. Raises `StartFailed`."""
