@@ -31,7 +31,7 @@ import msgspec
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 MAX_FRAME_BYTES = 8 * 2**20
-MAX_REPORTED_PACKAGES = 256
+MAX_REPORTED_PACKAGES = 64  # a digest takes 74 bytes of each report
 
 
 class Phase(StrEnum):
