@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from borglet.messages import ShellClaims
 from borglet.runtimes import syscalls
 from borglet.runtimes.accounts import TASK_UID, Account
+from borglet.runtimes.launch import LOGIN_SHELL
 
 INIT = "/dev/init"  # where the container shows the init's program
 WORK, TMP, PACKAGES, ALLOC = "/work", "/tmp", "/packages", "/alloc"  # noqa: S108 - inside a container
@@ -120,6 +123,18 @@ def process(
             {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
         ],
         "oomScoreAdj": oom_score_adj,
+    }
+
+
+def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
+    """What a shell in the task begins with: all of process.json but the program and its terminal."""
+    size = {"height": claims.rows, "width": claims.cols}
+    return begun | {
+        "terminal": not claims.plain,
+        **({} if claims.plain else {"consoleSize": size}),
+        "args": claims.command or LOGIN_SHELL,
+        "env": [*begun["env"], f"TERM={claims.term}"],
+        "oomScoreAdj": 1000,  # of all that the task runs, a shell is what it can best do without
     }
 
 

@@ -65,6 +65,17 @@ class Container:
             f"--process={self.path('process.json')}",
         )
 
+    def shell_command(self, process: str) -> list[str]:
+        """Starts a further program inside and stays until it ends, with its status. `process`: a file of ours."""
+        return [
+            self.engine,
+            f"--root={self.path('state')}",
+            "--cgroup-manager=disabled",
+            "exec",
+            f"--process={self.path(process)}",
+            self.name,
+        ]
+
     def complaint(self) -> str:
         """The last line the engine wrote."""
         try:

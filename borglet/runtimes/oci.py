@@ -15,22 +15,25 @@ import os
 import resource
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from borglet.messages import RunTask
+from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes import accounts, bundle, launch, rootfs
 from borglet.runtimes.accounts import Account
-from borglet.runtimes.base import StartFailed
+from borglet.runtimes.base import ShellRefused, StartFailed
 from borglet.runtimes.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
 from borglet.runtimes.confinement import Plan
 from borglet.runtimes.container import Container, run_engine
 from borglet.runtimes.limits import kernel_limits
+from borglet.runtimes.ptys import PtyRequest
 from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
-from borglet.runtimes.taskdirs import TaskDirectory
+from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 
 log = logging.getLogger(__name__)
 
@@ -201,6 +204,31 @@ class Contained:
             furniture.process,
         )
 
+    def shell(
+        self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
+    ) -> PtyRequest:
+        """The engine on our terminal, which gives the shell one inside. It begins as the task did, so it can do no
+        more."""
+        container = Container(self._engine, str(directory.bundle), directory.name)
+        try:
+            begun = msgspec.json.decode((directory.bundle / "process.json").read_bytes(), type=dict[str, Any])
+            name = f"shell-{claims.session}.json"
+            _forget_shells(directory.bundle)
+            (directory.bundle / name).write_bytes(msgspec.json.encode(bundle.shell_process(begun, claims)))
+        except (OSError, msgspec.DecodeError) as error:
+            raise ShellRefused(f"the container's description can't be read: {error}") from error
+        return PtyRequest(
+            argv=container.shell_command(name),
+            environment={"PATH": bundle.DEFAULT_PATH},
+            directory="/",
+            groups=supervisor.groups,
+            user=None,
+            rows=claims.rows,
+            cols=claims.cols,
+            plain=claims.plain,
+            engine=True,
+        )
+
     async def clear(self, directory: TaskDirectory) -> None:
         """Namespaces and mounts end with the last process."""
 
@@ -278,6 +306,13 @@ def probe(home: Path, engine: str, init: str) -> None:
 def write_bundle(directory: Path, config: dict[str, object], process: dict[str, object]) -> None:
     (directory / "config.json").write_bytes(msgspec.json.encode(config))
     (directory / "process.json").write_bytes(msgspec.json.encode(process))
+
+
+def _forget_shells(directory: Path) -> None:
+    """The engine has read what shells of more than a minute ago begin with."""
+    for path in directory.glob("shell-*.json"):
+        if time.time() - path.stat().st_mtime > 60.0:
+            path.unlink()
 
 
 def _open_files(wanted: int) -> int:

@@ -54,6 +54,10 @@ def _become(wanted: dict[str, object]) -> None:
         os.setgid(gid)
         os.setuid(uid)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # behind setuid, which clears it
+    if wanted["engine"]:
+        from borglet.runtimes.container import hide_hybrid_groups
+
+        hide_hybrid_groups()
     directory, argv, environment = wanted["directory"], wanted["argv"], wanted["environment"]
     assert isinstance(directory, str)
     assert isinstance(argv, list)

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from borglet.runtimes import proctable
 from borglet.runtimes.base import ShellRefused
 from borglet.runtimes.ptychild import ANSWER, ASK
 
@@ -48,6 +49,7 @@ class PtyRequest:
     rows: int
     cols: int
     plain: bool = False
+    engine: bool = False  # it is a container engine, which enters the task's container with it
 
 
 class Pty:
@@ -103,7 +105,7 @@ class Pty:
 
     async def close(self) -> int:
         """Hang up, kill what is left of its session, collect it. The exit status."""
-        session = _members_of_session(self.pid)
+        everybody = _everybody(self.pid)
         if self._master >= 0:
             master, self._master = self._master, -1
             asyncio.get_running_loop().remove_reader(master)
@@ -114,8 +116,9 @@ class Pty:
         except TimeoutError:
             return await self._kill()
         finally:
-            for pid in session - {self.pid}:
-                _kill(pid, only_in_session=self.pid)
+            for process in everybody:
+                if proctable.still_runs(process.pid, process.started):
+                    _kill(process.pid)
 
     async def _kill(self) -> int:
         if not self._exited.done():
@@ -152,6 +155,7 @@ async def spawn(request: PtyRequest) -> Pty:
             "groups": request.groups,
             "user": request.user,
             "plain": request.plain,
+            "engine": request.engine,
         }
     )
     if len(content) > MAX_REQUEST_BYTES:
@@ -241,22 +245,25 @@ def _settle(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
+def _everybody(leader: int) -> list[proctable.Process]:
+    """Who runs on the terminal, or was started by who does; a container engine gives what it starts another session."""
+    table = proctable.table()
+    below = set(proctable.descendants(proctable.children_of(table), leader))
+    return [
+        process
+        for process in table.values()
+        if process.pid != leader and (process.pid in below or _session_of(process.pid) == leader)
+    ]
+
+
 def _session_of(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
-            line = stat.read(1024)
-    except (FileNotFoundError, ProcessLookupError):
+        return os.getsid(pid)
+    except ProcessLookupError:
         return -1
-    return int(line[line.rindex(b")") + 2 :].split()[3])
 
 
-def _members_of_session(session: int) -> set[int]:
-    return {int(name) for name in os.listdir("/proc") if name.isdigit() and _session_of(int(name)) == session}
-
-
-def _kill(pid: int, *, only_in_session: int = 0) -> None:
-    if only_in_session and _session_of(pid) != only_in_session:
-        return
+def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
