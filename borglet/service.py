@@ -156,7 +156,7 @@ async def _serve(
         SocketProber(settings.address),
         clock=steady_clock(),
         packages=packages.manager,
-        guard=Guard(runtime, readings),
+        guard=Guard(runtime, readings, free_disk=packages.manager.collect),
     )
     await agent.open()
     assert agent.failed is not None

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from borglet.messages import Removal, TaskKey
 from borglet.pressure import memory
 from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.readings import Readings
-from borglet.pressure.shortage import Victim, victims
+from borglet.pressure.shortage import Shortage, Victim, victims
 from borglet.pressure.tenants import Tenant
 from borglet.runtimes.base import Runtime
 from borglet.runtimes.limits import Grant
@@ -48,10 +48,18 @@ class Orders:
 
 
 class Guard:
+    """`free_disk`: removes what nobody uses, such as packages, from a disk that is short; returns how many bytes."""
+
     def __init__(
-        self, runtime: Runtime, readings: Readings, *, settings: GuardSettings = GuardSettings()
+        self,
+        runtime: Runtime,
+        readings: Readings,
+        *,
+        settings: GuardSettings = GuardSettings(),
+        free_disk: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._runtime, self._readings, self._settings = runtime, readings, settings
+        self._free_disk = free_disk
         self._machine_milli = runtime.capacity()["cpu"]
         self._cpu = CpuControl(settings.cpu)
         self._leaving: dict[str, dict[TaskKey, float]] = {"ram": {}, "disk": {}}  # key -> until when
@@ -65,7 +73,7 @@ class Guard:
         ram, disk = self._leaving["ram"], self._leaving["disk"]
         self._leaving["ram"] = {key: until for key, until in ram.items() if key in here and until > now}
         self._leaving["disk"] = {key: until for key, until in disk.items() if until > now}
-        end = [*self._relieve("ram", tenants, now), *self._relieve("disk", tenants, now)]
+        end = [*self._relieve("ram", tenants, now), *await self._relieve_disk(tenants, now)]
         self._cpu.step(tenants, machine_milli=self._machine_milli, now=now)
         await self._adjust(tenants)
         return Orders(tuple(end), tuple(self._cpu.wanted.values()))
@@ -88,17 +96,27 @@ class Guard:
         ready = await self._runtime.ready(batch)
         return [Tenant(t.task, t.usage, ready.get(t.key, 0)) for t in tenants]
 
+    def _shortage(self, resource: str, tenants: Sequence[Tenant]) -> Shortage | None:
+        if resource == "ram":
+            used = sum(tenant.usage.ram_bytes for tenant in tenants)
+            return memory.shortage_of(resource, self._readings.memory(), used)
+        return memory.shortage_of(
+            resource, self._readings.disk(), sum(tenant.usage.disk_bytes for tenant in tenants)
+        )
+
+    async def _relieve_disk(self, tenants: Sequence[Tenant], now: float) -> list[Victim]:
+        """Files that nobody uses go before anybody ends; what tasks free shows when the master has let go of them."""
+        if self._leaving["disk"] or self._shortage("disk", tenants) is None:
+            return []
+        if self._free_disk is not None:
+            await self._free_disk()
+        return self._relieve("disk", tenants, now)
+
     def _relieve(self, resource: str, tenants: Sequence[Tenant], now: float) -> list[Victim]:
         leaving = self._leaving[resource]
-        if resource == "ram":
-            room, used = self._readings.memory(), sum(t.usage.ram_bytes for t in tenants)
-        else:
-            room, used = self._readings.disk(), sum(t.usage.disk_bytes for t in tenants)
-        shortage = memory.shortage_of(resource, room, used)
+        shortage = self._shortage(resource, tenants)
         if shortage is None:
             return []
-        if resource == "disk" and leaving:
-            return []  # what they free shows only when the master has let go of their files
         found = victims(shortage, tenants, leaving)
         grace_s = self._settings.ram_grace_s if resource == "ram" else self._settings.disk_grace_s
         for victim in found:

@@ -65,6 +65,17 @@ def test_a_full_disk_ends_who_holds_it_and_waits_for_the_files_to_go() -> None:
     assert [v.key for v in look(guard, server(0), other, now=121.0).end] == [key(2)]
 
 
+def test_what_nobody_uses_goes_before_anybody_ends() -> None:
+    readings = Drawn(files=Room(100 * GIB, 900 * MIB))
+
+    async def free() -> int:
+        readings.files = Room(100 * GIB, 2 * GIB)
+        return GIB
+
+    hog = replace(batch(1), usage=replace_disk(batch(1), 3 * GIB))
+    assert look(Guard(Recorder(), readings, free_disk=free), hog).end == ()
+
+
 def replace_disk(tenant: Tenant, disk_bytes: int) -> Usage:
     return msgspec.structs.replace(tenant.usage, disk_bytes=disk_bytes)
 
