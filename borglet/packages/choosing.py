@@ -94,9 +94,10 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """The link gave no answer; `final`: asking again can't help."""
+        """The link gave no answer; `final`: asking again can't help. Else it costs time only: a cell that is away for a
+        while must not spend the restarts of its tasks."""
         self._complaints.append(text)
-        self._broken, self._final = True, final
+        self._final = final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
         """`reason` as in `PackageFailed`. Who is busy may be named again, who failed otherwise is passed over."""

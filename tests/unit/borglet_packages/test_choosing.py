@@ -61,6 +61,19 @@ def test_the_link_says_when_to_come_back() -> None:
         assert 1.6 <= pause.seconds <= 2.4
 
 
+def test_a_link_that_is_away_costs_time_and_no_round() -> None:
+    found = choosing(rounds=1)
+    now = 0.0
+    for _ in range(30):
+        assert found.step(now) == Ask()
+        found.unavailable("the link can't be reached", final=False)
+        pause = found.step(now)
+        assert isinstance(pause, Pause)
+        now += pause.seconds
+    assert 30.0 < now < 900.0
+    assert isinstance(found.step(900.0), GiveUp)
+
+
 def test_a_final_word_of_the_link_ends_it_at_once() -> None:
     found = choosing()
     found.step(0.0)
