@@ -7,7 +7,7 @@ Cases: `poll-interval-p95` (s, as machines see it, for a minute in which nothing
 is), `shard-rss` (MiB, all shard processes), `cut-1000-reconciled` (s, from the return of a tenth of the machines, cut
 off for a minute under a master that reschedules their tasks, until each task runs once, where rows say).
 
-    BENCH_MACHINES=1000     so many machines instead of 10,000; a tenth of them is cut
+    BENCH_MACHINES=1000     so many machines instead of 10,000, a multiple of ten; a tenth of them is cut
     BENCH_SHARDS=2          so many shards
     BENCH_CASES=poll,shard  only the cases that begin so
 """
@@ -29,10 +29,10 @@ from tests.bench.databases import databases
 from tests.bench.link_cell import FleetProgram, Program, until
 from tests.bench.wanted import wanted
 
-TASKS_A_MACHINE = 15
+TASKS_A_MACHINE, JOBS = 15, 150
 INTERVAL_S = 5.0
-QUIET_S = 60.0
-CUT_S = 60.0
+QUIET_S = float(os.environ.get("BENCH_QUIET_S", "60"))
+CUT_S = float(os.environ.get("BENCH_CUT_S", "60"))
 PORT_LOW = 20_000
 WAIT_S = 600.0
 _LIMIT = (500, 2**30, 2**30, 0, 0, 1)
@@ -75,9 +75,9 @@ class _Cell:
         settings = {"poll_interval_s": INTERVAL_S, "reclamation": "off"}
         Cell.objects.filter(pk=self.cell.id).update(settings=settings)
         tenant = rows.a_tenant()
-        tasks = machines * TASKS_A_MACHINE
-        for number in range(tasks // 1_000):
-            rows.a_job(self.cell, tenant, f"j{number}", tasks=1_000, limit=_LIMIT)
+        for number in range(JOBS):
+            tasks = machines * TASKS_A_MACHINE // JOBS
+            rows.a_job(self.cell, tenant, f"j{number}", tasks=tasks, limit=_LIMIT)
         self.fleets = {"lasting": machines - machines // 10, "cut": machines // 10}
 
     def join(self, url: str) -> None:
