@@ -41,6 +41,7 @@ from scheduling.link import authority, shells
 from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.courier import Courier
 from scheduling.link.shard import DatabaseAway, Greeting, Shard
+from scheduling.link.websocket import Hangup, LinkSocket
 from scheduling.link.writer import Known
 from scheduling.services import joining
 
@@ -53,10 +54,6 @@ HELLO_WITHIN_S = 10.0
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _join_one = msgspec.json.Decoder(JoinRequest)
 _join_many = msgspec.json.Decoder(list[JoinRequest])
-
-
-class _Closed(Exception):
-    """The peer has gone."""
 
 
 class LinkApp:
@@ -110,54 +107,36 @@ class LinkApp:
                 answer = problem(Refused("not-found", f"there is no {method} {path} here", status=404))
         except Refused as error:
             answer = problem(error)
-        except _Closed:
+        except Hangup:
             return
         status, content_type, body = answer
         headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    # -- WebSocket
+    # -- WebSockets
 
     async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        """`/shell`; `/link` never comes here, see `scheduling.link.websocket`."""
         await receive()  # websocket.connect
         try:
-            known = await self._admit(scope)
+            if scope["path"] != "/shell":
+                detail = f"there is no WebSocket at {scope['path']}; it is at /link"
+                raise Refused("not-found", detail, status=404)
+            header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            known = await self._admit(header.decode("latin-1"))
         except Refused as error:
-            await _reject(send, error)
+            status, headers, body = _refusal(error)
+            pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+            await send({"type": "websocket.http.response.start", "status": status, "headers": pairs})
+            await send({"type": "websocket.http.response.body", "body": body})
             return
         try:
-            if scope["path"] == "/shell":
-                await self._shell(known, scope, receive, send)
-                return
-            await send({"type": "websocket.accept"})
-            await self._converse(known, receive, send)
-        except _Closed:
+            await self._shell(known, scope, receive, send)
+        except Hangup:
             return
         except OSError as error:
             log.info("connection lost", machine=known.hostname, error=str(error) or type(error).__name__)
-
-    async def _admit(self, scope: Message) -> Known:
-        """The machine that dials. Raises `Refused`."""
-        if scope["path"] not in ("/link", "/shell"):
-            detail = f"there is no WebSocket at {scope['path']}; it is at /link"
-            raise Refused("not-found", detail, status=404)
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, credential = header.decode("latin-1").partition(" ")
-        hostname, colon, secret = credential.strip().partition(":")
-        if scheme.lower() != "bearer" or not colon or not hostname or not secret:
-            detail = (
-                "give the header Authorization: Bearer <hostname>:<secret>, as joining the cell gave them"
-            )
-            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
-        try:
-            known = await self.shard.authenticate(hostname, secret)
-        except DatabaseAway as error:
-            raise Refused("database-away", "the cell's database is away; come back", status=503) from error
-        if known is None:
-            detail = f"no machine {hostname[:63]!r} with this secret; join the cell with a new token"
-            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
-        return known
 
     async def _shell(self, known: Known, scope: Message, receive: Receive, send: Send) -> None:
         """Pass on what a shell on the machine and its client say to each other."""
@@ -179,40 +158,74 @@ class LinkApp:
             log.warning("shell cut off", machine=known.hostname, session=session, reason=reason)
             await send({"type": "websocket.close", "code": INVALID_DATA, "reason": reason[:100]})
 
-    async def _converse(self, known: Known, receive: Receive, send: Send) -> None:
+    async def converse(self, socket: LinkSocket, authorization: str) -> None:
+        """From the request for a WebSocket until its machine is served."""
         try:
-            session = await self._welcome(known, receive)
+            known = await self._admit(authorization)
+        except Refused as error:
+            _reject(socket, error)
+            return
+        socket.accept()
+        try:
+            session = await self._welcome(known, socket)
+            self._serve(known, session, socket)
         except Greeting as error:
-            await _hang_up(send, error.refusal, POLICY_VIOLATION)
-            return
+            _hang_up(socket, error.refusal, POLICY_VIOLATION)
         except MalformedMessage as error:
-            await _hang_up(send, malformed(error), INVALID_DATA)
-            return
-        held = self.shard.attach(known, session, send)
-        try:
-            while not held.closing:
-                message = decode_to_shard(await _frame(receive))
-                if not isinstance(message, Report):
-                    held.refuse(
-                        Refusal("unexpected", "type", "a report is expected here, not a second hello")
-                    )
-                elif not held.closing:
-                    self.shard.heard(held, message)
-            # Read on until the close has been answered.
-            while True:
-                await _frame(receive)
-        except MalformedMessage as error:
-            held.refuse(malformed(error), INVALID_DATA)
-            await _until_closed(receive)
-        finally:
-            self.shard.detach(held)
-            held.let_go()
+            _hang_up(socket, malformed(error), INVALID_DATA)
+        except Hangup:
+            log.debug("gone before it was served", machine=known.hostname)
 
-    async def _welcome(self, known: Known, receive: Receive) -> int:
-        """Take the hello; the number of the session. Raises `Greeting`, `MalformedMessage`."""
+    async def _admit(self, authorization: str) -> Known:
+        """The machine that dials. Raises `Refused`."""
+        scheme, _, credential = authorization.partition(" ")
+        hostname, colon, secret = credential.strip().partition(":")
+        if scheme.lower() != "bearer" or not colon or not hostname or not secret:
+            detail = (
+                "give the header Authorization: Bearer <hostname>:<secret>, as joining the cell gave them"
+            )
+            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
+        try:
+            known = await self.shard.authenticate(hostname, secret)
+        except DatabaseAway as error:
+            raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+        if known is None:
+            detail = f"no machine {hostname[:63]!r} with this secret; join the cell with a new token"
+            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
+        return known
+
+    def _serve(self, known: Known, session: int, socket: LinkSocket) -> None:
+        """Hand the connection over to the shard. Raises `Hangup`."""
+        held = self.shard.attach(known, session, socket)
+
+        def receive(content: bytes) -> None:
+            if held.closing:
+                return
+            try:
+                message = decode_to_shard(content)
+            except MalformedMessage as error:
+                held.refuse(malformed(error), INVALID_DATA)
+                return
+            if isinstance(message, Report):
+                self.shard.heard(held, message)
+            else:
+                held.refuse(Refusal("unexpected", "type", "a report is expected here, not a second hello"))
+
+        def hangup() -> None:
+            held.closing = True
+            self.shard.detach(held)
+
+        try:
+            socket.serve(receive, hangup)
+        except Hangup:
+            hangup()
+            raise
+
+    async def _welcome(self, known: Known, socket: LinkSocket) -> int:
+        """Take the hello; the number of the session. Raises `Greeting`, `MalformedMessage`, `Hangup`."""
         try:
             async with asyncio.timeout(HELLO_WITHIN_S):
-                message = decode_to_shard(await _frame(receive))
+                message = decode_to_shard(await socket.message())
         except TimeoutError as error:
             raise Greeting(
                 Refusal("no-hello", "type", f"no hello within {HELLO_WITHIN_S:g} s after the handshake")
@@ -275,7 +288,7 @@ async def _body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _Closed
+            raise Hangup
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > MAX_FRAME_BYTES:
@@ -285,33 +298,32 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
+def _hang_up(socket: LinkSocket, refusal: Refusal, code: int) -> None:
+    log.warning("refused", code=refusal.code, field=refusal.field, detail=refusal.detail)
+    socket.send(encode(refusal))
+    socket.close(code, refusal.code)
+
+
+def _reject(socket: LinkSocket, error: Refused) -> None:
+    """Refuse the handshake with a problem document."""
+    status, headers, body = _refusal(error)
+    socket.reject(status, HTTPStatus(status).phrase, headers, body)
+
+
+def _refusal(error: Refused) -> tuple[int, dict[str, str], bytes]:
+    status, content_type, body = problem(error)
+    headers = {"Content-Type": content_type}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="borg"'
+    return status, headers, body
+
+
 async def _frame(receive: Receive) -> bytes | str:
     message = await receive()
     if message["type"] == "websocket.disconnect":
-        raise _Closed
+        raise Hangup
     frame: bytes | str | None = message.get("text")
     return frame if frame is not None else message["bytes"]
-
-
-async def _until_closed(receive: Receive) -> None:
-    while True:
-        await _frame(receive)
-
-
-async def _hang_up(send: Send, refusal: Refusal, code: int) -> None:
-    log.warning("refused", code=refusal.code, field=refusal.field, detail=refusal.detail)
-    await send({"type": "websocket.send", "text": encode(refusal).decode()})
-    await send({"type": "websocket.close", "code": code, "reason": refusal.code})
-
-
-async def _reject(send: Send, error: Refused) -> None:
-    """Refuse the handshake with a problem document."""
-    status, content_type, body = problem(error)
-    headers = [(b"content-type", content_type.encode())]
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers.append((b"www-authenticate", b'Bearer realm="borg"'))
-    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body})
 
 
 async def _in_database(function: Callable[..., Any], *args: Any) -> Any:

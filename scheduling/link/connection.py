@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -29,11 +26,19 @@ from scheduling.link.rotation import Rotation
 
 log = structlog.get_logger(__name__)
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 POLICY_VIOLATION, GOING_AWAY, INVALID_DATA = 1008, 1001, 1007
-# Frames waiting for a machine that doesn't read: beyond these it is asked nothing more.
-_BACKLOG = 4
+
+
+class Wire(Protocol):
+    """What carries messages to a machine. None of it waits; after `close` nothing is sent."""
+
+    @property
+    def congested(self) -> bool:
+        """So much waits for a machine that doesn't read that it should be asked nothing more."""
+
+    def send(self, content: bytes) -> None: ...
+
+    def close(self, code: int, reason: str) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +54,7 @@ class Connection:
     cell_id: int
     hostname: str
     session: int
-    send: Send
+    wire: Wire
     heard_at: float
     view: View | None = None
     desired: Desired | None = None
@@ -72,8 +77,6 @@ class Connection:
     identified: Identified = field(default_factory=Identified)
     identities: list[TaskIdentity] = field(default_factory=list)  # to be said with the next poll
     shells: list[ShellGrant] = field(default_factory=list)
-    _outbox: deque[MutableMapping[str, Any]] = field(default_factory=deque)
-    _sender: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> bool:
@@ -91,7 +94,7 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        return len(self._outbox) >= _BACKLOG
+        return self.wire.congested
 
     def ask(self, now: float, hold_s: float) -> None:
         """Send the next poll, with the desired state if its Borglet lacks it."""
@@ -117,7 +120,7 @@ class Connection:
 
     def post(self, message: Welcome | Refusal | Poll) -> None:
         if not self.closing:
-            self._put({"type": "websocket.send", "text": encode(message).decode()})
+            self.wire.send(encode(message))
 
     def refuse(self, refusal: Refusal, code: int = POLICY_VIOLATION) -> None:
         """Say why, then close."""
@@ -130,27 +133,4 @@ class Connection:
     def close(self, code: int, reason: str) -> None:
         if not self.closing:
             self.closing = True
-            self._put({"type": "websocket.close", "code": code, "reason": reason})
-
-    def let_go(self) -> None:
-        """The connection has ended."""
-        self.closing = True
-        self._outbox.clear()
-        if self._sender is not None:
-            self._sender.cancel()
-
-    def _put(self, event: MutableMapping[str, Any]) -> None:
-        self._outbox.append(event)
-        if self._sender is None:
-            self._sender = asyncio.get_running_loop().create_task(self._drain())
-
-    async def _drain(self) -> None:
-        try:
-            while self._outbox:
-                await self.send(self._outbox.popleft())
-        except OSError as error:
-            # Its reader meets the same end and clears up.
-            log.info("not sent", machine=self.hostname, error=str(error) or type(error).__name__)
-            self._outbox.clear()
-        finally:
-            self._sender = None
+            self.wire.close(code, reason)

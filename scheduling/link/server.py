@@ -19,6 +19,7 @@ from scheduling.link import authority
 from scheduling.link.app import LinkApp
 from scheduling.link.courier import Courier
 from scheduling.link.shard import Shard
+from scheduling.link.websocket import LinkHttp
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +72,7 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
         port=settings.BORG_LINK_PORT if port is None else port,
         ssl_certfile=str(certificate),
         loop="uvloop",
-        http="httptools",
+        http=LinkHttp,
         ws="websockets-sansio",
         ws_max_size=MAX_FRAME_BYTES,
         ws_ping_interval=None,  # the polls are the heartbeat

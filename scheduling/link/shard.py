@@ -30,7 +30,7 @@ from quota.errors import Refused
 from scheduling import config
 from scheduling.link import news as journal_news
 from scheduling.link import writer
-from scheduling.link.connection import GOING_AWAY, Connection
+from scheduling.link.connection import GOING_AWAY, Connection, Wire
 from scheduling.link.desired import Loaded, Specs, load
 from scheduling.link.diff import Changes, compare
 from scheduling.link.identities import Identities
@@ -149,10 +149,10 @@ class Shard:
         self._wake.set()
         return await future
 
-    def attach(self, known: Known, session: int, send: Any) -> Connection:
+    def attach(self, known: Known, session: int, wire: Wire) -> Connection:
         """Serve this connection from now on; one of the same machine here ends."""
         now = asyncio.get_running_loop().time()
-        made = Connection(known.machine_id, known.cell_id, known.hostname, session, send, now)
+        made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now)
         if (cell := self._settings.get(known.cell_id)) is not None:
             made.rotation.plan(known.secret_age_s, cell.rotate_secrets_s, now, self._rng)
         self.supersede(known.machine_id, session)

@@ -30,7 +30,7 @@ from tests.bench.link_cell import FleetProgram, Program, until
 from tests.bench.wanted import wanted
 
 TASKS_A_MACHINE, JOBS = 15, 150
-INTERVAL_S = 5.0
+INTERVAL_S = float(os.environ.get("BENCH_INTERVAL_S", "5"))
 QUIET_S = float(os.environ.get("BENCH_QUIET_S", "60"))
 CUT_S = float(os.environ.get("BENCH_CUT_S", "60"))
 PORT_LOW = 20_000

@@ -1,0 +1,152 @@
+"""WebSocket frames as a server reads and writes them (RFC 6455, §5). Pure: bytes in, messages out.
+
+Instead of a general library's: no object, no queue and no coroutine a frame. A shard reads thousands a second.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from websockets.speedups import apply_mask
+
+PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1002, 1007, 1009
+NO_STATUS = 1005
+_SHORT, _LONG = 126, 127
+_LONGEST_CONTROL = 125
+_LONGEST_REASON = 123
+
+
+class Opcode(IntEnum):
+    CONTINUATION = 0
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
+
+
+_KNOWN = frozenset(Opcode)
+
+
+class BadFrame(Exception):
+    """The peer does not keep to the protocol; `code` is what to close with."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(slots=True)
+class FrameReader:
+    """Puts messages together from what arrives, in whatever pieces. `most_bytes`: of one message."""
+
+    most_bytes: int
+    _left: bytearray | None = None  # the beginning of a frame
+    _wanted: int = 0  # bytes that frame has, as far as is known
+    _parts: list[bytes] = field(default_factory=list)  # of a message in several frames
+
+    def read(self, arrived: memoryview) -> list[tuple[Opcode, bytes]]:
+        """Whole messages and control frames, in order: `TEXT`, `BINARY`, `CLOSE`, `PING` or `PONG` with what they
+        hold. Keeps nothing of `arrived`. Raises `BadFrame`."""
+        data = arrived
+        if self._left is not None:
+            self._left += arrived
+            if len(self._left) < self._wanted:
+                return []
+            data = memoryview(bytes(self._left))
+        found: list[tuple[Opcode, bytes]] = []
+        at = 0
+        while (end := self._frame(data, at, found)) > at:
+            at = end
+        left = len(data) - at
+        if not left:
+            self._left = None
+        elif self._left is None:
+            self._left = bytearray(data[at:])
+        else:
+            del self._left[:at]
+        return found
+
+    def _frame(self, data: memoryview, at: int, found: list[tuple[Opcode, bytes]]) -> int:
+        """Where the frame at `at` ends; `at` when it isn't there in full."""
+        size = len(data) - at
+        self._wanted = 0
+        if size < 2:
+            return at
+        first, second = data[at], data[at + 1]
+        if first & 0x70 or first & 0x0F not in _KNOWN:
+            raise BadFrame(PROTOCOL_ERROR, "reserved bits or an unknown opcode")
+        if not second & 0x80:
+            raise BadFrame(PROTOCOL_ERROR, "a client's frames are masked")
+        length, head = second & 0x7F, 6
+        if length == _SHORT:
+            head = 8
+            if size < head:
+                return at
+            (length,) = struct.unpack_from("!H", data, at + 2)
+        elif length == _LONG:
+            head = 14
+            if size < head:
+                return at
+            (length,) = struct.unpack_from("!Q", data, at + 2)
+        if length > self.most_bytes:
+            raise BadFrame(TOO_BIG, f"a message has at most {self.most_bytes} bytes")
+        begin = at + head
+        if size < head + length:
+            self._wanted = head + length
+            return at
+        content = apply_mask(data[begin : begin + length], bytes(data[begin - 4 : begin]))
+        self._take(Opcode(first & 0x0F), bool(first & 0x80), content, found)
+        return begin + length
+
+    def _take(self, opcode: Opcode, final: bool, content: bytes, found: list[tuple[Opcode, bytes]]) -> None:
+        if opcode >= Opcode.CLOSE:
+            if not final or len(content) > _LONGEST_CONTROL:
+                raise BadFrame(PROTOCOL_ERROR, "a control frame is short and whole")
+            found.append((opcode, content))
+        elif opcode is not Opcode.CONTINUATION:
+            if self._parts:
+                raise BadFrame(PROTOCOL_ERROR, "a message begins inside another")
+            if final:
+                found.append((opcode, content))
+            else:
+                self._parts = [bytes((opcode,)), content]
+        else:
+            if not self._parts:
+                raise BadFrame(PROTOCOL_ERROR, "a message goes on that never began")
+            self._parts.append(content)
+            if sum(map(len, self._parts)) > self.most_bytes:
+                raise BadFrame(TOO_BIG, f"a message has at most {self.most_bytes} bytes")
+            if final:
+                begun, self._parts = self._parts, []
+                found.append((Opcode(begun[0][0]), b"".join(begun[1:])))
+
+
+def frame(opcode: Opcode, content: bytes) -> bytes:
+    """One whole frame of a server: not masked."""
+    length = len(content)
+    if length < _SHORT:
+        return bytes((0x80 | opcode, length)) + content
+    if length < 2**16:
+        return struct.pack("!BBH", 0x80 | opcode, _SHORT, length) + content
+    return struct.pack("!BBQ", 0x80 | opcode, _LONG, length) + content
+
+
+def closing(code: int, reason: str) -> bytes:
+    """A close frame; the reason is cut to what fits."""
+    told = reason.encode()[:_LONGEST_REASON].decode(errors="ignore").encode()
+    return frame(Opcode.CLOSE, struct.pack("!H", code) + told)
+
+
+def close_code(content: bytes) -> int:
+    """Of what a close frame holds. Raises `BadFrame`."""
+    if not content:
+        return NO_STATUS
+    if len(content) < 2:
+        raise BadFrame(PROTOCOL_ERROR, "a close frame holds a code, or nothing")
+    (code,) = struct.unpack_from("!H", content)
+    if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
+        raise BadFrame(PROTOCOL_ERROR, f"{code} is no code to close with")
+    return int(code)
