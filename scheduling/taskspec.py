@@ -29,7 +29,9 @@ MAX_ENV_BYTES = 64 * 1024
 MAX_PORTS = 64
 MAX_CONSTRAINTS = 32
 MAX_PACKAGES = 64
+MAX_FLAGS = 256
 
+_FLAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,127}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _PORT_NAME = re.compile(
     r"[a-z]([-a-z0-9]{0,13}[a-z0-9])?"
@@ -102,6 +104,17 @@ class TaskSpec(msgspec.Struct, frozen=True):
     network: str = "host"
     slack: Slack = Slack()
     whole_cores: bool = False
+    flags: dict[str, str | bool] = {}
+
+    @property
+    def argv(self) -> list[str]:
+        """The command with its flags behind it, by name: `--name=value`, `--name` for true, nothing for false."""
+        flags = [
+            f"--{name}" if value is True else f"--{name}={value}"
+            for name, value in sorted(self.flags.items())
+            if value is not False
+        ]
+        return [*self.command, *flags]
 
     def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
         """As a job file would say it, `_LATER` fields where they are set: `read_task` makes an equal value of it."""
@@ -127,11 +140,17 @@ class TaskSpec(msgspec.Struct, frozen=True):
 
 # Fields that specs stored by an older version don't have: written only when they say something, so that what was
 # stored keeps its digest.
-_LATER: dict[str, object] = {"root": "host", "network": "host", "slack": Slack(), "whole_cores": False}
+_LATER: dict[str, object] = {
+    "root": "host",
+    "network": "host",
+    "slack": Slack(),
+    "whole_cores": False,
+    "flags": {},
+}
 
 # What a running task can only get by starting again; its other fields change in place.
 _RESTARTS = (
-    "command", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network",
+    "command", "flags", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network",
 )  # fmt: skip
 
 
@@ -185,6 +204,7 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: str = "host"
     slack: Slack = Slack()
     whole_cores: bool = False
+    flags: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +230,7 @@ def read_task(
         return None
     _check_command(file, problems, path, role)
     _check_env(file.env, problems, f"{path}.env")
+    _check_flags(file.flags, problems, f"{path}.flags", role)
     ports = _check_ports(file.ports, problems, f"{path}.ports")
     _check_constraints(file.constraints, problems, f"{path}.constraints")
     if role.inside and file.constraints:
@@ -250,6 +271,7 @@ def read_task(
         network=file.network,
         slack=file.slack,
         whole_cores=file.whole_cores,
+        flags={name: _flag(value) for name, value in file.flags.items()},
     )
 
 
@@ -338,6 +360,28 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str) -> None:
         size += len(name.encode()) + len(value.encode()) + 2
     if size > MAX_ENV_BYTES:
         problems.add(path, f"holds {size} bytes; at most {MAX_ENV_BYTES}")
+
+
+def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Role) -> None:
+    if flags and role.allocation:
+        problems.add(path, "an alloc set runs nothing itself; submit a job into it")
+    if len(flags) > MAX_FLAGS:
+        problems.add(path, f"{len(flags)} flags; at most {MAX_FLAGS}")
+    for name, value in flags.items():
+        if not _FLAG.fullmatch(name):
+            cure = "use letters, digits, '-', '_' and '.', a letter first, and leave the dashes before it out"
+            problems.add(f"{path}.{name}", f"{name!r} is no name of a flag; {cure}")
+        if isinstance(value, str | bool | int | float):
+            problems.text(f"{path}.{name}", str(value), MAX_ENV_BYTES)
+        else:
+            problems.add(
+                f"{path}.{name}", f"{value!r} is no value of a flag; give text, a number, true or false"
+            )
+
+
+def _flag(value: Any) -> str | bool:
+    """Numbers as people write them, so that 3 and '3' are one flag."""
+    return value if isinstance(value, bool) else str(value)
 
 
 def _check_ports(names: list[str], problems: Problems, path: str) -> tuple[str, ...]:

@@ -270,7 +270,7 @@ def _run_task(
     return RunTask(
         key=row.key,
         name=f"{fence.cell}/{row.tenant}/{row.job}/{row.index}",
-        command=list(task.command),
+        command=task.argv,
         env=task.env,
         limit=as_mapping(row.limit, extra=fence.extra),
         ports=dict(zip(task.ports, row.ports, strict=False)),

@@ -75,7 +75,7 @@ def _saver(
     return RunTask(
         key=TaskKey(row.uid.hex, position, 1),
         name=f"{cell}/{saver['tenant']}/{saver['job']}/{saver['index']}",
-        command=list(task.command),
+        command=task.argv,
         env={**task.env, "BORG_ALLOC_ENDED": "1"},
         limit=as_mapping(task.limit, extra=extra),
         ports={},

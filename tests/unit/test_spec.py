@@ -133,6 +133,9 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
     (with_task(restart={"on": "often"}), "task.restart.on", "one of failure, always, never"),
     (with_task(max_processes=0), "task.max_processes", "out of range"),
+    (with_task(flags={"--port": 1}), "task.flags.--port", "leave the dashes"),
+    (with_task(flags={"port": [1]}), "task.flags.port", "give text"),
+    (with_task(flags={"name": "a\x00b"}), "task.flags.name", "NUL"),
     (with_task(root="/"), "task.root", "one of host, packages"),
     (with_task(root="packages"), "task.root", "task.packages"),
     (with_task(network="bridge"), "task.network", "one of host, own"),
@@ -344,3 +347,13 @@ def test_what_may_be_down_is_the_budget_or_else_what_an_update_may_have_down() -
 def test_a_job_inside_an_alloc_set_is_charged_nothing() -> None:
     assert parse(hello()).charged() == parse(hello()).total()
     assert not any(parse(hello(alloc_set="shelf")).charged())
+
+
+def test_single_tasks_may_have_other_flags() -> None:
+    """§2.3: the properties of a task can be overridden, its flags above all."""
+    file = with_task(command=["serve"], flags={"level": 3, "debug": False, "name": "$(index)"})
+    job = spec.parse({**file, "tasks": 2, "overrides": {"0": {"flags": {"leader": True, "level": 4}}}})
+    assert job.task(1).argv == ["serve", "--level=3", "--name=$(index)"]
+    assert job.task(0).argv == ["serve", "--leader", "--level=4", "--name=$(index)"]
+    assert spec.load(job.to_json()) == job
+    assert spec.change(job, spec.parse({**file, "tasks": 2}), 0) is spec.Change.RESTART

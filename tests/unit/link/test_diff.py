@@ -104,8 +104,8 @@ def test_what_should_stop_is_gone_when_it_ended_or_is_absent() -> None:
     view = a_view(stop={KEY: 7, OTHER: 8})
     report = a_report(a_task(KEY, Phase.ENDED, exit=CRASH))
     changes = compare(view, report)
-    assert changes.gone == [Gone(7, 3, {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": "", "notice": ""}),
-                            Gone(8, 1)]  # fmt: skip
+    told = {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": "", "notice": ""}
+    assert changes.gone == [Gone(7, 3, told), Gone(8, 1)]
     assert not compare(view, report)
 
 
