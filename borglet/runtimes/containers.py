@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from borglet.messages import RunAlloc, RunTask, TaskKey
@@ -63,12 +63,28 @@ class Containers:
         grant = held.grant if held is not None else NO_GRANT
         return kernel_limits(task, cap_cpu=self._cap_cpu, grant=grant, cpus=self.pool.of(task.key))
 
+    @property
+    def weighs(self) -> bool:
+        """Whether groups give each task its weight of CPU."""
+        return self.tree is not None and self.tree.enforces("cpu")
+
     def manners(self, limits: KernelLimits) -> dict[str, int]:
         """Niceness and scheduling class of a task's processes: what is left where no group limits CPU."""
-        if self.tree is not None and self.tree.enforces("cpu"):
+        if self.weighs:
             return {"nice": 0, "policy": os.SCHED_OTHER}
         policy = os.SCHED_IDLE if limits.cpu_idle else os.SCHED_BATCH if limits.batch else os.SCHED_OTHER
         return {"nice": limits.nice, "policy": policy}
+
+    def behave(self, task: RunTask, pids: Collection[int]) -> None:
+        """Give running processes the manners of their task's class and priority, where no group weighs it. Without
+        privilege a process may only be made to wait more, never less."""
+        manners = self.manners(self.limits_of(task))
+        for pid in pids:
+            try:
+                os.sched_setscheduler(pid, manners["policy"], os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, pid, manners["nice"])
+            except (ProcessLookupError, PermissionError):
+                continue
 
     def ceiling_of(self, task: RunTask) -> dict[str, int]:
         """The limit beyond which it is ended, by resource: with slack, what it is granted now."""

@@ -271,6 +271,9 @@ class SupervisedRuntime:
         known.directory.write_kept(known.kept)
         if known.supervisor is None:
             return
+        if not self._containers.weighs:
+            children = proctable.children_of(proctable.table())
+            self._containers.behave(task, proctable.descendants(children, known.supervisor.pid))
         try:
             refused = self._containers.resize(task)
         except StartFailed as error:

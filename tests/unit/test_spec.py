@@ -332,6 +332,15 @@ def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
     assert "gang" not in plain.to_json()
 
 
+def test_isolation_changes_in_place() -> None:
+    task = {"command": ["x"], "limit": {"cpu": 2}}
+    old = parse(hello(appclass="latency-sensitive", task=task))
+    for changed in ({"whole_cores": True}, {"slack": {"cpu": False}}, {"limit": {"disk_bandwidth": "5M"}}):
+        new = parse(hello(appclass="latency-sensitive", task=task | changed))
+        assert spec.change(old, new, 0) is Change.IN_PLACE
+        assert parse(new.to_json()) == new
+
+
 def test_gang_and_budget_change_in_place() -> None:
     old = parse(hello())
     for changed in (hello(gang=True), hello(disruption_budget=2)):

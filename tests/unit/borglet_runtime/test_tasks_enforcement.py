@@ -14,6 +14,7 @@ from borglet.runtimes import cgroupfs
 from tests.unit.borglet_runtime.machine import (
     MIB,
     Machine,
+    descendants,
     end_of,
     end_while_sampling,
     key,
@@ -169,6 +170,11 @@ async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
             assert (nice, policy) == (os.nice(0), os.SCHED_OTHER)
         else:
             assert (nice, policy) == (os.nice(0) + 15, os.SCHED_IDLE)
+            await runtime.resize(msgspec.structs.replace(task, priority=110))
+            if os.geteuid() == 0:
+                (pid,) = descendants(supervisor_pid(machine))
+                assert os.sched_getscheduler(pid) == os.SCHED_BATCH
+                assert os.getpriority(os.PRIO_PROCESS, pid) == os.nice(0) + 5
 
 
 async def test_a_hundred_idle_tasks_cost_little_to_sample(machine: Machine) -> None:
