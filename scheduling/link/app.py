@@ -5,6 +5,7 @@
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
     WS   /link           the conversation of `borglet.messages`
+    …    /packages/…     `scheduling.link.packages`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
 Every error says which field is wrong: as a problem document (RFC 9457), or, once the WebSocket is open, as a
@@ -40,6 +41,7 @@ from quota.errors import Refused
 from scheduling.link import authority, shells
 from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.courier import Courier
+from scheduling.link.packages import PackageDoors
 from scheduling.link.shard import DatabaseAway, Greeting, Shard
 from scheduling.link.websocket import Hangup, LinkSocket
 from scheduling.link.writer import Known
@@ -59,9 +61,10 @@ _join_many = msgspec.json.Decoder(list[JoinRequest])
 class LinkApp:
     """One shard's ASGI application. Lifespan events start and stop the shard."""
 
-    def __init__(self, shard: Shard, courier: Courier) -> None:
+    def __init__(self, shard: Shard, courier: Courier, packages: PackageDoors) -> None:
         self.shard = shard
         self._courier = courier
+        self._packages = packages
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -81,8 +84,10 @@ class LinkApp:
                     await send({"type": "lifespan.startup.failed", "message": f"database away: {error}"})
                     return
                 self._courier.start()
+                self._packages.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                await self._packages.stop()
                 await self._courier.stop()
                 await self.shard.stop()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -103,6 +108,9 @@ class LinkApp:
             elif (method, path) == ("POST", "/join:bulk"):
                 requests = _decoded(_join_many, await _body(receive))
                 answer = _json(await _in_database(joining.machines_join, requests))
+            elif path.startswith("/packages/"):
+                await self._packages.serve(scope, receive, send, self._admit)
+                return
             else:
                 answer = problem(Refused("not-found", f"there is no {method} {path} here", status=404))
         except Refused as error:
@@ -111,6 +119,8 @@ class LinkApp:
             return
         status, content_type, body = answer
         headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            headers.append((b"retry-after", b"1"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -213,6 +223,8 @@ class LinkApp:
 
         def hangup() -> None:
             held.closing = True
+            if self.shard.connections.get(held.machine_id) is held:
+                self._packages.left(held.cell_id, held.machine_id)
             self.shard.detach(held)
 
         try:

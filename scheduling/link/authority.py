@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
+import functools
 import ipaddress
 import os
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,12 @@ def fingerprint() -> str:
     """SHA-256 over the authority's certificate (DER), 64 hex digits: what join tokens carry."""
     ensure_authority()
     return _authority()[0].fingerprint(hashes.SHA256()).hex()
+
+
+def signing_key() -> ec.EllipticCurvePrivateKey:
+    """What machines can check with the authority's certificate, such as tickets for packages, is signed with."""
+    ensure_authority()
+    return _signing_key(folder(), (folder() / "ca.key").stat().st_mtime_ns)
 
 
 def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> Path:
@@ -151,6 +158,11 @@ def _authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     if private.public_key() != certificate.public_key():
         raise AuthorityBroken(f"{path.parent}: ca.key is not the key of ca.pem")
     return certificate, private
+
+
+@functools.lru_cache(maxsize=4)
+def _signing_key(home: Path, changed_ns: int) -> ec.EllipticCurvePrivateKey:
+    return _authority()[1]
 
 
 def _serves(path: Path, hosts: Sequence[str], now: dt.datetime) -> bool:

@@ -18,6 +18,7 @@ from borglet.messages import MAX_FRAME_BYTES
 from scheduling.link import authority
 from scheduling.link.app import LinkApp
 from scheduling.link.courier import Courier
+from scheduling.link.packages import PackageDoors
 from scheduling.link.shard import Shard
 from scheduling.link.websocket import LinkHttp
 
@@ -64,7 +65,8 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
         zone=settings.BORG_ZONE,
         name=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
     )
-    app = LinkApp(shard, Courier(shard, settings.BORG_REDIS_URL))
+    courier = Courier(shard, settings.BORG_REDIS_URL)
+    app = LinkApp(shard, courier, PackageDoors(settings.BORG_REDIS_URL, shard.connections))
     certificate = authority.issue_server_certificate(hosts())
     config = uvicorn.Config(
         app,

@@ -1,0 +1,201 @@
+"""Where a machine should fetch a package: from machines that have it, the store as the root of the tree (§3.2). Pure.
+
+    store ─► few machines ─► each serves `fanout` others at a time ─► … the number that has it grows geometrically
+
+A tracker lives in one shard, and hears from the others what their machines have. All of it may be lost: whoever finds
+no peer is sent to the store, and says so when it has the package. Times are seconds of any steady clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+# Digests and holders of one that are remembered: a tree needs not know all of ten thousand.
+MAX_DIGESTS = 2_000
+MAX_HOLDERS = 500
+# A source that failed a machine isn't offered to that machine again for this long; one that was busy, for less.
+AVOIDED_S = 60.0
+BUSY_S = 2.0
+# So many different machines have to say within that time that a source fails before it is offered to nobody: one alone
+# could speak ill of all.
+STRIKES = {"mismatch": 2}
+STRIKES_OTHERWISE = 3
+# Somebody fetches for no longer than this, at this rate: then its slot is free again, whatever became of it.
+SLOT_S, SLOT_BYTES_S = 30.0, 2 * 2**20
+# Holders among which one is chosen, and machines that may come back within a second.
+LOOKED_AT = 64
+WAITING_A_SECOND = 300
+STORE = 0  # the id, among those of machines, of the store
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A machine that serves packages."""
+
+    machine_id: int
+    address: str
+    port: int
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Where to go, best first. Neither peers nor the store: come back in `retry_after_s`."""
+
+    peers: tuple[Peer, ...] = ()
+    store: bool = False
+    retry_after_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Swarm:
+    """One package: who has it, who fetches it from whom, and who failed whom until when."""
+
+    holders: dict[int, Peer] = field(default_factory=dict)
+    fetching: dict[int, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # machine -> sources told, the first kept free
+    strikes: dict[int, dict[int, float]] = field(default_factory=dict)  # source -> machine it failed -> until
+    waiting: set[int] = field(default_factory=set)
+    avoided: dict[tuple[int, int], float] = field(default_factory=dict)  # (machine, source) -> until
+
+
+class Tracker:
+    """`fanout`: machines that one machine serves at a time; `store_slots`: that the store serves; `offered`: peers told
+    to one machine, the first of which keeps a slot for it."""
+
+    def __init__(
+        self,
+        *,
+        rng: random.Random,
+        fanout: int = 4,
+        store_slots: int = 8,
+        offered: int = 3,
+        retry_s: float = 1.0,
+    ) -> None:
+        self._rng = rng
+        self._fanout, self._store_slots, self._offered, self._retry_s = fanout, store_slots, offered, retry_s
+        self._swarms: OrderedDict[str, _Swarm] = OrderedDict()
+        self._serving: dict[int, dict[tuple[str, int], float]] = {}  # source -> (digest, machine) -> until
+
+    def knows(self, digest: str) -> bool:
+        return digest in self._swarms
+
+    def holders(self, digest: str) -> list[Peer]:
+        """In the order in which they said so."""
+        swarm = self._swarms.get(digest)
+        return list(swarm.holders.values()) if swarm else []
+
+    def have(self, digest: str, peers: Iterable[Peer]) -> None:
+        """These machines have the package. One without a port has it for itself."""
+        swarm = self._swarm(digest)
+        for peer in peers:
+            self._release(digest, peer.machine_id)
+            swarm.strikes.pop(peer.machine_id, None)
+            if not peer.port:
+                swarm.holders.pop(peer.machine_id, None)
+                continue
+            if len(swarm.holders) >= MAX_HOLDERS and peer.machine_id not in swarm.holders:
+                del swarm.holders[self._rng.choice(list(swarm.holders))]
+            swarm.holders[peer.machine_id] = peer
+
+    def gone(self, digest: str, machine_id: int) -> None:
+        """This machine has it no more."""
+        if digest in self._swarms:
+            self._swarms[digest].holders.pop(machine_id, None)
+
+    def left(self, machine_id: int) -> None:
+        """This machine is away: nobody is sent to it, and what it fetched is fetched no more."""
+        self._serving.pop(machine_id, None)
+        for digest, swarm in self._swarms.items():
+            swarm.holders.pop(machine_id, None)
+            self._release(digest, machine_id)
+
+    def failed(
+        self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float
+    ) -> int | None:
+        """A source delivered nothing, or something else; `reason` as in `PackageFailed`. The store has no address.
+
+        Only those that were offered to the machine are believed to have failed it. Returns the machine that is offered
+        to nobody from now on, until it says anew that it has the package.
+        """
+        swarm = self._swarm(digest)
+        told = swarm.fetching.get(machine_id, ())
+        self._release(digest, machine_id)
+        for source in told:
+            peer = swarm.holders.get(source)
+            if peer is None or (peer.address, peer.port) != (address, port):
+                continue
+            # Its other offers stand: it goes on with them before it asks again.
+            swarm.fetching[machine_id] = tuple(other for other in told if other != source)
+            swarm.avoided[machine_id, source] = now + (BUSY_S if reason == "busy" else AVOIDED_S)
+            if reason == "busy":
+                return None
+            struck = {who: until for who, until in swarm.strikes.get(source, {}).items() if until > now}
+            swarm.strikes[source] = struck | {machine_id: now + AVOIDED_S}
+            if len(swarm.strikes[source]) >= STRIKES.get(reason, STRIKES_OTHERWISE):
+                del swarm.holders[source]
+                return source
+        return None
+
+    def sources(
+        self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float
+    ) -> Offer:
+        """Where this machine should go now. Its former slot for this package is free again."""
+        swarm = self._swarm(digest)
+        self._release(digest, machine_id)
+        for key in [key for key, until in swarm.avoided.items() if until <= now]:
+            del swarm.avoided[key]
+        free = []
+        for holder in self._some(swarm):
+            if holder.machine_id == machine_id or (machine_id, holder.machine_id) in swarm.avoided:
+                continue
+            load = self._load(holder.machine_id, now)
+            if load < self._fanout:
+                far = not rack or holder.rack != rack
+                free.append((far, load, self._rng.random(), holder))
+        peers = tuple(holder for *_, holder in sorted(free, key=lambda item: item[:3])[: self._offered])
+        if peers:
+            source = peers[0].machine_id
+        elif self._load(STORE, now) < self._store_slots:
+            source = STORE
+        else:
+            swarm.waiting.add(machine_id)
+            crowd = max(1.0, len(swarm.waiting) / WAITING_A_SECOND)
+            return Offer(retry_after_s=self._retry_s * crowd * self._rng.uniform(0.5, 1.5))
+        swarm.fetching[machine_id] = tuple(peer.machine_id for peer in peers) or (STORE,)
+        self._serving.setdefault(source, {})[digest, machine_id] = now + SLOT_S + size_bytes / SLOT_BYTES_S
+        return Offer(peers, store=source == STORE)
+
+    def _some(self, swarm: _Swarm) -> list[Peer]:
+        """Enough holders to choose from; all while they are few."""
+        every = list(swarm.holders.values())
+        return every if len(every) <= LOOKED_AT else self._rng.sample(every, LOOKED_AT)
+
+    def _load(self, source: int, now: float) -> int:
+        serving = self._serving.get(source)
+        if not serving:
+            return 0
+        for key in [key for key, until in serving.items() if until <= now]:
+            del serving[key]
+        return len(serving)
+
+    def _release(self, digest: str, machine_id: int) -> None:
+        swarm = self._swarms[digest]
+        swarm.waiting.discard(machine_id)
+        for source in swarm.fetching.pop(machine_id, ()):
+            if serving := self._serving.get(source):
+                serving.pop((digest, machine_id), None)
+
+    def _swarm(self, digest: str) -> _Swarm:
+        swarm = self._swarms.get(digest)
+        if swarm is None:
+            swarm = self._swarms[digest] = _Swarm()
+            while len(self._swarms) > MAX_DIGESTS:
+                self._swarms.popitem(last=False)
+        else:
+            self._swarms.move_to_end(digest)
+        return swarm
