@@ -19,6 +19,7 @@ THE_STORE = PeerAddress("", 0)
 BUSY = "busy"
 MOST_COMPLAINTS = 6
 MOST_PAUSE_S = 30.0
+BUSY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Choosing:
         self._bad: set[PeerAddress] = set()
         self._complaints: deque[str] = deque(maxlen=MOST_COMPLAINTS)
         self._rounds = 0
-        self._asked = self._named = self._broken = self._final = False
+        self._asked = self._named = self._broken = self._away = self._final = False
         self._told_s = 0.0
 
     def step(self, now: float) -> Step:
@@ -78,13 +79,17 @@ class Choosing:
             return Pause(self._pause_s())
         if self._final or self._rounds >= self._patience.rounds or now >= self._give_up_at:
             return GiveUp("; ".join(self._complaints) or "all sources stayed busy")
-        self._asked, self._named, self._broken, self._told_s = True, False, False, 0.0
+        self._asked, self._told_s = True, 0.0
+        self._named = self._broken = self._away = False
         return Ask()
 
     def _pause_s(self) -> float:
-        """Who was told when to come back comes back then: only what did not work makes it patient."""
-        told_s = self._told_s * self._rng.uniform(0.8, 1.2)
-        return told_s if told_s and not self._named else max(told_s, self._backoff.next_s())
+        """Who was told when to come back comes back then, who found all busy soon: only what did not work makes it
+        patient."""
+        if self._broken or self._away:
+            return max(self._told_s, self._backoff.next_s())
+        pause_s = self._told_s or (BUSY_PAUSE_S if self._named else self._patience.pause_s)
+        return pause_s * self._rng.uniform(0.8, 1.2)
 
     def answered(self, found: PackageSources) -> None:
         self._told_s = found.retry_after_s
@@ -97,7 +102,7 @@ class Choosing:
         """The link gave no answer; `final`: asking again can't help. Else it costs time only: a cell that is away for a
         while must not spend the restarts of its tasks."""
         self._complaints.append(text)
-        self._final = final
+        self._away, self._final = True, final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
         """`reason` as in `PackageFailed`. Who is busy may be named again, who failed otherwise is passed over."""

@@ -84,6 +84,7 @@ class PackageManager:
         self._collecting = asyncio.Lock()
         self._closing = False
         self._opened: asyncio.Future[None] | None = None
+        self._telling: asyncio.Future[None] | None = None
 
     def bind(self, in_use: InUse) -> None:
         self._in_use = in_use
@@ -112,9 +113,10 @@ class PackageManager:
         self._closing = True
         for installation in self._installations.values():
             installation.stop.set()
-        running = [each.work for each in self._installations.values() if each.work is not None]
-        if self._opened is not None:
-            running.append(self._opened)  # type: ignore[arg-type]
+        running: list[asyncio.Future[None]] = [
+            each.work for each in self._installations.values() if each.work is not None
+        ]
+        running += [each for each in (self._opened, self._telling) if each is not None]
         await asyncio.gather(*running, return_exceptions=True)
         for threads in (self._threads, self._chores, self._notices):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -223,6 +225,7 @@ class PackageManager:
                 package, incoming, most_bytes=most_bytes, checkpoint=installation.checkpoint
             )
         finally:
+            self._sources.rest()
             self._store.abandon(incoming)
 
     def _use(self, digest: str) -> None:
@@ -285,6 +288,12 @@ class PackageManager:
 
     def tell_port(self) -> None:
         """After each greeting of the link: where this machine serves what its reports list."""
+        if self._telling is not None:
+            self._telling.cancel()
+        self._telling = asyncio.ensure_future(self._tell_port())
+
+    async def _tell_port(self) -> None:
+        await self.ready()
         latest = self.installed()
         if self.port and latest:
             self._notices.submit(self._sources.have, latest[0], self.port)

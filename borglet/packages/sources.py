@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import threading
 import urllib.parse
 from typing import Protocol
 
@@ -35,6 +36,9 @@ class Sources(Protocol):
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
         """A connection to the link's own store, not yet opened, and the headers to ask with."""
 
+    def rest(self) -> None:
+        """This thread asks nothing more for now."""
+
     def have(self, digest: str, port: int) -> None: ...
 
     def gone(self, digest: str) -> None: ...
@@ -49,6 +53,7 @@ class LinkSources:
         parts = urllib.parse.urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._credentials = credentials
+        self._kept = threading.local()
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
         connection = http.client.HTTPSConnection(
@@ -58,7 +63,7 @@ class LinkSources:
 
     def of(self, digest: str) -> PackageSources:
         try:
-            status, body = self._ask("GET", f"/packages/{digest}/sources")
+            status, body = self._ask("GET", f"/packages/{digest}/sources", keep=True)
         except (OSError, http.client.HTTPException) as error:
             raise SourcesUnavailable(f"the link can't be reached: {error or type(error).__name__}") from error
         if status != 200:
@@ -87,12 +92,38 @@ class LinkSources:
         if status not in (200, 204):
             log.info("the link answered %d to %s of %s: %r", status, what, digest, body[:200])
 
-    def _ask(self, method: str, path: str, content: msgspec.Struct | None = None) -> tuple[int, bytes]:
-        connection, headers = self.connect_store()
-        body = msgspec.json.encode(content) if content is not None else None
+    def _ask(
+        self, method: str, path: str, content: msgspec.Struct | None = None, *, keep: bool = False
+    ) -> tuple[int, bytes]:
+        """`keep`: the connection, for what this thread asks next: who waits for its turn asks every second.
+
+        Raises OSError, `http.client.HTTPException`."""
+        connection = getattr(self._kept, "connection", None)
+        if connection is not None:
+            try:
+                return self._exchange(connection, method, path, content)
+            except (OSError, http.client.HTTPException):
+                self.rest()  # the link closes what was idle; all that is asked may be asked twice
+        connection, _ = self.connect_store()
         try:
-            connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
-            response = connection.getresponse()
-            return response.status, response.read(MAX_ANSWER_BYTES)
+            return self._exchange(connection, method, path, content)
         finally:
+            if keep:
+                self._kept.connection = connection
+            else:
+                connection.close()
+
+    def rest(self) -> None:
+        connection = getattr(self._kept, "connection", None)
+        if connection is not None:
             connection.close()
+            self._kept.connection = None
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, content: msgspec.Struct | None
+    ) -> tuple[int, bytes]:
+        body = msgspec.json.encode(content) if content is not None else None
+        headers = {"Authorization": self._credentials.bearer(), "Content-Type": "application/json"}
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read(MAX_ANSWER_BYTES)

@@ -160,6 +160,9 @@ class Cell:
         connection = http.client.HTTPConnection(address.address, address.port, timeout=1.0)
         return connection, {"Authorization": "Bearer m1:secret"}
 
+    def rest(self) -> None:
+        raise AssertionError
+
     def have(self, digest: str, port: int) -> None:
         raise AssertionError
 

@@ -95,6 +95,29 @@ def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(
     tell(authority, home, {app.digest: raw}, again, boot="boot-2")
 
 
+def test_a_link_hears_where_a_machine_serves_after_each_greeting(
+    tmp_path: Path, authority: Authority
+) -> None:
+    app, raw = packed(tmp_path, serve=b"content")
+
+    async def first(cell: Link, machine: Machine) -> None:
+        machine.manager.tell_port()  # nothing to say yet
+        machine.in_use.add(app.digest)
+        await machine.manager.install([app])
+        await until(lambda: app.digest in cell.have)
+
+    async def again(cell: Link, machine: Machine) -> None:
+        machine.in_use.add(app.digest)
+        machine.manager.open()  # greeted while it still looks at what is here
+        machine.manager.tell_port()
+        await until(lambda: app.digest in cell.have)
+        assert cell.have[app.digest]["m1"] == ("127.0.0.1", machine.manager.port)
+        assert machine.manager.port > 0
+
+    tell(authority, tmp_path / "home", {app.digest: raw}, first)
+    tell(authority, tmp_path / "home", {app.digest: raw}, again, serve="127.0.0.1")
+
+
 def test_what_can_not_be_repaired_is_removed_and_fetched_again(tmp_path: Path, authority: Authority) -> None:
     app, raw = packed(tmp_path, serve=b"content")
     home = tmp_path / "home"
