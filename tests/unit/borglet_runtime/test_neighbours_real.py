@@ -100,7 +100,7 @@ async def test_a_fork_bomb_dies_alone(machine: Machine) -> None:
         if kernel:
             await eventually(lambda: len(descendants(pid)) >= 30, "the bomb")
             await line_of(runtime, key(1))
-            assert len(descendants(pid)) <= 40
+            assert len(descendants(pid)) <= 42  # and what holds a container, outside it
             await goes_on(runtime, key(0))
             await runtime.stop(key(1), notice_s=0.0, cause=EndCause.STOPPED)
             end = await end_of(runtime)
