@@ -18,6 +18,7 @@ BENCHES = {
     "commit": "tests.bench.commit",
     "start": "tests.bench.start",
     "reclaim": "tests.bench.reclaim",
+    "packages": "tests.bench.packages",
     "link": "tests.bench.link",
     "neighbours": "tests.bench.neighbours",
 }
