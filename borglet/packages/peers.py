@@ -166,6 +166,7 @@ class PeerServer:
                 loop = asyncio.get_running_loop()
                 await loop.sendfile(writer.transport, file, offset, size - offset)
         self.served += 1
+        log.info("gave %s to %s", digest, writer.get_extra_info("peername"))
 
 
 def _head(status: HTTPStatus, length: int, extra: str) -> bytes:

@@ -13,16 +13,26 @@ from tests.integration.link_world import Link
 class Borglet:
     """A Borglet with a home of its own; `stop_all` ends what it left running."""
 
-    def __init__(self, home: Path, link: Link, *, log: Path | None = None, runtime: str = "process") -> None:
+    def __init__(
+        self,
+        home: Path,
+        link: Link,
+        *,
+        log: Path | None = None,
+        runtime: str = "process",
+        hostname: str = "m1",
+        address: str = "127.0.0.1",
+    ) -> None:
         self.home, self._link, self._runtime = home, link, runtime
+        self._hostname, self._address = hostname, address
         self.log = log or home.parent / "borglet.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._log = self.log.open("ab")
 
     def start(self, token: str = "") -> None:
         self.process = self._run(
-            "run", "--link", f"https://127.0.0.1:{self._link.port}", "--hostname", "m1", "--address",
-            "127.0.0.1", "--runtime", self._runtime, *(["--join-token", token] if token else []),
+            "run", "--link", f"https://127.0.0.1:{self._link.port}", "--hostname", self._hostname, "--address",
+            self._address, "--runtime", self._runtime, *(["--join-token", token] if token else []),
         )  # fmt: skip
 
     def kill(self) -> None:

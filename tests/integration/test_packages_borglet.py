@@ -1,0 +1,121 @@
+"""Packages from an upload to a running task: real Borglets, each on an address of its own, and a real link."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quota.permissions import Role
+from scheduling.models import Job, Machine, Task
+from scheduling.services.joining import join_token_issue
+from scheduling.services.packages import package_upload
+from tests.archives import a_tar, digest_of
+from tests.integration import rows, world
+from tests.integration.link_world import Link, running_link, until
+from tests.integration.real_borglet import Borglet
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BLOB = os.urandom(2 * 2**20)
+ARCHIVE = a_tar({"bin/serve": b"#!/bin/sh\necho served by $0\nexec sleep 600\n", "data/blob": BLOB})
+DIGITS = digest_of(ARCHIVE).removeprefix("sha256:")
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, settings) -> None:
+    tmp_path.chmod(0o711)
+    settings.BORG_AUTHORITY = str(tmp_path / "authority")
+    settings.BORG_PACKAGE_STORE = (tmp_path / "store").as_uri()
+
+
+@pytest.fixture
+def link(cell) -> Iterator[Link]:
+    with running_link() as running:
+        yield running
+
+
+@pytest.fixture
+def borglets(cell, link: Link, tmp_path: Path) -> Iterator[list[Borglet]]:
+    """Two machines, m2 and m3."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for number in (2, 3):
+            home = tmp_path / f"m{number}"
+            log = tmp_path / f"m{number}.log"
+            borglet = Borglet(home, link, log=log, hostname=f"m{number}", address=f"127.0.0.{number}")
+            made.append(stack.enter_context(contextlib.closing(borglet)))
+            borglet.start(join_token_issue(principal=rows.ME, cell=cell))
+        until(lambda: Machine.objects.filter(session__gt=0).count() == 2, seconds=20, what="connected")
+        yield made
+
+
+@pytest.fixture
+def job(cell, tenant, ann) -> Job:
+    operator = world.principal("olga", tenant=tenant, role=Role.OPERATOR)
+    package_upload(
+        principal=operator, cell=cell, tenant="ubar", name="tool", tag="v1", stream=io.BytesIO(ARCHIVE)
+    )
+    file = world.with_task(
+        tasks=3,
+        packages=["tool@v1"],
+        command=["$(packages)/tool/bin/serve"],
+        limit={"cpu": "100m", "ram": "64Mi", "disk": "10Mi"},
+    )
+    return world.submit(ann, cell, file)
+
+
+def up(job: Job, index: int) -> bool:
+    return Task.objects.get(job=job, index=index).up
+
+
+def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
+    job: Job, borglets: list[Borglet]
+) -> None:
+    first, second = (Machine.objects.get(hostname=name) for name in ("m2", "m3"))
+    world.place(job, first, 0)
+    until(lambda: up(job, 0), seconds=20, what="up on m2")
+    tree = borglets[0].home / "packages" / DIGITS / "tree"
+    assert (tree / "data/blob").read_bytes() == BLOB
+    assert (tree / "data/blob").stat().st_mode & 0o777 == 0o555
+    out = next((borglets[0].home / "logs").glob("*/stdout.*"))
+    until(lambda: "served by" in out.read_text(), what="its output")
+
+    world.place(job, second, 1)
+    until(lambda: up(job, 1), seconds=20, what="up on m3")
+    assert (borglets[1].home / "packages" / DIGITS / "tree/data/blob").read_bytes() == BLOB
+    until(lambda: "gave sha256:" in borglets[0].log.read_text(), what="the upload in the log of m2")
+
+    # A third task on the first machine finds it there, also after its Borglet was killed.
+    borglets[0].kill()
+    session = Machine.objects.get(hostname="m2").session
+    before = tree.stat().st_ino
+    borglets[0].start()
+    until(lambda: Machine.objects.get(hostname="m2").session > session, seconds=20, what="connected again")
+    world.place(job, first, 2)
+    until(lambda: up(job, 2), seconds=20, what="up on m2 too")
+    assert tree.stat().st_ino == before
+    assert borglets[0].log.read_text().count("is installed: ") == 1
+
+
+def test_a_task_whose_package_is_damaged_in_the_store_says_so(
+    job: Job, borglets: list[Borglet], tmp_path: Path
+) -> None:
+    (stored,) = (
+        path for path in (tmp_path / "store").rglob("*") if path.is_file() and DIGITS[:8] in str(path)
+    )
+    raw = bytearray(stored.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    stored.chmod(0o600)
+    stored.write_bytes(raw)
+    world.place(job, Machine.objects.get(hostname="m2"), 0)
+
+    def told() -> str:
+        return (Task.objects.get(job=job, index=0).exit or {}).get("detail", "")
+
+    until(lambda: "can't be fetched: the store: mismatch" in told(), seconds=30, what="why it does not start")
+    assert not (borglets[0].home / "packages" / DIGITS).exists()
