@@ -99,6 +99,12 @@ def build_parser() -> argparse.ArgumentParser:
         run, "--task-uids", default="200000-265535", help="numbers of the users that contained tasks run as"
     )
     _option(
+        run,
+        "--task-network",
+        default="",
+        help="10.20.30.0/24: addresses for tasks that ask for their own, routed to this machine; empty: none",
+    )
+    _option(
         run, "--devices", default="", help="device nodes of accelerators: 0=/dev/nvidia0+/dev/nvidiactl,1=…"
     )
     run.add_argument("--attribute", action="append", default=[], metavar="K=V", help="may be repeated")
@@ -207,6 +213,7 @@ def _wishes(args: argparse.Namespace) -> RuntimeWishes:
         first_uid=first,
         uids=count,
         devices=parse_devices(args.devices),
+        network=args.task_network,
     )
 
 

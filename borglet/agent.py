@@ -23,6 +23,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
+
 from borglet.events import (
     Adopted,
     AllocsHeld,
@@ -165,9 +167,14 @@ class Agent:
     async def report(self, session: int, poll: Poll) -> Report:
         """The answer to `poll`, as of now."""
         logs = [await self._read_log(request) for request in poll.logs]
-        return self.state.report(
+        report = self.state.report(
             session=session, sequence=poll.sequence, logs=logs, packages=self.packages.installed()
         )
+        addresses = self.runtime.addresses()
+        if not addresses:
+            return report
+        tasks = [msgspec.structs.replace(task, address=addresses.get(task.key, "")) for task in report.tasks]
+        return msgspec.structs.replace(report, tasks=tasks)
 
     async def _read_log(self, request: LogRequest) -> LogChunk:
         try:
@@ -332,7 +339,8 @@ class Agent:
             self.handle(AllocsHeld(allocs))
 
     async def _probe(self, instruction: Probe) -> None:
-        answer = await self._prober.probe(instruction.check, instruction.port)
+        address = self.runtime.addresses().get(instruction.key, "")
+        answer = await self._prober.probe(instruction.check, instruction.port, address)
         self.handle(ProbeAnswered(instruction.key, instruction.run, answer.ok, answer.detail, answer.holds_s))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -440,6 +440,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     exit: Exit | None = None  # of the last end, also while it runs again
     expected: bool = True  # False: in neither list of the desired state
     quarantined: bool = False  # unknown since a change of history: an SRE decides
+    address: str = ""  # of a network of its own; empty: the machine's
 
 
 class AllocReport(msgspec.Struct, frozen=True):

@@ -25,40 +25,43 @@ class ProbeAnswer:
 
 
 class Prober(Protocol):
-    async def probe(self, check: HealthCheck, port: int) -> ProbeAnswer:
-        """One probe, over within `check.timeout_s`. Raises nothing for a task that does not answer."""
+    async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
+        """One probe, over within `check.timeout_s`. Raises nothing for a task that does not answer.
+
+        `address`: of the task, empty for the machine's."""
 
 
 class SocketProber:
-    """Probes at the address at which clients reach the machine's tasks."""
+    """Probes at the address at which clients reach the task: its own, or the machine's."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
-    async def probe(self, check: HealthCheck, port: int) -> ProbeAnswer:
+    async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
+        address = address or self._address
         try:
             async with asyncio.timeout(check.timeout_s):
                 if check.kind == "tcp":
-                    return await self._connect(port)
+                    return await self._connect(address, port)
                 if check.kind == "http":
-                    return await self._get(check.path, port)
+                    return await self._get(check.path, address, port)
         except TimeoutError:
             return ProbeAnswer(False, f"port {port}: no answer within {check.timeout_s:g} s")
         except OSError as error:
             return ProbeAnswer(False, f"port {port}: {error.strerror or error}")
         return ProbeAnswer(False, f"health.kind: {check.kind!r} is unknown; this Borglet knows http and tcp")
 
-    async def _connect(self, port: int) -> ProbeAnswer:
-        _, writer = await asyncio.open_connection(self._address, port)
+    async def _connect(self, address: str, port: int) -> ProbeAnswer:
+        _, writer = await asyncio.open_connection(address, port)
         writer.transport.abort()
         return ProbeAnswer(True)
 
-    async def _get(self, path: str, port: int) -> ProbeAnswer:
+    async def _get(self, path: str, address: str, port: int) -> ProbeAnswer:
         if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
             return ProbeAnswer(False, f"health.path: {path!r} is no path; wanted /…, percent-encoded")
-        reader, writer = await asyncio.open_connection(self._address, port, limit=MAX_STATUS_LINE_BYTES)
+        reader, writer = await asyncio.open_connection(address, port, limit=MAX_STATUS_LINE_BYTES)
         try:
-            request = f"GET {path} HTTP/1.1\r\nHost: {self._address}:{port}\r\nUser-Agent: borglet\r\n"
+            request = f"GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nUser-Agent: borglet\r\n"
             writer.write(f"{request}Accept: */*\r\nConnection: close\r\n\r\n".encode())
             line = await _status_line(reader)
             if line:
@@ -92,5 +95,5 @@ async def _take_rest(reader: asyncio.StreamReader) -> None:
 class SimulatedProber:
     """Every task is healthy, and stays so: simulated machines are asked once."""
 
-    async def probe(self, check: HealthCheck, port: int) -> ProbeAnswer:
+    async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
         return ProbeAnswer(True, holds_s=math.inf)

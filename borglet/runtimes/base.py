@@ -105,6 +105,9 @@ class Runtime(Protocol):
     def allocs(self) -> list[AllocReport]:
         """Every alloc that has a folder here, named by the master or not."""
 
+    def addresses(self) -> dict[TaskKey, str]:
+        """Of the tasks with a network of their own: where clients reach them."""
+
     async def presences(self) -> list[Presence]:
         """Every incarnation here, running or ended and not yet removed, whoever started it."""
 

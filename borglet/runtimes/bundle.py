@@ -91,6 +91,8 @@ def config(container: Container, account: Account, *, architecture: str) -> dict
         "linux": {
             "namespaces": namespaces,
             "rootfsPropagation": "private",
+            # Of an address of its own a task has all ports.
+            **({"sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"}} if container.network else {}),
             "maskedPaths": _MASKED,
             "readonlyPaths": _READ_ONLY_PATHS,
             "devices": [_device(node, account) for node in container.devices],
@@ -153,6 +155,12 @@ def seccomp(architecture: str) -> dict[str, object]:
         "architectures": [_ARCHITECTURES[architecture]] if architecture in _ARCHITECTURES else [],
         "syscalls": rules,
     }
+
+
+def hostname_of(name: str) -> str:
+    """`cell/tenant/job/index` as one label: what a task with a network of its own is called inside."""
+    job, _, index = "-".join(name.split("/")[-2:]).rpartition("-")
+    return f"{job[:52]}-{index}".lower().strip("-")
 
 
 def inside(path: str) -> str:

@@ -12,10 +12,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from borglet.machines import BadMachine
 from borglet.runtimes import accounts
+from borglet.runtimes.networks import BadNetwork, parse_network
 from borglet.runtimes.oci import FIRST_UID, UIDS, OciRuntime, OciSettings, Unavailable
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 from borglet.runtimes.supervised import SupervisedRuntime
@@ -36,11 +38,13 @@ class RuntimeWishes:
     first_uid: int = FIRST_UID  # oci: the numbers of tasks' own users
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # oci: accelerator -> device nodes
+    network: str = ""  # oci: whose addresses tasks get that ask for their own, 10.20.30.0/24; empty: none do
 
 
 def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
     """Raises `BadMachine` when containers are demanded and can't be had."""
     reason = "chosen"
+    network = _network(wishes)
     if wishes.runtime != "process":
         try:
             return OciRuntime(
@@ -50,8 +54,11 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
                     first_uid=wishes.first_uid,
                     uids=wishes.uids,
                     devices=wishes.devices,
+                    network=network,
                 ),
             )
+        except BadNetwork as error:
+            raise BadMachine(str(error)) from error
         except Unavailable as error:
             if wishes.runtime == "oci":
                 raise BadMachine(f"runtime: {error}") from error
@@ -60,6 +67,13 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
     return ProcessRuntime(
         home, ProcessSettings(default_user=_task_user(home, wishes), users=wishes.task_users, reason=reason)
     )
+
+
+def _network(wishes: RuntimeWishes) -> IPv4Network | None:
+    try:
+        return parse_network(wishes.network)
+    except BadNetwork as error:
+        raise BadMachine(str(error)) from error
 
 
 def _task_user(home: Path, wishes: RuntimeWishes) -> str:

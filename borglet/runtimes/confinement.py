@@ -43,18 +43,21 @@ class Confinement(Protocol):
         run: int,
         directory: TaskDirectory,
         trees: Mapping[str, Path],
-        uids: Mapping[str, int],
+        kept: Mapping[str, Kept],
     ) -> Plan:
         """Decide, and change nothing. Raises `StartFailed`.
 
-        `trees`: see `base.Runtime.start`. `uids`: directory name -> number of its own, of all tasks here, an earlier
-        run of this one among them."""
+        `trees`: see `base.Runtime.start`. `kept`: by directory name, all tasks here, an earlier run of this one
+        among them."""
 
     async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
         """Make what the run needs beside its directory. Raises `StartFailed`, OSError."""
 
     async def clear(self, directory: TaskDirectory) -> None:
         """Take away what a run left beside its directory; called at every end, also for one that never ran."""
+
+    def close(self) -> None:
+        """The Borglet ends and leaves no task: take away what was made for all of them."""
 
     def shell(
         self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims

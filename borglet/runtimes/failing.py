@@ -84,6 +84,9 @@ class FailingRuntime:
     def allocs(self) -> list[AllocReport]:
         return self._inner.allocs()
 
+    def addresses(self) -> dict[TaskKey, str]:
+        return self._inner.addresses()
+
     async def presences(self) -> list[Presence]:
         self._raise_due("presences")
         return await self._inner.presences()

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from borglet.runtimes.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Device
 from borglet.runtimes.confinement import Plan
 from borglet.runtimes.container import Container, run_engine
 from borglet.runtimes.limits import kernel_limits
+from borglet.runtimes.networks import TaskNetworks
 from borglet.runtimes.ptys import PtyRequest
 from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
@@ -60,6 +62,7 @@ class OciSettings(SupervisedSettings):
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # accelerator -> its device nodes
     path: str = bundle.DEFAULT_PATH  # PATH of tasks
+    network: IPv4Network | None = None  # whose addresses tasks get that ask for their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class _Furniture:
     base: Path | None
     devices: list[DeviceNode]
     shm_bytes: int
+    host: str  # its name, where it has a network of its own
 
 
 class Contained:
@@ -77,8 +81,9 @@ class Contained:
 
     name = "oci"
 
-    def __init__(self, settings: OciSettings, *, engine: str, init: str) -> None:
+    def __init__(self, home: Path, settings: OciSettings, *, engine: str, init: str) -> None:
         self._settings = settings
+        self._networks = TaskNetworks(settings.network, home) if settings.network is not None else None
         self._engine, self._init = engine, init
         self._furniture: dict[str, _Furniture] = {}
 
@@ -87,7 +92,7 @@ class Contained:
             "isolation.user": "task",
             "isolation.pid": "namespace",
             "isolation.filesystem": "own",
-            "isolation.network": "host",
+            "isolation.network": "own" if self._networks is not None else "none",
             "isolation.syscalls": "seccomp",
         }
 
@@ -98,12 +103,11 @@ class Contained:
         run: int,
         directory: TaskDirectory,
         trees: Mapping[str, Path],
-        uids: Mapping[str, int],
+        kept: Mapping[str, Kept],
     ) -> Plan:
-        if task.network != "host":
-            raise StartFailed(f"network: {task.network!r} is not known here; ask for host")
+        address = self._address(task, directory, kept)
         base = _base(task, trees)
-        account, own_uid = self._account(task, directory, uids)
+        account, own_uid = self._account(task, directory, kept)
         packages = PACKAGES if trees else ""
         argv = launch.command(task, packages=packages)
         environment = launch.environment(
@@ -128,7 +132,11 @@ class Contained:
             oom_score_adj=limits.oom_score_adj,
         )
         self._furniture[directory.name] = _Furniture(
-            process, base, self._devices(task), limits.ram_bytes or bundle.DEFAULT_SHM_BYTES
+            process,
+            base,
+            self._devices(task),
+            limits.ram_bytes or bundle.DEFAULT_SHM_BYTES,
+            bundle.hostname_of(task.name),
         )
         container = Container(self._engine, str(directory.bundle), directory.name)
         return Plan(
@@ -142,15 +150,32 @@ class Contained:
                 "container": container.fields(),
             },
             own_uid=own_uid,
+            address=address,
         )
 
+    def _address(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, Kept]) -> str:
+        """Of the task's own network; empty for the machine's."""
+        if task.network == "host":
+            return ""
+        if task.network != "own":
+            raise StartFailed(f"network: {task.network!r} is not known here; ask for host or own")
+        if self._networks is None:
+            raise StartFailed(
+                "network: this machine has no addresses to give to tasks; ask for network: host, for a machine with"
+                " the attribute isolation.network=own, or an SRE to set BORGLET_TASK_NETWORK"
+            )
+        earlier = kept.get(directory.name)
+        taken = {other.address for other in kept.values()}
+        return self._networks.choose(directory.name, mine=earlier.address if earlier else "", taken=taken)
+
     def _account(
-        self, task: RunTask, directory: TaskDirectory, uids: Mapping[str, int]
+        self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, Kept]
     ) -> tuple[Account, int]:
         """A user of the task's own, or the one it names; and the number that is its own."""
         if not task.user:
+            taken = {name: other.own_uid for name, other in kept.items()}
             uid = accounts.own_uid(
-                directory.name, uids, first=self._settings.first_uid, count=self._settings.uids
+                directory.name, taken, first=self._settings.first_uid, count=self._settings.uids
             )
             return (uid, uid, []), uid
         account = accounts.account_of(task.user, default="", allowed=self._settings.users)
@@ -175,6 +200,10 @@ class Contained:
     async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
         furniture = self._furniture.pop(directory.name)
         assert plan.account is not None
+        network = ""
+        if self._networks is not None and plan.address:
+            network = str(await self._networks.connect(directory.name, plan.address))
+        hostname = furniture.host if network else ""
         if directory.bundle.exists():
             shutil.rmtree(directory.bundle)
         directory.bundle.mkdir(mode=0o700)
@@ -187,14 +216,14 @@ class Contained:
             trees=plan.trees,
             base=furniture.base,
             account=plan.account,
-            hosts={},
+            hosts={hostname: plan.address} if hostname else {},
         )
         container = bundle.Container(
             root=str(directory.root),
             mounts=[*mounts, Mount(self._init, bundle.INIT)],
-            hostname="",
+            hostname=hostname,
             marker=directory.marker,
-            network="",
+            network=network,
             shm_bytes=furniture.shm_bytes,
             devices=furniture.devices,
         )
@@ -230,7 +259,13 @@ class Contained:
         )
 
     async def clear(self, directory: TaskDirectory) -> None:
-        """Namespaces and mounts end with the last process."""
+        """Its network; all other namespaces, and mounts, end with the last process."""
+        if self._networks is not None:
+            await self._networks.disconnect(directory.name)
+
+    def close(self) -> None:
+        if self._networks is not None:
+            self._networks.remove()
 
 
 class OciRuntime(SupervisedRuntime):
@@ -240,7 +275,7 @@ class OciRuntime(SupervisedRuntime):
         engine, init = find_engine()
         home.mkdir(parents=True, exist_ok=True)
         probe(home, engine, init)
-        super().__init__(home, settings, Contained(settings, engine=engine, init=init))
+        super().__init__(home, settings, Contained(home, settings, engine=engine, init=init))
 
 
 def find_engine() -> tuple[str, str]:

@@ -54,7 +54,7 @@ class OpenProcesses:
         run: int,
         directory: TaskDirectory,
         trees: Mapping[str, Path],
-        uids: Mapping[str, int],
+        kept: Mapping[str, Kept],
     ) -> Plan:
         if task.network != "host":
             raise StartFailed(
@@ -120,6 +120,9 @@ class OpenProcesses:
 
     async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
         directory.link_packages(plan.trees)
+
+    def close(self) -> None:
+        """Nothing was made."""
 
     async def clear(self, directory: TaskDirectory) -> None:
         """Nothing was made."""

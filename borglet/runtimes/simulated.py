@@ -139,6 +139,9 @@ class SimulatedRuntime:
     def allocs(self) -> list[AllocReport]:
         return [AllocReport(key, name) for key, name in sorted(self._allocs.items())]
 
+    def addresses(self) -> dict[TaskKey, str]:
+        return {}
+
     async def presences(self) -> list[Presence]:
         return [known.presence() for known in self._tasks.values()]
 

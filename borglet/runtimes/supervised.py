@@ -138,11 +138,11 @@ class SupervisedRuntime:
         if known is not None and known.exit is None:
             return
         directory = self._directory_of(task)
-        uids = {other.directory.name: other.kept.own_uid for other in self._tasks.values()}
+        here = {other.directory.name: other.kept for other in self._tasks.values()}
         told = task
         if self.api_url:
             told = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
-        plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, uids=uids)
+        plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, kept=here)
         kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address)
         incarnation = _Incarnation(directory, kept)
         self._tasks[task.key] = incarnation
@@ -366,6 +366,9 @@ class SupervisedRuntime:
         directory.write_exit(exit_)
         return exit_
 
+    def addresses(self) -> dict[TaskKey, str]:
+        return {key: known.kept.address for key, known in self._tasks.items() if known.kept.address}
+
     async def next_end(self) -> Presence:
         await self._adopt()
         return await self._ended.get()
@@ -539,7 +542,10 @@ class SupervisedRuntime:
             await burial
         for incarnation in self._tasks.values():
             self._unwatch(incarnation)
-        if self._tree is not None and not any(known.exit is None for known in self._tasks.values()):
+        if any(known.exit is None for known in self._tasks.values()):
+            return
+        self._confinement.close()
+        if self._tree is not None:
             self._tree.remove()
 
 
