@@ -22,6 +22,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from quota import admin as quota_admin
 from scheduling import admin as scheduling_admin
+from scheduling.admin.safety import tell_held
 
 _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
     (
@@ -29,6 +30,8 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
         (
             (_("Cells"), "hub", "scheduling_cell"),
             (_("Machines"), "dns", "scheduling_machine"),
+            (_("Drains"), "water_drop", "scheduling_drain"),
+            (_("Brakes"), "front_hand", "scheduling_brake"),
             (_("Join tokens"), "key", "scheduling_jointoken"),
             (_("Leases"), "schedule", "scheduling_lease"),
         ),
@@ -71,6 +74,11 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
 
 
 class SreSite(UnfoldAdminSite):
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        if self.has_permission(request):
+            tell_held(request, self.name)
+        return super().index(request, extra_context)
+
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
         """By what an SRE looks for, not by app; only what this one may see."""
         groups = []

@@ -12,11 +12,14 @@ from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
 from scheduling.admin.kept import KeptAllocAdmin
 from scheduling.admin.machines import MachineAdmin
 from scheduling.admin.notices import NoticeCountAdmin
+from scheduling.admin.safety import BrakeAdmin, DrainAdmin
 from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, TaskAdmin
 
 PAGES: dict[type[Model], type[ModelAdmin]] = {
     models.Cell: CellAdmin,
     models.Machine: MachineAdmin,
+    models.Drain: DrainAdmin,
+    models.Brake: BrakeAdmin,
     models.KeptAlloc: KeptAllocAdmin,
     models.NoticeCount: NoticeCountAdmin,
     models.Job: JobAdmin,

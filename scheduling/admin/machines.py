@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
+from django import forms
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.decorators import display
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldBooleanSwitchWidget
 
 from quota.admin import FactsAdmin, principal_of, vector_text
 from quota.resources import PORTS
-from scheduling.admin.acting import act_with_reason
+from scheduling.admin.acting import act_together, act_with_reason
 from scheduling.core.states import MachineStatus
 from scheduling.models import Machine
 from scheduling.services.credentials import machine_revoke, machine_rotate
-from scheduling.services.machines import machine_drain, machine_remove, machine_undrain, quarantine_release
+from scheduling.services.machines import (
+    MAX_DEADLINE_S,
+    machine_remove,
+    machine_undrain,
+    machines_drain,
+    quarantine_release,
+)
+
+
+class DrainForm(forms.Form):
+    minutes = forms.IntegerField(
+        label=gettext_lazy("Deadline, minutes from now; none: as long as it takes"),
+        required=False,
+        min_value=0,
+        max_value=int(MAX_DEADLINE_S // 60),
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+    break_budgets = forms.BooleanField(
+        label=gettext_lazy("At the deadline, whatever budgets say"),
+        required=False,
+        widget=UnfoldBooleanSwitchWidget(),
+    )
+    confirm = forms.IntegerField(
+        label=gettext_lazy("Tasks that may leave, where it is much of the cell"),
+        required=False,
+        min_value=0,
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+
+
+def _cell_of(machine: Machine) -> int:
+    return machine.cell_id
 
 
 class MachineAdmin(FactsAdmin):
@@ -67,14 +101,28 @@ class MachineAdmin(FactsAdmin):
 
     def drain(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
-        return act_with_reason(
+
+        def act(chosen: list[Machine], reason: str, given: dict[str, Any]) -> int:
+            minutes = given["minutes"]
+            for _cell_id, group in groupby(sorted(chosen, key=_cell_of), key=_cell_of):
+                many = list(group)
+                machines_drain(
+                    principal=principal, cell=many[0].cell, machines=many, reason=reason, confirm=given["confirm"],
+                    deadline_s=None if minutes is None else 60.0 * minutes, break_budgets=given["break_budgets"],
+                )  # fmt: skip
+            return len(chosen)
+
+        return act_together(
             self,
             request,
             rows,
             action="drain",
             title=_("Drain machines"),
-            warning=_("They take no new tasks, and their tasks leave at the cell's rate."),
-            act=lambda row, reason: machine_drain(principal=principal, machine=row, reason=reason),
+            warning=_(
+                "They take no new tasks; their tasks leave at the cell's rate, within their jobs' budgets."
+            ),
+            act=act,
+            more=DrainForm,
         )
 
     def undrain(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
@@ -103,8 +151,7 @@ class MachineAdmin(FactsAdmin):
         principal = principal_of(request)
 
         def act(row: Machine, reason: str) -> None:
-            undecided = [item["key"] for item in row.quarantined if not item.get("release")]
-            quarantine_release(principal=principal, machine=row, keys=undecided, action=action)
+            quarantine_release(principal=principal, machine=row, keys=None, action=action, reason=reason)
 
         return act_with_reason(
             self, request, rows, action=f"quarantine_{action}", title=title, warning=warning, act=act

@@ -10,7 +10,10 @@ from scheduling import journal, lease, passes, verdicts
 from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.services import jobs, transitions, updates
+from scheduling.services.brakes import stops_pass
 from scheduling.services.cells import cell_set
+from scheduling.services.leaving import tasks_drain
+from scheduling.services.machines import machines_drain
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import portal_world, rows
 from tests.integration.simulated_cell import SimulatedCell
@@ -37,6 +40,8 @@ PAGES = {
     "admin-cell": "/admin/scheduling/cell/",
     "admin-passes": "/admin/scheduling/cell/{cell}/change/",
     "admin-machines": "/admin/scheduling/machine/",
+    "admin-drains": "/admin/scheduling/drain/",
+    "admin-brakes": "/admin/scheduling/brake/",
     "admin-jobs": "/admin/scheduling/job/",
     "admin-events": "/admin/scheduling/event/",
     "admin-grant": "/admin/quota/quota/add/",
@@ -80,6 +85,7 @@ def furnished(world):
             entry,
             [transitions.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)],
         )
+    _drain(world)
     cell_set(principal=system("test"), cell=world.cell, settings={"schedulers": "by-workload"})
     lease.take(world.cell.id, scheduler="service", holder="node-1:4711:0123abcd", ttl_s=600)
     a_pass = passes.Pass(
@@ -93,6 +99,25 @@ def furnished(world):
         )  # fmt: skip
         passes.record(world.cell.id, "cc", "service", one)
     return world
+
+
+def _drain(world) -> None:
+    """Machines that drain: one within a budget, one that is empty, one past its deadline; and brakes that hold."""
+    held = rows.a_job(world.cell, world.tenant, "database", tasks=6)
+    here = rows.a_machine(world.cell, "rack9-node-01", rack="rack9")
+    late = rows.a_machine(world.cell, "rack9-node-02", rack="rack9")
+    empty = rows.a_machine(world.cell, "rack9-node-03", rack="rack9")
+    for index in range(6):
+        portal_world.place(held, index, here if index < 4 else late)
+        portal_world.report(held, index)
+    machines_drain(
+        principal=rows.ME, cell=world.cell, machines=[here, empty], reason="new switch", deadline_s=5400.0,
+        break_budgets=True,
+    )  # fmt: skip
+    machines_drain(principal=rows.ME, cell=world.cell, machines=[late], reason="new disk", deadline_s=0.0)
+    tasks_drain(world.cell.id, 1, patience_s=600.0)
+    with journal.write(world.cell.id, rows.ME) as entry:
+        assert not stops_pass(entry, 4_000, what="preemption")
 
 
 def _preempt(victim, winner, machine) -> None:

@@ -13,8 +13,9 @@ from django.utils import timezone
 
 from portal.admin_site import site
 from quota.models import Capability, Membership, PriorityBand, Quota, Record, Tenant, Token
-from scheduling import lease, notices, passes
-from scheduling.models import Cell, CrashedPair, Departure, Event, Job, JoinToken, Machine, Task
+from scheduling import journal, lease, notices, passes
+from scheduling.models import Brake, Cell, CrashedPair, Departure, Drain, Event, Job, JoinToken, Machine, Task
+from scheduling.services.brakes import stops_pass
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 
@@ -103,7 +104,9 @@ def furnish(world, name: str) -> None:
     task = Task.objects.get(job=job, index=0)
     Departure.objects.create(task=task, incarnation=1, machine=machine, cause="kill", since=timezone.now())
     CrashedPair.objects.create(task=task, machine=machine, at=timezone.now())
-    Cell.objects.create(name=f"cell-{name}")
+    Drain.objects.create(machine=machine, asked_by="me", began_at=timezone.now(), tasks=1)
+    other = Cell.objects.create(name=f"cell-{name}")
+    Brake.objects.create(cell=other, kind="stops", since=timezone.now(), at=timezone.now())
 
 
 def queries(client: Client, path: str) -> int:
@@ -144,6 +147,35 @@ def test_draining_asks_why_and_goes_through_the_journal(sre, world) -> None:
     act(sre, "scheduling_machine", "undrain", world.machine, reason="disk is in")
     world.machine.refresh_from_db()
     assert world.machine.state == "up"
+
+
+def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> None:
+    given = {"reason": "new disk", "minutes": "30", "break_budgets": "on"}
+    assert 'name="minutes"' in act(sre, "scheduling_machine", "drain", world.machine).text
+    wrong = act(sre, "scheduling_machine", "drain", world.machine, **{**given, "minutes": ""})
+    assert "only at a deadline" in wrong.text
+    assert Machine.objects.get().state == "up"
+    act(sre, "scheduling_machine", "drain", world.machine, **given)
+    drain = Drain.objects.get()
+    assert (drain.asked_by, drain.break_budgets) == ("sre", True)
+    page = sre.get(listed("scheduling_drain")).text
+    assert f"{drain.tasks} of {drain.tasks}" in page
+    assert "then budgets are broken" in page
+    act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
+    assert Machine.objects.get().state == "up"
+
+
+def test_a_brake_that_holds_is_told_on_the_first_page_and_released(sre, world) -> None:
+    assert "until an SRE decides" not in sre.get("/admin/").text
+    with journal.write(world.cell.id, rows.ME) as entry:
+        assert not stops_pass(entry, 4_000, what="preemption")
+    assert "holds 4000 tasks back until an SRE decides: preemption would stop" in sre.get("/admin/").text
+    brake = Brake.objects.get()
+    act(sre, "scheduling_brake", "keep", brake, reason="a bug, being mended")
+    assert "until an SRE decides" not in sre.get("/admin/").text
+    act(sre, "scheduling_brake", "release", brake, reason="mended", minutes="5")
+    brake.refresh_from_db()
+    assert (brake.state, brake.decided_by, brake.detail) == ("released", "sre", "mended")
 
 
 def test_what_a_service_refuses_is_told_and_hinders_no_other(sre, world) -> None:

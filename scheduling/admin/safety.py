@@ -1,0 +1,222 @@
+"""Drains and how far they have come; brakes, and an SRE's word on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
+
+from quota.admin import FactsAdmin, principal_of
+from scheduling import drains
+from scheduling.admin.acting import act_together, act_with_reason
+from scheduling.brakes import BrakeKind, BrakeState
+from scheduling.models import Brake, Drain
+from scheduling.services.brakes import RELEASED_S, brake_keep, brake_release
+from scheduling.services.machines import machine_undrain
+
+WHAT = {
+    BrakeKind.LOST.value: gettext_lazy("placing tasks of vanished machines elsewhere"),
+    BrakeKind.STOPS.value: gettext_lazy("stopping tasks by the cell itself"),
+}
+
+
+class _DrainList(ChangeList):
+    """With the progress of those on the page, looked up together."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(self.result_list)
+        for cell in {drain.machine.cell for drain in rows}:
+            here = [drain for drain in rows if drain.machine.cell_id == cell.pk]
+            for drain, one in zip(here, drains.progress_of(principal_of(request), cell, here), strict=True):
+                drain.progress = one
+        self.result_list = rows
+
+
+class DrainAdmin(FactsAdmin):
+    list_display = [
+        "machine", "cell_shown", "state_shown", "left_shown", "waiting_shown", "deadline_shown", "asked_by",
+        "reason", "began_at",
+    ]  # fmt: skip
+    list_select_related = ["machine__cell"]
+    list_filter = ["machine__cell"]
+    search_fields = ["machine__hostname", "=machine__rack", "=machine__power_domain"]
+    fields = ["machine", "reason", "asked_by", "began_at", "deadline", "break_budgets", "tasks"]
+    actions = ["undrain"]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return _DrainList
+
+    @display(description=gettext_lazy("cell"), ordering="machine__cell")
+    def cell_shown(self, drain: Drain) -> str:
+        return drain.machine.cell.name
+
+    @display(
+        description=gettext_lazy("state"),
+        label={
+            "empty": "success",
+            "overdue": "danger",
+            "waiting": "warning",
+            "leaving": "info",
+            "down": "danger",
+        },
+    )
+    def state_shown(self, drain: Any) -> tuple[str, str]:
+        progress = drain.progress
+        if progress.done:
+            return "empty", _("empty")
+        if progress.overdue:
+            return "overdue", _("overdue")
+        if drain.machine.state == "down":
+            return "down", _("down")
+        return ("leaving", _("leaving")) if progress.leaving else ("waiting", _("waiting"))
+
+    @display(description=gettext_lazy("tasks left"))
+    def left_shown(self, drain: Any) -> SafeString:
+        progress = drain.progress
+        most = max(drain.tasks, progress.left, 1)
+        told = _("%(left)d of %(all)d") % {"left": progress.left, "all": max(drain.tasks, progress.left)}
+        return format_html(
+            '<div class="flex items-center gap-2 whitespace-nowrap"><progress class="w-24" max="{}" value="{}"'
+            ' aria-label="{}"></progress>{}</div>',
+            most, most - progress.left, told, told,
+        )  # fmt: skip
+
+    @display(description=gettext_lazy("waiting for the budget of"))
+    def waiting_shown(self, drain: Any) -> SafeString | str:
+        rows = [
+            (
+                one.job,
+                _("%(down)d of %(may)d down, %(tasks)d here")
+                % {"down": one.down, "may": one.may, "tasks": one.tasks},
+            )
+            for one in drain.progress.waiting
+        ]
+        return format_html_join("", "<div>{}: {}</div>", rows) if rows else "–"
+
+    @display(description=gettext_lazy("deadline"), ordering="deadline")
+    def deadline_shown(self, drain: Drain) -> str:
+        if drain.deadline is None:
+            return "–"
+        told = f"{drain.deadline:%F %H:%M} UTC"
+        return _("%s, then budgets are broken") % told if drain.break_budgets else told
+
+    def undrain(self, request: HttpRequest, rows: QuerySet[Drain]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows.select_related("machine__cell"),
+            action="undrain",
+            title=_("Undrain machines"),
+            warning=_("They take tasks again."),
+            act=lambda row, reason: machine_undrain(principal=principal, machine=row.machine, reason=reason),
+        )
+
+    undrain.short_description = gettext_lazy("Undrain")
+
+
+class ReleaseForm(forms.Form):
+    minutes = forms.IntegerField(
+        label=gettext_lazy("Minutes for which stops are not bounded"),
+        initial=int(RELEASED_S // 60),
+        min_value=1,
+        max_value=1440,
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+
+
+class BrakeAdmin(FactsAdmin):
+    list_display = ["what_shown", "cell", "state_shown", "wanted", "detail", "since", "until", "decided_by"]
+    list_select_related = ["cell"]
+    list_filter = ["cell", "state"]
+    fields = ["cell", "kind", "state", "wanted", "detail", "since", "pulled_at", "until", "decided_by"]
+    actions = ["release", "keep"]
+
+    @display(description=gettext_lazy("brake"), ordering="kind")
+    def what_shown(self, brake: Brake) -> str:
+        return f"{brake.kind}: {WHAT[brake.kind]}"
+
+    @display(
+        description=gettext_lazy("state"),
+        ordering="state",
+        label={
+            BrakeState.OPEN.value: "success",
+            BrakeState.BOUNDED.value: "warning",
+            BrakeState.HELD.value: "danger",
+            BrakeState.RELEASED.value: "info",
+            BrakeState.KEPT.value: "warning",
+        },
+    )
+    def state_shown(self, brake: Brake) -> str:
+        return brake.state
+
+    def release(self, request: HttpRequest, rows: QuerySet[Brake]) -> HttpResponse | None:
+        principal = principal_of(request)
+
+        def act(chosen: list[Brake], reason: str, given: dict[str, Any]) -> int:
+            for brake in chosen:
+                brake_release(
+                    principal=principal, cell=brake.cell, kind=brake.kind, reason=reason,
+                    seconds=60.0 * given["minutes"],
+                )  # fmt: skip
+            return len(chosen)
+
+        return act_together(
+            self,
+            request,
+            rows.select_related("cell"),
+            action="release",
+            title=_("Release brakes"),
+            warning=_(
+                "The cell goes on: tasks of vanished machines are placed elsewhere at its rate, and tasks are stopped"
+                " without a bound for a while."
+            ),
+            act=act,
+            more=ReleaseForm,
+        )
+
+    def keep(self, request: HttpRequest, rows: QuerySet[Brake]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            self,
+            request,
+            rows.select_related("cell"),
+            action="keep",
+            title=_("Keep brakes"),
+            warning=_("They hold until what they are about is over, and alarm no more."),
+            act=lambda row, reason: brake_keep(
+                principal=principal, cell=row.cell, kind=row.kind, reason=reason
+            ),
+        )
+
+    release.short_description = gettext_lazy("Release: let the cell go on")
+    keep.short_description = gettext_lazy("Keep: hold it")
+
+
+def tell_held(request: HttpRequest, site: str) -> None:
+    """A message for each brake that waits for an SRE's word."""
+    for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
+        told = ngettext(
+            "Cell %(cell)s holds %(number)d task back until an SRE decides: %(detail)s.",
+            "Cell %(cell)s holds %(number)d tasks back until an SRE decides: %(detail)s.",
+            brake.wanted,
+        ) % {"cell": brake.cell.name, "number": brake.wanted, "detail": brake.detail}
+        messages.error(
+            request,
+            format_html(
+                '{} <a class="underline" href="{}">{}</a>',
+                told, reverse(f"{site}:scheduling_brake_changelist"), _("Decide"),
+            ),
+        )  # fmt: skip
