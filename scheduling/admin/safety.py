@@ -47,7 +47,7 @@ class _DrainList(ChangeList):
 class DrainAdmin(FactsAdmin):
     list_display = [
         "machine", "cell_shown", "state_shown", "left_shown", "waiting_shown", "deadline_shown", "asked_by",
-        "reason", "began_at",
+        "reason",
     ]  # fmt: skip
     list_select_related = ["machine__cell"]
     list_filter = ["machine__cell"]
@@ -106,11 +106,14 @@ class DrainAdmin(FactsAdmin):
         return format_html_join("", "<div>{}: {}</div>", rows) if rows else "–"
 
     @display(description=gettext_lazy("deadline"), ordering="deadline")
-    def deadline_shown(self, drain: Drain) -> str:
+    def deadline_shown(self, drain: Drain) -> SafeString | str:
         if drain.deadline is None:
             return "–"
-        told = f"{drain.deadline:%F %H:%M} UTC"
-        return _("%s, then budgets are broken") % told if drain.break_budgets else told
+        then = _("then budgets are broken") if drain.break_budgets else ""
+        return format_html(
+            '<div class="whitespace-nowrap">{} UTC</div><div class="whitespace-nowrap">{}</div>',
+            f"{drain.deadline:%F %H:%M}", then,
+        )  # fmt: skip
 
     def undrain(self, request: HttpRequest, rows: QuerySet[Drain]) -> HttpResponse | None:
         principal = principal_of(request)
