@@ -83,8 +83,9 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
             entry.append(events.MachineCredential(machine_id=row.id, step="revoked", reason=reason))
             if row.state != MachineStatus.DOWN.value:
                 row.state, row.reason = MachineStatus.DOWN.value, f"its secret was revoked: {reason}"[:300]
+                row.state_since = entry.time
                 entry.append(events.MachineState(machine_id=row.id, state=row.state, reason=row.reason))
-            row.save(update_fields=[*SECRET, "session", "state", "reason"])
+            row.save(update_fields=[*SECRET, "session", "state", "state_since", "reason"])
     contact.forget(machine.cell_id, [machine.id])
     machine.refresh_from_db()
     return machine

@@ -20,6 +20,7 @@ BENCHES = {
     "reclaim": "tests.bench.reclaim",
     "packages": "tests.bench.packages",
     "link": "tests.bench.link",
+    "contact": "tests.bench.contact",
     "neighbours": "tests.bench.neighbours",
 }
 
