@@ -45,6 +45,12 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "Where packages are kept: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
     ),
+    Setting(
+        "BORG_LINK_CERTIFICATE",
+        "",
+        "File with the chain of a link certificate issued elsewhere; empty: the authority here issues one.",
+    ),
+    Setting("BORG_LINK_KEY", "", "File with its key; empty: it is in the same file."),
     Setting("BORG_MAX_BODY_BYTES", "33554432", "Largest request body that is read."),
     Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job."),
     Setting("BORG_MAX_BULK_JOBS", "10000", "Largest number of jobs in one bulk submission."),

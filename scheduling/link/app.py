@@ -177,8 +177,8 @@ class LinkApp:
             return
         socket.accept()
         try:
-            session = await self._welcome(known, socket)
-            self._serve(known, session, socket)
+            session, trusts = await self._welcome(known, socket)
+            self._serve(known, session, socket, trusts)
         except Greeting as error:
             _hang_up(socket, error.refusal, POLICY_VIOLATION)
         except MalformedMessage as error:
@@ -204,9 +204,9 @@ class LinkApp:
             raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
         return known
 
-    def _serve(self, known: Known, session: int, socket: LinkSocket) -> None:
+    def _serve(self, known: Known, session: int, socket: LinkSocket, trusts: str) -> None:
         """Hand the connection over to the shard. Raises `Hangup`."""
-        held = self.shard.attach(known, session, socket)
+        held = self.shard.attach(known, session, socket, trusts=trusts)
 
         def receive(content: bytes) -> None:
             if held.closing:
@@ -233,8 +233,10 @@ class LinkApp:
             hangup()
             raise
 
-    async def _welcome(self, known: Known, socket: LinkSocket) -> int:
-        """Take the hello; the number of the session. Raises `Greeting`, `MalformedMessage`, `Hangup`."""
+    async def _welcome(self, known: Known, socket: LinkSocket) -> tuple[int, str]:
+        """Take the hello; the number of the session, and the digest of whom the machine trusts.
+
+        Raises `Greeting`, `MalformedMessage`, `Hangup`."""
         try:
             async with asyncio.timeout(HELLO_WITHIN_S):
                 message = decode_to_shard(await socket.message())
@@ -254,7 +256,7 @@ class LinkApp:
             detail = f"authenticated as {known.hostname}, but the hello says {message.hostname[:80]!r}"
             raise Greeting(Refusal("other-machine", "hostname", detail, retry=False))
         try:
-            return await self.shard.greet(known, message)
+            return await self.shard.greet(known, message), message.authority
         except DatabaseAway as error:
             detail = "the cell's database is away; come back"
             raise Greeting(Refusal("database-away", "", detail)) from error

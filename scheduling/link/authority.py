@@ -2,9 +2,13 @@
 
     BORG_AUTHORITY/ca.pem       the authority's certificate; its fingerprint is part of every join token
     BORG_AUTHORITY/ca.key       its key, mode 0600
-    BORG_AUTHORITY/server.pem   key and certificate of the link, renewed in time
+    BORG_AUTHORITY/next.…       the one that will take its place (`succession`)
+    BORG_AUTHORITY/old.pem      the one whose place it took, trusted for a while
+    BORG_AUTHORITY/grants.…     signs grants of shells and tickets for packages where ca.key is kept elsewhere
+    BORG_AUTHORITY/server.pem   key and certificate of the link (`certificate`)
 
-An authority of one's own takes their place: put `ca.pem` and `ca.key` there before the first start.
+An authority of one's own takes their place: put `ca.pem` and `ca.key` there before the first start. Where the server's
+certificate is given too (BORG_LINK_CERTIFICATE), `ca.key` may stay where it is.
 """
 
 from __future__ import annotations
@@ -13,26 +17,21 @@ import contextlib
 import datetime as dt
 import fcntl
 import functools
-import ipaddress
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 from django.conf import settings
 
 from borglet.messages import SHELL_CONTEXT
 
 AUTHORITY_DAYS = 3650
-SERVER_DAYS = 90
-# A server certificate with less than this left is replaced.
-RENEW_DAYS = 30
 # Machines with a clock a little behind must not refuse a certificate just made.
-_SKEW = dt.timedelta(hours=1)
+SKEW = dt.timedelta(hours=1)
 
 
 class AuthorityBroken(Exception):
@@ -48,63 +47,81 @@ def ensure_authority() -> Path:
     home = folder()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     certificate, key = home / "ca.pem", home / "ca.key"
-    with _locked(home):
-        if certificate.exists() != key.exists():
+    with locked(home):
+        finish_switch(home)
+        given = bool(settings.BORG_LINK_CERTIFICATE)
+        if given and not certificate.exists():
+            raise AuthorityBroken(
+                f"BORG_LINK_CERTIFICATE is set, {certificate} is not there: put the certificate of the authority"
+                " there that issued it, so that machines know whom to trust"
+            )
+        if certificate.exists() != key.exists() and not given:
             there, missing = (certificate, key) if certificate.exists() else (key, certificate)
             raise AuthorityBroken(
                 f"{there} is there, {missing} is not: put it back from a backup. Machines trust this authority"
                 " alone, a new one would shut them all out"
             )
         if not certificate.exists():
-            made, private = _make_authority()
-            _write(key, _key_pem(private), 0o600)
-            _write(certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
+            made, private = make_authority()
+            write_whole(key, key_pem(private), 0o600)
+            write_whole(certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
+        if not key.exists() and not (home / "grants.pem").exists():
+            made, private = make_authority(grants=True)
+            write_whole(home / "grants.key", key_pem(private), 0o600)
+            write_whole(home / "grants.pem", made.public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate
 
 
 def authority_pem() -> str:
+    """The authority that signs now."""
     return ensure_authority().read_text("ascii")
+
+
+def bundle_pem() -> str:
+    """All that machines should trust: who signs, who will, who did, and who signs grants where that is another."""
+    ensure_authority()
+    files = [folder() / name for name in ("ca.pem", "next.pem", "old.pem", "grants.pem")]
+    return "".join(file.read_text("ascii").rstrip("\n") + "\n" for file in files if file.exists())
 
 
 def fingerprint() -> str:
     """SHA-256 over the authority's certificate (DER), 64 hex digits: what join tokens carry."""
-    ensure_authority()
-    return _authority()[0].fingerprint(hashes.SHA256()).hex()
+    path = ensure_authority()
+    certificate = signer()[0] if path.with_suffix(".key").exists() else load_certificate(path)
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def signer() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority that signs now. Raises `AuthorityBroken`, also where its key is kept elsewhere."""
+    return load_pair(ensure_authority().parent, "ca")
 
 
 def signing_key() -> ec.EllipticCurvePrivateKey:
-    """What machines can check with the authority's certificate, such as tickets for packages, is signed with."""
-    ensure_authority()
-    return _signing_key(folder(), (folder() / "ca.key").stat().st_mtime_ns)
+    """What machines check with the certificates they trust is signed with it: tickets for packages, grants of shells.
 
-
-def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> Path:
-    """A file with key and certificate of a server reached as `hosts` (names and addresses).
-
-    The one there is kept while it names all of `hosts`, was signed by this authority, and does not expire
-    within `RENEW_DAYS`. Raises `AuthorityBroken`.
+    The authority's own key, or, where that is kept elsewhere, one made for this alone. Raises `AuthorityBroken`.
     """
-    now = now or dt.datetime.now(dt.UTC)
-    ensure_authority()
-    path = folder() / "server.pem"
-    with _locked(folder()):
-        if not _serves(path, hosts, now):
-            private = ec.generate_private_key(ec.SECP256R1())
-            certificate = _sign(private, hosts, now)
-            content = _key_pem(private) + certificate.public_bytes(serialization.Encoding.PEM)
-            _write(path, content, 0o600)
-    return path
+    home = ensure_authority().parent
+    name = "ca" if (home / "ca.key").exists() else "grants"
+    return _signing_key(home, name, (home / f"{name}.key").stat().st_mtime_ns)
 
 
 def sign_shell(claims: bytes) -> bytes:
     """The authority's word for a shell (`ShellClaims` as JSON). Raises `AuthorityBroken`."""
-    ensure_authority()
-    return _authority()[1].sign(SHELL_CONTEXT + claims, ec.ECDSA(hashes.SHA256()))
+    return signing_key().sign(SHELL_CONTEXT + claims, ec.ECDSA(hashes.SHA256()))
 
 
-def _make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+@functools.lru_cache(maxsize=4)
+def _signing_key(home: Path, name: str, changed_ns: int) -> ec.EllipticCurvePrivateKey:
+    return load_pair(home, name)[1]
+
+
+def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """`grants`: one that signs grants, and neither certificates nor for a server."""
     private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Borg cell authority")])
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, "Borg grants" if grants else "Borg cell authority")]
+    )
     now = dt.datetime.now(dt.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -112,78 +129,54 @@ def _make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         .issuer_name(name)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
+        .not_valid_before(now - SKEW)
         .not_valid_after(now + dt.timedelta(days=AUTHORITY_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(certificates=True), critical=True)
+        .add_extension(x509.BasicConstraints(ca=not grants, path_length=None if grants else 0), critical=True)
+        .add_extension(key_usage(certificates=not grants), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
         .sign(private, hashes.SHA256())
     )
     return certificate, private
 
 
-def _sign(private: ec.EllipticCurvePrivateKey, hosts: Sequence[str], now: dt.datetime) -> x509.Certificate:
-    authority, authority_key = _authority()
-    until = min(now + dt.timedelta(days=SERVER_DAYS), authority.not_valid_after_utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Borg link")]))
-        .issuer_name(authority.subject)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(until)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
-
-
-def _authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    path = folder() / "ca.pem"
+def load_certificate(path: Path) -> x509.Certificate:
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        private = serialization.load_pem_private_key((folder() / "ca.key").read_bytes(), password=None)
-    except ValueError as error:
-        raise AuthorityBroken(
-            f"{path.parent}: {error}; ca.pem and ca.key must be PEM, without a password"
-        ) from error
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise AuthorityBroken(f"{path}: {error}; it must be a certificate in PEM form") from error
+
+
+def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """`name`.pem and `name`.key. Raises `AuthorityBroken`."""
+    path = home / f"{name}.key"
+    certificate = load_certificate(home / f"{name}.pem")
+    try:
+        private = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise AuthorityBroken(f"{path}: {error}; it must be a key in PEM form, without a password") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise AuthorityBroken(f"{path.parent}/ca.key: an elliptic-curve key is needed, such as P-256")
+        raise AuthorityBroken(f"{path}: an elliptic-curve key is needed, such as P-256")
     if private.public_key() != certificate.public_key():
-        raise AuthorityBroken(f"{path.parent}: ca.key is not the key of ca.pem")
+        raise AuthorityBroken(f"{home}: {name}.key is not the key of {name}.pem")
     return certificate, private
 
 
-@functools.lru_cache(maxsize=4)
-def _signing_key(home: Path, changed_ns: int) -> ec.EllipticCurvePrivateKey:
-    return _authority()[1]
-
-
-def _serves(path: Path, hosts: Sequence[str], now: dt.datetime) -> bool:
+def finish_switch(home: Path) -> None:
+    """Whoever broke off in the middle of `succession.switch` had put the key first. Under `locked`."""
+    following, key = home / "next.pem", home / "ca.key"
+    if not following.exists() or not key.exists():
+        return
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        certificate.verify_directly_issued_by(_authority()[0])
-        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (FileNotFoundError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-        return False
-    left = certificate.not_valid_after_utc - now
-    return left > dt.timedelta(days=RENEW_DAYS) and {_name(host) for host in hosts} <= set(named)
+        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    except (ValueError, TypeError) as error:
+        raise AuthorityBroken(f"{key}: {error}; it must be a key in PEM form, without a password") from error
+    if private.public_key() == load_certificate(following).public_key():
+        write_whole(home / "ca.pem", following.read_bytes(), 0o644)
+        (home / "next.key").unlink(missing_ok=True)
+        following.unlink()
 
 
-def _name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _usage(*, certificates: bool) -> x509.KeyUsage:
+def key_usage(*, certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=certificates,
@@ -197,13 +190,13 @@ def _usage(*, certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _key_pem(private: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(private: ec.EllipticCurvePrivateKey) -> bytes:
     return private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
+def write_whole(path: Path, content: bytes, mode: int) -> None:
     """Replace a file whole; a crash leaves the old one or the new one."""
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -213,10 +206,15 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)  # in the order in which the files were written
+    finally:
+        os.close(directory)
 
 
 @contextlib.contextmanager
-def _locked(home: Path) -> Iterator[None]:
+def locked(home: Path) -> Iterator[None]:
     """Several processes may start at once; one of them makes the authority."""
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -18,7 +18,6 @@ from scheduling.link.diff import View
 
 # Machines that come back have identities still good for a while: they get new ones spread over this.
 SPREAD_S = 300.0
-_KEY_CHECK_S = 600.0
 
 
 @dataclass(slots=True)
@@ -33,25 +32,13 @@ class Identities:
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
-        self._key: SigningKey | None = None
-        self._check_at = -math.inf
-
-    def key_due(self, now: float) -> bool:
-        """Whether it is time to ask for the key that signs. `now`: any clock, as long as it is always the same."""
-        return now >= self._check_at
-
-    def take_key(self, key: SigningKey, now: float) -> None:
-        self._key, self._check_at = key, now + _KEY_CHECK_S
-
-    def keep_key(self, now: float) -> None:
-        """There is no other for now; ask again later."""
-        self._check_at = now + _KEY_CHECK_S
+        self.key: SigningKey | None = None
 
     def due(
         self, identified: Identified, before: View | None, loaded: Loaded, now: float, rng: random.Random
     ) -> list[TaskIdentity]:
         """Those to be said now. `before`: what should run as it was known until now, None on a new connection."""
-        if self._key is None:
+        if self.key is None:
             return []
         run = loaded.desired.run
         if before is None:
@@ -66,5 +53,5 @@ class Identities:
         return [self._issue(task) for task in wanted]
 
     def _issue(self, task: RunTask) -> TaskIdentity:
-        assert self._key is not None
-        return TaskIdentity(task.key, issue(self._key, task, issuer=self.issuer, now=time.time()))
+        assert self.key is not None
+        return TaskIdentity(task.key, issue(self.key, task, issuer=self.issuer, now=time.time()))

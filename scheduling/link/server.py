@@ -15,8 +15,9 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from borglet.messages import MAX_FRAME_BYTES
-from scheduling.link import authority
 from scheduling.link.app import LinkApp
+from scheduling.link.authority import AuthorityBroken
+from scheduling.link.certificate import server_certificate
 from scheduling.link.courier import Courier
 from scheduling.link.packages import PackageDoors
 from scheduling.link.shard import Shard
@@ -24,7 +25,8 @@ from scheduling.link.websocket import LinkHttp
 
 log = structlog.get_logger(__name__)
 
-RENEWAL_CHECK_S = 3600.0
+# An authority that was switched shows at new connections after this long.
+RENEWAL_CHECK_S = 60.0
 
 
 class LinkServer(uvicorn.Server):
@@ -53,8 +55,8 @@ class LinkServer(uvicorn.Server):
             await asyncio.sleep(RENEWAL_CHECK_S)
             try:
                 assert self.config.ssl is not None
-                self.config.ssl.load_cert_chain(authority.issue_server_certificate(hosts()))
-            except (authority.AuthorityBroken, OSError):
+                server_certificate(hosts()).load_into(self.config.ssl)
+            except (AuthorityBroken, OSError):
                 log.exception("the certificate can't be renewed; the old one serves on")
 
 
@@ -67,12 +69,13 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
     )
     courier = Courier(shard, settings.BORG_REDIS_URL)
     app = LinkApp(shard, courier, PackageDoors(settings.BORG_REDIS_URL, shard.connections))
-    certificate = authority.issue_server_certificate(hosts())
+    certificate = server_certificate(hosts())
     config = uvicorn.Config(
         app,
         host=host or settings.BORG_LINK_HOST,
         port=settings.BORG_LINK_PORT if port is None else port,
-        ssl_certfile=str(certificate),
+        ssl_certfile=str(certificate.chain),
+        ssl_keyfile=str(certificate.key) if certificate.key else None,
         loop="uvloop",
         http=LinkHttp,
         ws="websockets-sansio",

@@ -25,11 +25,13 @@ import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
-from borglet.messages import Hello, LogRequest, Phase, Refusal, Report, ShellGrant, Welcome
+from borglet.messages import Hello, LogRequest, Phase, Refusal, Report, ShellGrant, Welcome, authority_digest
 from quota.errors import Refused
 from scheduling import config
+from scheduling.identities import SigningKey
 from scheduling.link import news as journal_news
 from scheduling.link import writer
+from scheduling.link.authority import AuthorityBroken, bundle_pem
 from scheduling.link.connection import GOING_AWAY, Connection, Wire
 from scheduling.link.desired import Loaded, Specs, load
 from scheduling.link.diff import Changes, compare
@@ -44,6 +46,8 @@ T = TypeVar("T")
 
 # The journal is asked at least this often: notices are a courtesy.
 LOOK_EVERY_S = 1.0
+# The folder of the authority is looked at this often.
+TRUST_EVERY_S = 60.0
 # A poll not answered this long after its hold: the connection is dead.
 ANSWER_WITHIN_S = 10.0
 # A desired state that was refused is offered again after this long.
@@ -100,6 +104,8 @@ class Shard:
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
         self.identities = Identities(settings.PORTAL_URL)
+        self._authorities = ("", "")  # PEM, and its digest
+        self._trust_due = 0.0
         self._wake = asyncio.Event()
         self._specs = Specs()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="link-database")
@@ -116,7 +122,7 @@ class Shard:
     async def start(self) -> None:
         """Raises `DatabaseAway`."""
         await self._look()
-        await self._renew_key()
+        await self._refresh_trust()
         self._pump = asyncio.create_task(self._pump_forever())
 
     async def stop(self) -> None:
@@ -149,8 +155,8 @@ class Shard:
         self._wake.set()
         return await future
 
-    def attach(self, known: Known, session: int, wire: Wire) -> Connection:
-        """Serve this connection from now on; one of the same machine here ends."""
+    def attach(self, known: Known, session: int, wire: Wire, *, trusts: str = "") -> Connection:
+        """Serve this connection from now on; one of the same machine here ends. `trusts`: as `Hello.authority`."""
         now = asyncio.get_running_loop().time()
         made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now)
         if (cell := self._settings.get(known.cell_id)) is not None:
@@ -160,8 +166,17 @@ class Shard:
         self.freshly_held.setdefault(known.cell_id, set()).add(known.machine_id)
         if self.on_session is not None:
             self.on_session(known.machine_id, session)
+        pem, digest = self._authorities
         made.post(
-            Welcome(1, session, known.cell, known.history_id, self._zone, api_url=self.identities.issuer)
+            Welcome(
+                1,
+                session,
+                known.cell,
+                known.history_id,
+                self._zone,
+                authority=pem if trusts not in ("", digest) else "",
+                api_url=self.identities.issuer,
+            )
         )
         self.refresh(known.machine_id)
         # Should the database be slow, the first poll goes out without a desired state: to keep in contact.
@@ -384,7 +399,7 @@ class Shard:
             if self._noticed or time.monotonic() - self._looked >= LOOK_EVERY_S:
                 self._noticed = False
                 inbox.dirty |= await self._look()
-            await self._renew_key()
+            await self._refresh_trust()
             await self._load(inbox.dirty)
         except BaseException as error:
             self._put_back(inbox, error)
@@ -425,14 +440,15 @@ class Shard:
                 else:
                     future.set_exception(Greeting(answer or removed(inbox.hellos[machine_id][0].hostname)))
 
-    async def _renew_key(self) -> None:
-        if not self.identities.key_due(time.monotonic()):
+    async def _refresh_trust(self) -> None:
+        """Which authorities machines should trust, and the key that signs identities: both change over the months."""
+        if time.monotonic() < self._trust_due:
             return
+        self._trust_due = time.monotonic() + TRUST_EVERY_S
         try:
-            self.identities.take_key(await self._database(signing_key), time.monotonic())
-        except OSError:
-            self.identities.keep_key(time.monotonic())
-            log.exception("no key for identities of tasks can be made; they keep those they have")
+            self._authorities, self.identities.key = await self._database(_trust)
+        except (OSError, AuthorityBroken):
+            log.exception("the folder of the authority can't be used; what was known goes on")
 
     async def _take_offers(self, inbox: _Inbox) -> None:
         """What is lost here is asked for again."""
@@ -545,6 +561,11 @@ def _guarded(function: Callable[..., T], args: tuple[Any, ...]) -> T:
     except (OperationalError, InterfaceError) as error:
         connection.close()
         raise DatabaseAway(str(error).strip()) from error
+
+
+def _trust() -> tuple[tuple[str, str], SigningKey]:
+    pem = bundle_pem()
+    return (pem, authority_digest(pem)), signing_key()
 
 
 def _secrets_offered(cell_id: int, offers: dict[int, tuple[int, str]]) -> dict[int, str]:

@@ -16,7 +16,7 @@ from quota.errors import Forbidden, Refused
 from quota.models import CellCapacity
 from quota.permissions import Principal
 from scheduling import journal
-from scheduling.link import authority, contact
+from scheduling.link import authority, certificate, contact
 from scheduling.models import JoinToken, Machine
 from scheduling.services.joining import join_token_issue, machine_join, machines_join
 from scheduling.services.machines import machine_remove
@@ -233,20 +233,20 @@ class TestAuthority:
             authority.fingerprint()
 
     def test_a_server_certificate_is_kept_until_it_runs_out_or_a_name_is_missing(self) -> None:
-        path = authority.issue_server_certificate(["localhost", "127.0.0.1"])
+        path = certificate.issue_server_certificate(["localhost", "127.0.0.1"])
         first = path.read_bytes()
         assert path.stat().st_mode & 0o777 == 0o600
-        assert authority.issue_server_certificate(["localhost"]).read_bytes() == first
+        assert certificate.issue_server_certificate(["localhost"]).read_bytes() == first
         now = dt.datetime.now(dt.UTC)
-        soon = now + dt.timedelta(days=authority.SERVER_DAYS - authority.RENEW_DAYS - 1)
-        assert authority.issue_server_certificate(["localhost"], now=soon).read_bytes() == first
+        soon = now + dt.timedelta(days=certificate.SERVER_DAYS - certificate.RENEW_DAYS - 1)
+        assert certificate.issue_server_certificate(["localhost"], now=soon).read_bytes() == first
         late = soon + dt.timedelta(days=2)
-        renewed = authority.issue_server_certificate(["localhost"], now=late).read_bytes()
+        renewed = certificate.issue_server_certificate(["localhost"], now=late).read_bytes()
         assert renewed != first
-        assert authority.issue_server_certificate(["link.example"], now=late).read_bytes() != renewed
+        assert certificate.issue_server_certificate(["link.example"], now=late).read_bytes() != renewed
 
     def test_a_server_certificate_of_another_authority_is_replaced(self, home) -> None:
-        first = authority.issue_server_certificate(["localhost"]).read_bytes()
+        first = certificate.issue_server_certificate(["localhost"]).read_bytes()
         for name in ("ca.pem", "ca.key"):
             (home / name).unlink()
-        assert authority.issue_server_certificate(["localhost"]).read_bytes() != first
+        assert certificate.issue_server_certificate(["localhost"]).read_bytes() != first

@@ -1,0 +1,50 @@
+"""The authority that machines trust: shown, and replaced without shutting any of them out."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from quota.errors import Refused
+from quota.permissions import system
+from scheduling.link import succession
+from scheduling.link.authority import AuthorityBroken
+
+ME = system("authority")
+
+
+class Command(BaseCommand):
+    help = "Show the authority of the cells, or let another take its place: stage, switch, retire."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("step", choices=["show", "stage", "switch", "retire"])
+        parser.add_argument(
+            "--certificate", type=Path, help="stage: the certificate of an authority of one's own"
+        )
+        parser.add_argument("--key", type=Path, help="stage: its key")
+        parser.add_argument(
+            "--leave-behind", action="store_true", help="switch: though machines don't trust it yet"
+        )
+
+    def handle(self, *args: Any, step: str, **options: Any) -> None:
+        try:
+            if step == "stage":
+                succession.stage(principal=ME, certificate=options["certificate"], key=options["key"])
+            elif step == "switch":
+                succession.switch(principal=ME, leave_behind=options["leave_behind"])
+            elif step == "retire":
+                succession.retire(principal=ME)
+            self._show(succession.standing())
+        except (Refused, AuthorityBroken) as error:
+            raise CommandError(str(error)) from error
+
+    def _show(self, standing: succession.Standing) -> None:
+        for part, (fingerprint, until) in standing.part.items():
+            self.stdout.write(f"{part:<5} {fingerprint}  until {until:%Y-%m-%d}")
+        trusting = standing.machines - len(standing.behind)
+        self.stdout.write(f"{trusting} of {standing.machines} machines trust all of these")
+        if standing.behind:
+            self.stdout.write("not yet: " + ", ".join(standing.behind[:20]))
