@@ -179,7 +179,9 @@ class Elsewhere:
             rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(3)
         )
         self.root = self._issue(f"Root of {folder.name}", self.root_key, None, ca=True)
-        self.issuer = self._issue(f"Issuer of {folder.name}", self.issuer_key, (self.root, self.root_key), ca=True)
+        self.issuer = self._issue(
+            f"Issuer of {folder.name}", self.issuer_key, (self.root, self.root_key), ca=True
+        )
         self.folder = folder
 
     def _issue(
@@ -269,3 +271,20 @@ def test_an_authority_kept_elsewhere_is_replaced_too(elsewhere: Elsewhere, setti
     certificate.server_certificate(["localhost"])  # machines that were told trust it already
     succession.switch(principal=rows.ME)
     assert authority.authority_pem() == other.root_pem()
+
+
+def test_grants_are_signed_by_a_key_of_their_own_where_the_authoritys_is_kept_elsewhere(
+    elsewhere: Elsewhere, home: Path
+) -> None:
+    authority.ensure_authority()
+    known = x509.load_pem_x509_certificates(bundle_pem().encode())
+    assert authority.signing_key().public_key() in [one.public_key() for one in known]
+    with pytest.raises(AuthorityBroken):
+        authority.signer()  # it signs no certificate
+    # Whoever has it can't pose as the link: machines take it for no authority, and for no server.
+    certificate_, key = authority.load_pair(home, "grants")
+    assert not certificate_.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    impostor = home / "impostor.pem"
+    impostor.write_bytes(authority.key_pem(key) + certificate_.public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(AuthorityBroken, match="machines that trust"):
+        certificate.check_given(certificate.ServerCertificate(impostor), "localhost", bundle_pem())
