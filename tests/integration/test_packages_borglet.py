@@ -41,13 +41,15 @@ def link(cell) -> Iterator[Link]:
 
 @pytest.fixture
 def borglets(cell, link: Link, tmp_path: Path) -> Iterator[list[Borglet]]:
-    """Two machines, m2 and m3."""
+    """Two machines, m2 and m3; m3 runs containers where it can."""
     with contextlib.ExitStack() as stack:
         made = []
-        for number in (2, 3):
+        for number, runtime in ((2, "process"), (3, "auto")):
             home = tmp_path / f"m{number}"
             log = tmp_path / f"m{number}.log"
-            borglet = Borglet(home, link, log=log, hostname=f"m{number}", address=f"127.0.0.{number}")
+            borglet = Borglet(
+                home, link, log=log, runtime=runtime, hostname=f"m{number}", address=f"127.0.0.{number}"
+            )
             made.append(stack.enter_context(contextlib.closing(borglet)))
             borglet.start(join_token_issue(principal=rows.ME, cell=cell))
         until(lambda: Machine.objects.filter(session__gt=0).count() == 2, seconds=20, what="connected")
@@ -73,6 +75,12 @@ def up(job: Job, index: int) -> bool:
     return Task.objects.get(job=job, index=index).up
 
 
+def said(borglet: Borglet) -> str:
+    """The first line of the first task there."""
+    out = next((borglet.home / "logs").glob("*/stdout.*"))
+    return until(lambda: out.read_text().partition("\n")[0], what=f"output in {out}")
+
+
 def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
     job: Job, borglets: list[Borglet]
 ) -> None:
@@ -82,12 +90,13 @@ def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
     tree = borglets[0].home / "packages" / DIGITS / "tree"
     assert (tree / "data/blob").read_bytes() == BLOB
     assert (tree / "data/blob").stat().st_mode & 0o777 == 0o555
-    out = next((borglets[0].home / "logs").glob("*/stdout.*"))
-    until(lambda: "served by" in out.read_text(), what="its output")
+    assert said(borglets[0]).endswith("/packages/tool/bin/serve")
 
     world.place(job, second, 1)
     until(lambda: up(job, 1), seconds=20, what="up on m3")
     assert (borglets[1].home / "packages" / DIGITS / "tree/data/blob").read_bytes() == BLOB
+    contained = Machine.objects.get(hostname="m3").attributes["runtime"] == "oci"
+    assert not contained or said(borglets[1]) == "served by /packages/tool/bin/serve"
     until(lambda: "gave sha256:" in borglets[0].log.read_text(), what="the upload in the log of m2")
 
     # A third task on the first machine finds it there, also after its Borglet was killed.
