@@ -24,16 +24,20 @@ GIB = 2**30
 GRAIN_BYTES = 16 * MIB
 # Of what was promised, tasks may hold this share before the machine counts as tight.
 TIGHT_SHARE = 0.97
+# The page cache that is "available" may be what everybody works with: more standing still than this is tight, too.
+STALLED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a machine has of memory, or of the disk under its home. `available` without taking from anybody, `given`:
-    what it promised to the cell, 0 for no promise; bytes."""
+    what it promised to the cell, 0 for no promise; bytes. `stalled`: share of the last ten seconds in which nobody
+    could go on for want of memory, 0 where the kernel does not tell."""
 
     total: int
     available: int
     given: int = 0
+    stalled: float = 0.0
 
 
 def reserve(room: Room) -> int:
@@ -44,7 +48,7 @@ def reserve(room: Room) -> int:
 def is_tight(memory: Room, used: int) -> bool:
     """Whether the next burst may take the rest. `used`: by all tasks together."""
     promised = bool(memory.given) and used > memory.given * TIGHT_SHARE
-    return promised or memory.available < 2 * reserve(memory)
+    return promised or memory.stalled > STALLED_SHARE or memory.available < 2 * reserve(memory)
 
 
 def shortage_of(resource: str, room: Room, used: int) -> Shortage | None:

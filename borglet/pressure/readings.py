@@ -36,7 +36,20 @@ class MachineReadings:
             name, _, value = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
                 fields[name] = int(value.split()[0]) * 1024
-        return Room(fields["MemTotal"], fields["MemAvailable"], self.capacity.get("ram", 0))
+        given = self.capacity.get("ram", 0)
+        return Room(fields["MemTotal"], fields["MemAvailable"], given, self._stalled())
+
+    def _stalled(self) -> float:
+        """From the kernel's pressure figures: `full avg10=1.50 …`, in %. Zero where it keeps none."""
+        try:
+            lines = (self.proc / "pressure" / "memory").read_text().splitlines()
+        except OSError:
+            return 0.0
+        for line in lines:
+            kind, _, figures = line.partition(" ")
+            if kind == "full":
+                return float(figures.partition("avg10=")[2].split()[0]) / 100
+        return 0.0
 
     def disk(self) -> Room:
         """No promise is compared here: what the disk holds beside tasks is in what is available."""

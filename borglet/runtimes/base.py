@@ -1,7 +1,7 @@
 """The port between the Borglet's agent and whatever runs tasks on the machine.
 
-    agent ── start, stop, resize, remove ──► runtime ──► one supervisor a task ──► the task's processes
-    agent ◄─ next_end, presences, sample ─── runtime
+    agent ── start, stop, resize, adjust, remove ──► runtime ──► one supervisor a task ──► the task's processes
+    agent ◄─ next_end, presences, sample, ready ──── runtime
 
 A runtime holds no policy: no restarts, no health, no desired state. What it starts must outlive it: after a
 SIGKILL of the Borglet, `presences` of a new instance on the same directory lists everything that still

@@ -113,6 +113,11 @@ def test_readings_of_a_machine(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("cpu 10 0 10 70 10 0 0 0 5 5\ncpu0 1 1\n")
     readings = MachineReadings(tmp_path, {"ram": 7}, proc=tmp_path)
     assert readings.memory() == Room(1024_000, 409_600, 7)
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "pressure" / "memory").write_text(
+        "some avg10=80.00 avg60=1.00 avg300=0.00 total=9\nfull avg10=12.50 avg60=0.00 avg300=0.00 total=3\n"
+    )
+    assert readings.memory().stalled == 0.125
     readings.busy_share()
     (tmp_path / "stat").write_text("cpu 95 0 20 75 10 0 0 0 5 5\n")
     assert readings.busy_share() == 0.95

@@ -84,7 +84,8 @@ def test_short_tight_and_plenty() -> None:
     kept = reserve(Room(8 * GIB, 0))
     assert shortage_of("ram", Room(8 * GIB, kept), 0) is None
     assert is_tight(Room(8 * GIB, 2 * kept - 1), 0)
-    assert not is_tight(Room(8 * GIB, 2 * kept), 0)
+    assert not is_tight(Room(8 * GIB, 2 * kept, stalled=0.1), 0)
+    assert is_tight(Room(8 * GIB, 2 * kept, stalled=0.11), 0)
     assert [reserve(Room(total, 0)) // MIB for total in (GIB, 100 * GIB)] == [64, 1024]
 
 

@@ -1,0 +1,101 @@
+"""The control loop inside its agent: from a reading of the machine to what the master hears."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from borglet.agent import Agent, AgentSettings
+from borglet.messages import EndCause, Phase, Poll, Report
+from borglet.pressure.cpu import CpuSettings
+from borglet.pressure.guard import Guard, GuardSettings
+from borglet.pressure.memory import GIB, Room
+from borglet.prober import SimulatedProber
+from borglet.runtimes.base import Runtime
+from borglet.store import MemoryStore
+from tests.unit.borglet.builders import desired, key, run_task
+from tests.unit.borglet_pressure.machine import PLENTY, Drawn, Recorder
+
+SHORT = Room(8 * GIB, 0)
+BATCH = {"latency_sensitive": False, "prod": False, "priority": 110, "limit": {"cpu": 1000, "ram": GIB}}
+
+
+class Watched:
+    """An agent, polled by hand, on a machine whose readings are drawn."""
+
+    def __init__(self, runtime: Runtime, readings: Drawn, settings: GuardSettings) -> None:
+        self.now, self.sequence = 1000.0, 0
+        self.agent = Agent(
+            runtime,
+            MemoryStore(),
+            SimulatedProber(),
+            clock=lambda: self.now,
+            settings=AgentSettings(sample_interval_s=0.01),
+            guard=Guard(runtime, readings, settings=settings),
+        )
+        self.changed = asyncio.Event()
+        self.agent.subscribe(self.changed.set)
+
+    async def report(self, poll: Poll | None = None) -> Report:
+        self.sequence += 1
+        poll = poll or Poll(self.sequence)
+        self.agent.polled(1, poll)
+        return await self.agent.report(1, poll)
+
+    async def until(self, *phases: Phase) -> Report:
+        async with asyncio.timeout(10.0):
+            while True:
+                self.changed.clear()
+                report = await self.report()
+                if [task.phase for task in report.tasks] == list(phases):
+                    return report
+                await self.changed.wait()
+
+
+async def short_of_memory() -> None:
+    readings = Drawn()
+    runtime = Recorder()
+    watched = Watched(runtime, readings, GuardSettings(memory_interval_s=0.01, least_interval_s=0.01))
+    await watched.agent.open()
+    tasks = [run_task(0), run_task(1, **BATCH)]
+    watched.agent.polled(1, Poll(0, desired=desired(1, tasks)))
+    await watched.until(Phase.UP, Phase.UP)
+    await watched.agent.sample()
+    assert runtime.batch_milli == 0
+    readings.ram = SHORT
+    sampling = asyncio.ensure_future(watched.agent.sample_forever())
+    report = await watched.until(Phase.UP, Phase.ENDED)
+    assert runtime.batch_milli == 400
+    sampling.cancel()
+    exit_ = report.tasks[1].exit
+    assert exit_ is not None
+    assert exit_.cause is EndCause.MACHINE_SHORT
+    assert exit_.detail.startswith("the machine ran out of memory: 0 MiB left of 8192 MiB")
+    await watched.agent.close()
+
+
+async def starving() -> None:
+    runtime = Recorder()
+    readings = replace(Drawn(), ram=PLENTY, busy=1.0)
+    patience = CpuSettings(floor_share=1.0, starved_after_s=0.0, remove_after_s=0.0, settle_s=0.0)
+    watched = Watched(runtime, readings, GuardSettings(cpu=patience))
+    await watched.agent.open()
+    watched.agent.polled(1, Poll(0, desired=desired(1, [run_task(1, **BATCH)])))
+    await watched.until(Phase.UP)
+    runtime.threads = {key(1): 50}
+    await watched.agent.sample()
+    (removal,) = (await watched.report()).removals
+    assert (removal.key, removal.reason) == (key(1), "cpu-starved")
+    runtime.threads = {}
+    watched.now += 5.0
+    await watched.agent.sample()
+    assert (await watched.report()).removals == []
+    await watched.agent.close()
+
+
+def test_a_short_machine_ends_its_batch_and_the_master_hears_why() -> None:
+    asyncio.run(short_of_memory())
+
+
+def test_the_master_is_asked_to_take_a_starved_task_away_for_as_long_as_it_starves() -> None:
+    asyncio.run(starving())
