@@ -111,6 +111,7 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
     pid = os.fork()
     if pid == 0:
         try:
+            hide_hybrid_groups()
             become_engine(argv, writer, writer)
         except Exception as error:  # noqa: BLE001 - it is told to the parent, whatever it is
             os.write(writer, str(error).encode(errors="replace"))
@@ -140,13 +141,12 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
     signal.set_wakeup_fd(-1)
     for restored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(restored, signal.SIG_DFL)
-    hide_hybrid_groups()
     os.execve(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})  # noqa: S606 - what this process is for
 
 
 def hide_hybrid_groups() -> None:
-    """Where version 2 of control groups is mounted beside version 1 and has a controller, crun refuses to work, though
-    it is told to manage none. In a mount namespace of this process that mount is taken away. Raises OSError."""
+    """Where version 2 of control groups is mounted beside version 1 and has a controller, crun opens no container,
+    though it is told to manage none. In a mount namespace of this process that mount is taken away. Raises OSError."""
     try:
         with open(os.path.join(_HYBRID, "cgroup.controllers")) as file:
             if not file.read().strip():
