@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from borglet.messages import EndCause
+from borglet.runtimes.base import StartFailed
 from borglet.runtimes.oci import OciSettings
 from borglet.runtimes.supervised import SupervisedRuntime
 from tests.unit.borglet_runtime.machine import (
@@ -396,3 +398,49 @@ signal.sigwait({signal.SIGUSR1})
         end = await end_of(runtime)
         assert end.exit is not None
         assert (end.exit.signal, end.exit.detail) == (signal.SIGTERM, "")
+
+
+async def test_a_package_can_be_the_whole_root(box: Machine) -> None:
+    tree = box.home.parent / "tree"
+    init = shutil.which("catatonit")
+    assert init is not None
+    for folder in (tree, tree / "bin", tree / "srv", tree / "work"):
+        folder.mkdir(mode=0o755)
+    shutil.copy(init, tree / "bin" / "app")
+    (tree / "app").symlink_to("bin/app")
+    async with box.runtime() as runtime:
+        task = a_task("/app", "-V", root="packages")
+        with pytest.raises(StartFailed, match="root: packages needs at least one package"):
+            await runtime.start(task, run=1)
+        await runtime.start(task, run=1, trees={"base": tree})
+        end = await end_of(runtime)
+        assert end.exit is not None
+        assert end.exit.status == 0
+        assert "catatonit" in await text_of(runtime)
+        with pytest.raises(StartFailed, match="command 'ls' not found in PATH"):  # nothing of the machine's
+            await runtime.start(a_task("ls", root="packages"), run=2, trees={"base": tree})
+        assert sorted(entry.name for entry in tree.iterdir()) == ["app", "bin", "srv", "work"]
+
+
+async def test_an_allotted_accelerator_is_the_tasks_own_and_no_other(box: Machine) -> None:
+    usual = {"full", "null", "ptmx", "random", "tty", "urandom", "zero", "console"}
+    found = sorted(
+        entry.path
+        for entry in os.scandir("/dev")
+        if entry.name not in usual and stat.S_ISCHR(entry.stat(follow_symlinks=False).st_mode)
+    )
+    box.with_settings(devices={0: (found[0],), 1: (found[1],)})
+    program = f"""
+about = os.stat({found[1]!r})
+tried['own'] = about.st_rdev == os.makedev({os.major(os.stat(found[1]).st_rdev)}, {os.minor(os.stat(found[1]).st_rdev)})
+tried['mine'] = about.st_uid == os.getuid()
+tried['mode'] = about.st_mode & 0o777
+attempt('other', lambda: os.stat({found[0]!r}))
+"""
+    async with box.runtime() as runtime:
+        with pytest.raises(
+            StartFailed, match=r"devices: accelerator 2 has no device nodes .* BORGLET_DEVICES"
+        ):
+            await runtime.start(a_task("true", devices=[2]), run=1)
+        told = await told_by(runtime, program, devices=[1])
+    assert (told["own"], told["mine"], told["mode"], told["other"]) == (True, True, 0o600, "ENOENT")
