@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
     memory_interval_s: float = 0.5
-    least_interval_s: float = 0.25  # between two looks, however tight memory is
+    least_interval_s: float = 0.25  # between two looks, when memory gets tight
+    tight_interval_s: float = 1.0  # and while it stays so
     batch_when_tight: float = 0.1  # of the machine's CPU
     # Whoever was told to end counts as gone for so long: it takes its notice, its files go when the master knows.
     ram_grace_s: float = 10.0
@@ -64,6 +65,9 @@ class Guard:
         self._cpu = CpuControl(settings.cpu)
         self._leaving: dict[str, dict[TaskKey, float]] = {"ram": {}, "disk": {}}  # key -> until when
         self._was_tight = False
+        self._helpless: set[str] = (
+            set()
+        )  # resources that are short, and nobody may be ended for it: told once
 
     async def look(self, tenants: Sequence[Tenant], now: float) -> Orders:
         """One round. `tenants`: all that runs, with fresh usage; `now`: seconds on any clock that never runs
@@ -82,7 +86,8 @@ class Guard:
         """Until the next look is due: `most_s`, or sooner when memory gets tight."""
         settings, loop = self._settings, asyncio.get_running_loop()
         until = loop.time() + most_s
-        await asyncio.sleep(min(most_s, settings.least_interval_s))
+        least_s = settings.tight_interval_s if self._was_tight else settings.least_interval_s
+        await asyncio.sleep(min(most_s, least_s))
         while (left_s := until - loop.time()) > 0:
             if memory.is_tight(self._readings.memory(), 0):
                 return
@@ -106,9 +111,9 @@ class Guard:
 
     async def _relieve_disk(self, tenants: Sequence[Tenant], now: float) -> list[Victim]:
         """Files that nobody uses go before anybody ends; what tasks free shows when the master has let go of them."""
-        if self._leaving["disk"] or self._shortage("disk", tenants) is None:
+        if self._leaving["disk"]:
             return []
-        if self._free_disk is not None:
+        if self._free_disk is not None and self._shortage("disk", tenants) is not None:
             await self._free_disk()
         return self._relieve("disk", tenants, now)
 
@@ -116,13 +121,15 @@ class Guard:
         leaving = self._leaving[resource]
         shortage = self._shortage(resource, tenants)
         if shortage is None:
+            self._helpless.discard(resource)
             return []
         found = victims(shortage, tenants, leaving)
         grace_s = self._settings.ram_grace_s if resource == "ram" else self._settings.disk_grace_s
         for victim in found:
             leaving[victim.key] = now + grace_s
             log.warning("task %s is ended: %s", victim.key, victim.detail)
-        if not found and not leaving:
+        if not found and not leaving and resource not in self._helpless:
+            self._helpless.add(resource)
             log.warning("%s; nobody here may be ended for it", shortage.told)
         return found
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from borglet.messages import Usage
 from borglet.pressure.guard import Guard, GuardSettings, Orders
@@ -92,6 +93,25 @@ def test_threads_are_counted_only_on_a_busy_machine_and_a_greedy_server_gets_a_c
     for now in range(60, 120, 5):
         look(guard, *tasks, now=now)
     assert 1000 <= runtime.grants[key(0)].cpu_milli < 4000
+
+
+def test_a_machine_that_nobody_here_can_help_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    readings = Drawn(ram=SHORT)
+    guard = Guard(Recorder(), readings)
+    told = "the machine ran out of memory: 100 MiB left of 8192 MiB, 163.8 MiB are kept free"
+    told += "; nobody here may be ended for it"
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    for now in range(5):
+        look(guard, server(0, ram=90), now=now)
+    assert warnings() == [told]
+    readings.ram = PLENTY
+    look(guard, server(0, ram=90), now=6)
+    readings.ram = SHORT
+    look(guard, server(0, ram=90), now=7)
+    assert warnings() == [told, told]
 
 
 def test_a_pause_ends_early_when_memory_gets_tight() -> None:
