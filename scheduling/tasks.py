@@ -14,7 +14,7 @@ from scheduling import journal, notices, schedulers
 from scheduling.models import Cell
 from scheduling.packages.store import StoreAway
 from scheduling.schedulers import DEFAULT, Scheduler
-from scheduling.services import package_sweep
+from scheduling.services import package_sweep, shells
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +78,13 @@ def packages_sweep() -> None:
             return
         if gone:
             log.info("packages swept", cell=cell.name, archives=gone)
+
+
+@shared_task(name="scheduling.shells_sweep", ignore_result=True)
+def shells_sweep() -> None:
+    closed = shells.shells_sweep()
+    if closed:
+        log.info("shells of portals that died closed", number=closed)
 
 
 def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:

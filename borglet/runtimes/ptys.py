@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import marshal
 import os
@@ -33,6 +34,7 @@ GRACE_S = 0.5
 MAX_REQUEST_BYTES = 2**20
 _ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.ptychild import main; main()"
+_PIDFD_GETFD = 438  # of every architecture
 # Below these numbers are the descriptors that the child expects.
 _FIRST_FREE = 10
 
@@ -55,7 +57,8 @@ class PtyRequest:
 class Pty:
     """The Borglet's end. Belongs to one asyncio loop; `close` it whatever happens."""
 
-    def __init__(self, pid: int, pidfd: int, master: int) -> None:
+    def __init__(self, pid: int, pidfd: int, master: int, *, engine: bool = False) -> None:
+        self._engine = engine
         self.pid, self._pidfd, self._master = pid, pidfd, master
         self._terminal = os.isatty(master)
         self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -96,8 +99,16 @@ class Pty:
                 ours.shutdown(socket.SHUT_WR)
 
     def resize(self, rows: int, cols: int) -> None:
-        if self._master >= 0 and self._terminal:
-            fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        if self._master < 0 or not self._terminal:
+            return
+        size = struct.pack("HHHH", rows, cols, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        inner = _terminal_of_engine(self.pid, self._pidfd) if self._engine and not self._exited.done() else -1
+        if inner >= 0:
+            try:
+                fcntl.ioctl(inner, termios.TIOCSWINSZ, size)
+            finally:
+                os.close(inner)
 
     async def exited(self) -> int:
         """The exit status of the program; negative: the signal that ended it."""
@@ -179,7 +190,7 @@ async def spawn(request: PtyRequest) -> Pty:
         descriptors += given
         pid = _spawn_process(slave, *given)
         pidfd = os.pidfd_open(pid)
-        started = Pty(pid, pidfd, master)
+        started = Pty(pid, pidfd, master, engine=request.engine)
         descriptors.remove(master)
         os.write(ask, content)
         for number in (slave, ask_reader, ask, answer_writer, *given):
@@ -243,6 +254,18 @@ async def _read_all(reader: int) -> str:
 def _settle(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+def _terminal_of_engine(pid: int, pidfd: int) -> int:
+    """A container engine holds the terminal inside its container, but crun 1.8 passes on the signal of a new size
+    without the size. A descriptor of that terminal, -1 when there is none to be had."""
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{name}").endswith("/ptmx"):
+                return int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, pidfd, int(name), 0))
+    except OSError:
+        return -1  # it has just ended
+    return -1
 
 
 def _everybody(leader: int) -> list[proctable.Process]:

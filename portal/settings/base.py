@@ -188,6 +188,7 @@ CELERY_BEAT_SCHEDULE = {
     "masters-ensure": {"task": "scheduling.masters_ensure", "schedule": 2.0, "options": {"expires": 2.0}},
     "packages-sweep": {"task": "scheduling.packages_sweep", "schedule": 600.0},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
+    "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},
     "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},
 }
 

@@ -15,6 +15,7 @@ from scheduling import verdicts
 from scheduling.core.states import TaskState
 from scheduling.models import Departure
 from scheduling.selectors import alloc_names, port_names, task_at
+from scheduling.services.shells import may_open_shells
 
 
 @page
@@ -41,6 +42,7 @@ def task(
         "events": events_of(job, index=index, limit=50),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
         "logs": f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/",
+        "may_shell": row.state == TaskState.RUNNING and may_open_shells(principal, job),
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     return render(request, "sigma/task.html", context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cells, home, job, jobs, quota, submit, task, tokens
+from portal.sigma import cells, home, job, jobs, quota, shell, submit, task, tokens
 
 app_name = "sigma"
 _JOB = "jobs/<str:cell>/<str:tenant>/<str:name>/"
@@ -19,6 +19,7 @@ urlpatterns = [
     path(_JOB + "undo/", job.undo, name="undo"),
     path(_JOB + "specs/", job.specs, name="specs"),
     path(_JOB + "<int:index>/", task.task, name="task"),
+    path(_JOB + "<int:index>/shell/", shell.shell, name="shell"),
     path("submit/", submit.submit, name="submit"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<str:key>/revoke/", tokens.revoke, name="revoke"),

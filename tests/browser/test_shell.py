@@ -1,0 +1,81 @@
+"""The portal's terminal: a shell in a real task on a real Borglet, typed into by a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import get_user_model
+from playwright.sync_api import Page, expect
+
+from quota.models import Capability
+from scheduling.link import contact
+from scheduling.models import Machine, ShellSession
+from scheduling.services.joining import join_token_issue
+from tests.browser.conftest import SHOTS, sign_in
+from tests.integration import rows
+from tests.integration.link_world import running_link, task, until
+from tests.integration.real_borglet import Borglet
+
+TASK = "/jobs/cc/ubar/jfoo/0/"
+
+
+@pytest.fixture
+def running(world, tmp_path: Path) -> Iterator[None]:
+    """Task 0 of the world's job runs for real, on machine m1; the operator may open shells."""
+    tmp_path.chmod(0o711)
+    Capability.objects.create(
+        user=get_user_model().objects.get(username="operator"), kind="shell", cell="cc", reason="on call"
+    )
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(running_link())
+        borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link)))
+        borglet.start(join_token_issue(principal=rows.ME, cell=world.cell))
+        machine = until(lambda: Machine.objects.filter(session__gt=0).first(), seconds=20, what="connected")
+        until(lambda: task(world.job).up, seconds=20, what="up")
+        until(lambda: contact.holder_of(world.cell.id, machine.id), what="holder known")
+        yield
+
+
+def screen(page: Page):
+    return page.locator(".xterm-rows")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme) -> None:
+    page.emulate_media(color_scheme=theme)
+    sign_in(page)
+    page.goto(TASK)
+    page.get_by_role("link", name="Shell").click()
+    expect(page.get_by_role("status")).to_have_text("Open")
+    page.keyboard.type("echo zw$((10+2))lf $BORG_TASK; ls --color=always -la /\n")
+    expect(screen(page)).to_contain_text("zw12lf cc/ubar/jfoo/0")
+    SHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SHOTS / f"shell-{theme}-1280.png")
+    page.keyboard.type("stty size\n")
+    wide = screen(page).inner_text()
+    page.set_viewport_size({"width": 600, "height": 700})
+    page.keyboard.type("clear; stty size; seq 1 20000 | tail -1\n")
+    expect(screen(page)).to_contain_text("20000")
+    assert wide != screen(page).inner_text()
+    sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert sideways <= 0
+    page.screenshot(path=SHOTS / f"shell-{theme}-600.png")
+    page.keyboard.type("exit 4\n")
+    expect(page.get_by_role("status")).to_have_text("The shell has ended: status 4")
+    expect(page.get_by_role("button", name="Open another")).to_be_visible()
+    until(lambda: ShellSession.objects.get().state == "closed", seconds=10, what="closed")
+    page.goto(TASK)
+    expect(page.get_by_text("a shell in task 0 on m1 was granted")).to_be_visible()
+    expect(page.get_by_text("exited with status 4")).to_be_visible()
+
+
+def test_who_may_not_sees_no_button_and_gets_no_page(page: Page, world) -> None:
+    sign_in(page, "owner")
+    page.goto(TASK)
+    expect(page.get_by_role("heading", name="Task 0 of jfoo")).to_be_visible()
+    expect(page.get_by_role("link", name="Shell")).to_have_count(0)
+    page.goto(TASK + "shell/")
+    expect(page.get_by_text("needs the capability shell")).to_be_visible()
