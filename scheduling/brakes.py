@@ -21,7 +21,7 @@ TOGETHER_S = 600.0
 # Stops are counted over about so long: a full allowance comes back in this time.
 WINDOW_S = 300.0
 # So few tasks may always be stopped within the window: a small cell has no shares worth speaking of.
-ALWAYS_STOPPED = 200
+ALWAYS_STOPPED = 500
 # A brake that nobody has pulled at for so long lets go.
 FORGOTTEN_S = 600.0
 # Machines that come back come back one after the other: the last of them must not lose their tasks for that.

@@ -57,12 +57,12 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     evictions_per_s: float = 100.0
     """That minute's share is never more than this many tasks a second; 0: no task of a dead machine leaves it."""
 
-    stop_share: float = 0.2
-    """The cell by itself (preemption, drains, shortages, strangers) stops at most this share of its running tasks, and
-    always 200, within five minutes; what goes beyond waits for an SRE."""
+    stop_share: float = 0.3
+    """The cell by itself (preemption, shortages, superseded tasks) stops at most this share of its running tasks, and
+    always 500, within five minutes; what goes beyond waits for an SRE."""
 
     confirm_share: float = 0.2
-    """Who kills, or drains, more than this share of the cell's running tasks at once (and more than 200), has to
+    """Who kills, or drains, more than this share of the cell's running tasks at once (and more than 500), has to
     confirm the number."""
 
     drain_per_s: float = 50.0

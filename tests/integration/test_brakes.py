@@ -27,6 +27,11 @@ EVE = Principal(name="eve")
 MACHINES, EACH = 30, 10
 
 
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch) -> None:
+    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 200)
+
+
 @pytest.fixture
 def cell():
     return rows.a_cell()

@@ -9,13 +9,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from msgspec.structs import replace
 
-from scheduling import journal
+from scheduling import brakes, journal
 from scheduling.commit import commit
 from scheduling.core import events
 from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
-from scheduling.models import Departure, Event, Job, Task
+from scheduling.models import Brake, Departure, Event, Job, Task
 from scheduling.services import transitions
+from scheduling.services.brakes import brake_release
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -95,6 +96,30 @@ def test_a_gang_of_which_a_part_holds_no_more_is_handed_back_whole(cell, machine
     assert len(outcome.refused) == 4
     assert running(gang) == {}
     assert running(victim) == {0: "m1"}
+
+
+def test_where_too_much_would_be_stopped_preemptors_are_handed_back_and_others_placed(
+    cell, machines, monkeypatch
+) -> None:
+    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 3)
+    low = rows.a_job(cell, rows.a_tenant(), "low", tasks=8, priority=100)
+    commit(cell.id, plan(cell, *[put(low, i, machines[0]) for i in range(8)]), principal=rows.ME)
+    high = rows.a_job(cell, rows.a_tenant(), "high", tasks=8)
+
+    def preempting(first: int, last: int) -> list[Assignment]:
+        return [put(high, i, machines[0], victims=((low.id, i),)) for i in range(first, last)]
+
+    assert commit(cell.id, plan(cell, *preempting(0, 3)), principal=rows.ME).refused == []
+    bare = replace(put(high, 7, machines[1]), ports=(22000,))
+    outcome = commit(cell.id, plan(cell, *preempting(3, 5), bare), principal=rows.ME)
+    assert [a.index for a in outcome.applied] == [7]
+    assert [a.index for a in outcome.refused] == [3, 4]
+    assert sorted(running(low)) == [3, 4, 5, 6, 7]
+    held = Brake.objects.get(kind="stops")
+    assert (held.state, held.wanted) == ("held", 2)
+    assert commit(cell.id, plan(cell, *preempting(3, 4)), principal=rows.ME).applied == []
+    brake_release(principal=rows.ME, cell=cell, kind="stops", reason="it is meant so")
+    assert len(commit(cell.id, plan(cell, *preempting(3, 7)), principal=rows.ME).applied) == 4
 
 
 def test_the_outcome_holds_what_the_journal_says(cell, machines, job) -> None:

@@ -12,12 +12,12 @@ from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
-from scheduling import journal, metrics
+from scheduling import brakes, journal, metrics
 from scheduling.core.events import TaskReported
 from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
 from scheduling.link.shard import DatabaseAway
-from scheduling.models import Departure, Machine, Task
+from scheduling.models import Brake, Departure, Machine, Task
 from scheduling.services import joining, machines, transitions
 from scheduling.services.cells import cell_new_history
 from scheduling.services.transitions import Eviction
@@ -348,6 +348,21 @@ def test_a_task_known_to_be_over_is_stopped_without_a_question(cell, link: Link)
         machine.report(machine.poll_with_desired(), ran(old, expected=False))
         poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
         assert (poll.desired.stop[0].key, poll.desired.stop[0].cause) == (old, "superseded")
+
+
+def test_more_than_the_cell_may_stop_by_itself_waits_in_quarantine(cell, link: Link, monkeypatch) -> None:
+    """A database that is wrong about everything must not end everything (DESIGN §2.4)."""
+    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 2)
+    job = a_job(cell, tasks=3)
+    with link.machine(cell) as machine:
+        Task.objects.filter(job=job).update(incarnation=3)
+        old = [TaskKey(job.uid.hex, index, 2) for index in range(3)]
+        machine.report(machine.poll_with_desired(), *[ran(key, expected=False) for key in old])
+        row = machine.keep_answering(lambda: Machine.objects.exclude(quarantined=[]).first())
+        assert [item["release"] for item in row.quarantined] == ["", "", ""]
+        assert Brake.objects.get(cell=cell, kind="stops").state == "held"
+        machine.report(machine.poll())
+        assert machine.desired.stop == []
 
 
 def test_a_machine_that_was_down_is_up_again_when_it_answers(cell, link: Link) -> None:

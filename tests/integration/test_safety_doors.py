@@ -97,15 +97,15 @@ def test_killing_much_of_a_cell_has_to_be_confirmed(cell, ann, eve, sre) -> None
     job = world.submit(ann, cell, world.a_file("huge", tasks=brakes.ALWAYS_STOPPED + 1))
     world.bring_up(job, rows.a_machine(cell))
     told, document = eve.failing("kill", "huge")
-    assert "201 of the 201 running tasks of cell cc would stop" in told
-    assert (document["code"], document["figures"]["tasks"]) == ("confirm", 201)
-    assert eve.failing("kill", "huge", "--confirm", "200")[1]["code"] == "confirm"
+    assert "501 of the 501 running tasks of cell cc would stop" in told
+    assert (document["code"], document["figures"]["tasks"]) == ("confirm", 501)
+    assert eve.failing("kill", "huge", "--confirm", "500")[1]["code"] == "confirm"
     assert (
-        eve.out("kill", "huge", "--confirm", "201", "--dry-run")
-        == "cc/ubar/huge: 201 tasks would be killed.\n"
+        eve.out("kill", "huge", "--confirm", "501", "--dry-run")
+        == "cc/ubar/huge: 501 tasks would be killed.\n"
     )
     assert eve.out("kill", "huge", "-t", "0") == "cc/ubar/huge: 1 task killed.\n"
-    assert eve.out("kill", "huge") == "cc/ubar/huge: 200 tasks killed.\n"
+    assert eve.out("kill", "huge") == "cc/ubar/huge: 500 tasks killed.\n"
 
 
 def test_brakes_are_shown_and_released_by_sres_alone(cell, busy, sre, eve) -> None:
@@ -114,10 +114,10 @@ def test_brakes_are_shown_and_released_by_sres_alone(cell, busy, sre, eve) -> No
     ]  # fmt: skip
     assert sre.failing("brake", "release", "stops", "--reason", "x")[1]["code"] == "nothing-held"
     with journal.write(cell.id, rows.ME) as entry:
-        assert not brake_services.stops_pass(entry, 300, what="preemption")
+        assert not brake_services.stops_pass(entry, 600, what="preemption")
     told = eve.out("brake", "list").splitlines()[2]
-    assert told.split()[:3] == ["stops", "held", "300"]
-    assert "preemption would stop 300 tasks at once" in told
+    assert told.split()[:3] == ["stops", "held", "600"]
+    assert "preemption would stop 600 tasks at once" in told
     assert _held(cell) == {"lost": 0, "stops": 1}
     assert eve.failing("brake", "release", "stops", "--reason", "x")[1]["code"] == "forbidden"
     assert (

@@ -78,8 +78,8 @@ def test_a_rate_is_not_saved_up() -> None:
 
 
 def test_the_cell_stops_a_share_of_itself_within_the_window_and_always_some() -> None:
-    assert stops_allowed(10, SETTINGS) == 200
-    assert stops_allowed(100_000, SETTINGS) == 20_000
+    assert stops_allowed(10, SETTINGS) == 500
+    assert stops_allowed(100_000, SETTINGS) == 30_000
     empty = Bucket(0.0, 1000.0)
     assert stops_bucket(empty, 1150.0, 20_000).level == pytest.approx(10_000)
     assert stops_bucket(empty, 9000.0, 20_000).level == 20_000
