@@ -23,8 +23,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-import msgspec
-
 from borglet.events import (
     Adopted,
     AllocsHeld,
@@ -56,7 +54,17 @@ from borglet.instructions import (
     Start,
     Terminate,
 )
-from borglet.messages import LogChunk, LogRequest, Poll, Removal, Report, TaskIdentity, TaskKey
+from borglet.messages import (
+    OLDEST_PROTOCOL,
+    WIRE_REPORTS_SINCE,
+    LogChunk,
+    LogRequest,
+    Poll,
+    Removal,
+    Report,
+    TaskIdentity,
+    TaskKey,
+)
 from borglet.packages.base import NoPackages, PackageMissing, Packages
 from borglet.pressure.guard import Guard
 from borglet.pressure.tenants import Tenant
@@ -151,6 +159,8 @@ class Agent:
     # -- what comes in
 
     def polled(self, session: int, poll: Poll) -> None:
+        if poll.desired is None and self.state.unmoved_by(session):
+            return
         self.handle(Polled(session, poll.sequence, poll.desired))
 
     def identified(self, identities: Sequence[TaskIdentity]) -> None:
@@ -164,17 +174,17 @@ class Agent:
             except OSError as error:
                 log.warning("task %s keeps its old identity: %s", identity.key, error)
 
-    async def report(self, session: int, poll: Poll) -> Report:
-        """The answer to `poll`, as of now."""
+    async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
+        """The answer to `poll`, as of now, in this version of the protocol."""
         logs = [await self._read_log(request) for request in poll.logs]
-        report = self.state.report(
-            session=session, sequence=poll.sequence, logs=logs, packages=self.packages.installed()
+        report = self.state.report if protocol < WIRE_REPORTS_SINCE else self.state.wire_report
+        return report(
+            session=session,
+            sequence=poll.sequence,
+            logs=logs,
+            packages=self.packages.installed(),
+            addresses=self.runtime.addresses(),
         )
-        addresses = self.runtime.addresses()
-        if not addresses:
-            return report
-        tasks = [msgspec.structs.replace(task, address=addresses.get(task.key, "")) for task in report.tasks]
-        return msgspec.structs.replace(report, tasks=tasks)
 
     async def _read_log(self, request: LogRequest) -> LogChunk:
         try:

@@ -57,7 +57,8 @@ class Incarnation:
         self.phase = phase
         log.info("task %s (%s): %s, run %d: %s", self.task.name, self.key, step, self.run, phase)
 
-    def report(self, *, expected: bool) -> TaskReport:
+    def report(self, *, expected: bool, measured: bool = True, address: str = "") -> TaskReport:
+        """`measured`: with its usage."""
         assert self.phase is not None
         return TaskReport(
             key=self.task.key,
@@ -67,8 +68,9 @@ class Incarnation:
             restarts=max(0, self.run - 1),
             started_at=self.started_at,
             spec_version=self.task.spec_version,
-            usage=self.usage,
+            usage=self.usage if measured else NO_USAGE,
             exit=self.exit,
             expected=expected,
             quarantined=self.quarantined,
+            address=address,
         )

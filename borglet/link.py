@@ -91,6 +91,7 @@ class _Session:
 
     socket: ClientConnection
     number: int
+    protocol: int
     told_version: int = -1
     polled_at: float = 0.0
     held: Poll | None = None
@@ -180,7 +181,7 @@ class Link:
             user_agent_header=None,
         ) as socket:
             self._credentials.admitted()
-            session = _Session(socket, await self._greet(socket))
+            session = _Session(socket, *await self._greet(socket))
             self._backoff.succeeded()
             log.info("session %d at %s", session.number, self._url)
             self._session = session
@@ -192,11 +193,12 @@ class Link:
                 self._session = None
                 self._let_go(session)
 
-    async def _greet(self, socket: ClientConnection) -> int:
-        """Say hello; the session's number. Raises `Refused`."""
+    async def _greet(self, socket: ClientConnection) -> tuple[int, int]:
+        """Say hello; the session's number and protocol. Raises `Refused`."""
         introduction = self._introduction
         hello = Hello(
-            protocol=PROTOCOL,
+            protocol=OLDEST_PROTOCOL,
+            newest=PROTOCOL,
             hostname=self._credentials.hostname,
             boot_id=introduction.boot_id,
             software=introduction.software,
@@ -219,7 +221,7 @@ class Link:
             raise Refused(Refusal("protocol", "protocol", detail, retry=False))
         self._credentials.told(authority=message.authority, api_url=message.api_url)
         self._agent.runtime.api_url = self._credentials.api_url
-        return message.session
+        return message.session, message.protocol
 
     async def _receive(self, socket: ClientConnection, timeout_s: float) -> Welcome | Refusal | Poll:
         """The next message. Raises `Refused` for a frame that is none, after closing with the reason."""
@@ -302,7 +304,7 @@ class Link:
         if poll is None:
             return
         session.told_version = self._agent.state.version
-        report = await self._agent.report(session.number, poll)
+        report = await self._agent.report(session.number, poll, protocol=session.protocol)
         if poll.rotate:
             report = msgspec.structs.replace(report, offer=self._credentials.offer())
         # A connection that closes meanwhile is noticed where frames are received.

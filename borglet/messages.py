@@ -23,6 +23,7 @@ import hashlib
 import re
 import ssl
 from enum import StrEnum
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,6 +31,7 @@ import msgspec
 # out, and is unknown to N-1, which ignores it; no enumeration of N-1 ever gets a new value, for N-1 would refuse it.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
+WIRE_REPORTS_SINCE = 2
 MAX_FRAME_BYTES = 8 * 2**20
 MAX_REPORTED_PACKAGES = 64  # a digest takes 74 bytes of each report
 
@@ -229,7 +231,7 @@ class Desired(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
-    protocol: int
+    protocol: int  # the oldest that this Borglet speaks, so that an older shard takes it
     hostname: str
     boot_id: str
     software: str
@@ -237,10 +239,11 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     attributes: dict[str, str] = {}
     capacity: dict[str, int] = {}
     authority: str = ""  # digest of the authorities it trusts, see `authority_digest`
+    newest: int = 0  # the newest that it speaks; 0: `protocol` is the only one
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="type"):
-    protocol: int
+    protocol: int  # spoken from now on
     session: int  # newer sessions of a machine supersede older ones
     cell: str
     history_id: str
@@ -374,7 +377,7 @@ class TaskIdentity(msgspec.Struct, frozen=True):
         return f"TaskIdentity(key={self.key!r}, token=…)"
 
 
-class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type"):
+class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type", omit_defaults=True):
     sequence: int
     hold_s: float = 0.0
     desired: Desired | None = None  # None: unchanged since the generation the last report acknowledged
@@ -398,8 +401,9 @@ class Exit(msgspec.Struct, frozen=True):
     )
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Measured over the last few seconds. CPU in milli-cores, the rest as its name says.
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Measured over the last few seconds. CPU in milli-cores, the rest as its name says. Fields are added at the end:
+    `WireReport.usages` goes by their order.
 
     `throttled_milli`: CPU that it would have used but was denied by its quota; 0 where nobody counts it.
     """
@@ -426,7 +430,7 @@ class Removal(msgspec.Struct, frozen=True):
     detail: str
 
 
-class TaskReport(msgspec.Struct, frozen=True):
+class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is true of one incarnation, and every incarnation present is reported, known or not."""
 
     key: TaskKey
@@ -451,7 +455,7 @@ class AllocReport(msgspec.Struct, frozen=True):
     disk_bytes: int = 0
 
 
-class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
+class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_defaults=True):
     """The full state of the machine. Ordered by (session, sequence): a late one never overwrites a newer."""
 
     session: int
@@ -468,6 +472,18 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
     packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
     allocs: list[AllocReport] = []
     offer: str = ""  # SHA-256 of the secret that this machine will use next, 64 hex digits
+
+
+class WireReport(Report, frozen=True, kw_only=True, tag="report", tag_field="type", omit_defaults=True):
+    """A report as it travels from protocol 2 on: what hardly ever changes as bytes that are made once and compared as
+    bytes, what always changes apart from it, as bare numbers. A report of protocol 1 is read as one without `usages`.
+    """
+
+    tasks: msgspec.Raw  # type: ignore[assignment]  # list[TaskReport], without usage
+    allocs: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]  # list[AllocReport]
+    usage_columns: int = 0  # how many of `Usage`'s fields, the first ones, are in `usages`; the others are 0
+    # First of the machine as a whole, then of each task in the order of `tasks`.
+    usages: list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] = []
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -493,12 +509,14 @@ class JoinAnswer(msgspec.Struct, frozen=True):
 
 
 ToBorglet = Welcome | Refusal | Poll
-ToShard = Hello | Report
+ToShard = Hello | WireReport
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
 _encoder = msgspec.json.Encoder()
 _to_borglet = msgspec.json.Decoder(ToBorglet)
 _to_shard = msgspec.json.Decoder(ToShard)
+_tasks = msgspec.json.Decoder(list[TaskReport])
+_allocs = msgspec.json.Decoder(list[AllocReport])
 
 
 class MalformedMessage(ValueError):
@@ -518,6 +536,12 @@ def authority_digest(pem: str) -> str:
         raise ValueError("authority: no certificate in PEM form")
     prints = sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
     return hashlib.sha256("\n".join(prints).encode()).hexdigest()
+
+
+def common_protocol(hello: Hello) -> int | None:
+    """The newest that this module and the other side both speak; None: there is none."""
+    newest = min(max(hello.protocol, hello.newest), PROTOCOL)
+    return newest if newest >= max(hello.protocol, OLDEST_PROTOCOL) else None
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -540,3 +564,38 @@ def decode_to_shard(frame: bytes | str) -> ToShard:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedMessage(str(error)) from error
     return message
+
+
+def sealed(content: list[TaskReport] | list[AllocReport]) -> msgspec.Raw:
+    """As `WireReport.tasks` and `allocs`."""
+    return msgspec.Raw(_encoder.encode(content))
+
+
+def opened(report: WireReport) -> Report:
+    """The report with its tasks, usage included. Raises `MalformedMessage`, naming the field."""
+    tasks: list[TaskReport] = _opened(_tasks, report.tasks, "tasks")
+    columns, figures = report.usage_columns, report.usages
+    usage = report.usage
+    if columns:
+        if columns > len(Usage.__struct_fields__):
+            columns_known = len(Usage.__struct_fields__)
+            figures = [f for n, f in enumerate(figures) if n % columns < columns_known]
+            columns = columns_known
+        if len(figures) != columns * (1 + len(tasks)):
+            text = f"Expected figures of the machine and {len(tasks)} tasks - at `$.usages`"
+            raise MalformedMessage(text)
+        usage, *each = (Usage(*figures[n : n + columns]) for n in range(0, len(figures), columns))
+        tasks = [msgspec.structs.replace(task, usage=used) for task, used in zip(tasks, each, strict=True)]
+    allocs: list[AllocReport] = _opened(_allocs, report.allocs, "allocs")
+    shared = {name: getattr(report, name) for name in Report.__struct_fields__}
+    return Report(**{**shared, "tasks": tasks, "usage": usage, "allocs": allocs})
+
+
+def _opened(decoder: msgspec.json.Decoder[Any], content: msgspec.Raw, field: str) -> Any:
+    try:
+        return decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = str(error)
+        where = f"`$.{field}"
+        text = text.replace("`$", where, 1) if "`$" in text else f"{text} - at {where}`"
+        raise MalformedMessage(text) from error

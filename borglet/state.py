@@ -14,7 +14,9 @@ heard of it. Times are seconds since the epoch on a clock that never runs backwa
 from __future__ import annotations
 
 import math
-from typing import assert_never
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, assert_never
 
 import msgspec
 
@@ -68,10 +70,13 @@ from borglet.messages import (
     RunTask,
     StopTask,
     TaskKey,
-    Usage,
+    TaskReport,
+    WireReport,
+    sealed,
 )
 from borglet.phases import Step
 from borglet.runtimes.base import Presence
+from borglet.usages import figures, total
 
 STOP_RETRY_S = 1.0
 
@@ -88,6 +93,9 @@ class AgentState:
         self._stop: dict[TaskKey, StopTask] = {}
         self._session = 0
         self._refused: Refusal | None = None
+        self._telling = False  # a report told of ends, and no poll came since
+        # Tasks and allocs as reported last, with these addresses; None since something happened.
+        self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
         self._removals: tuple[Removal, ...] = ()
         self._allocs: tuple[AllocReport, ...] = ()
 
@@ -146,34 +154,77 @@ class AgentState:
         sequence: int,
         logs: list[LogChunk] | None = None,
         packages: list[str] | None = None,
+        addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> Report:
-        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once."""
-        tasks, cpu_milli, ram_bytes, disk_bytes, processes, throttled_milli = [], 0, 0, 0, 0, 0
+        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once.
+
+        `addresses`: of tasks that have one of their own."""
+        self._tell(session, sequence)
+        tasks = self._task_reports(addresses)
+        return Report(
+            **self._said(session, sequence, logs, packages),
+            tasks=tasks,
+            usage=total(task.usage for task in tasks),
+            allocs=list(self._allocs),
+        )
+
+    def wire_report(
+        self,
+        *,
+        session: int,
+        sequence: int,
+        logs: list[LogChunk] | None = None,
+        packages: list[str] | None = None,
+        addresses: Mapping[TaskKey, str] = MappingProxyType({}),
+    ) -> WireReport:
+        """`report` as it travels from protocol 2 on: what did not change since the last one is not made anew."""
+        if self._sealed is None or self._sealed[2] != addresses:
+            self._tell(session, sequence)
+            told = self._task_reports(addresses, measured=False)
+            self._sealed = (sealed(told), sealed(list(self._allocs)), dict(addresses))
+        tasks, allocs, _ = self._sealed
+        columns, usages = figures([inc.usage for inc in self._incarnations.values()])
+        return WireReport(
+            **self._said(session, sequence, logs, packages),
+            tasks=tasks,
+            allocs=allocs,
+            usage_columns=columns,
+            usages=usages,
+        )
+
+    def _task_reports(self, addresses: Mapping[TaskKey, str], *, measured: bool = True) -> list[TaskReport]:
+        return [
+            inc.report(expected=self._listed(inc.key), measured=measured, address=addresses.get(inc.key, ""))
+            for inc in self._incarnations.values()
+        ]
+
+    def _tell(self, session: int, sequence: int) -> None:
+        """Ends that were not told of are, with this report."""
         for inc in self._incarnations.values():
             if inc.phase is Phase.ENDED and inc.told is None:
                 inc.told = (session, sequence)
-            tasks.append(inc.report(expected=self._listed(inc.key)))
-            usage = inc.usage
-            cpu_milli += usage.cpu_milli
-            ram_bytes += usage.ram_bytes
-            disk_bytes += usage.disk_bytes
-            processes += usage.processes
-            throttled_milli += usage.throttled_milli
+                self._telling = True
+
+    def _said(
+        self, session: int, sequence: int, logs: list[LogChunk] | None, packages: list[str] | None
+    ) -> dict[str, Any]:
         refused, self._refused = self._refused, None
-        return Report(
-            session=session,
-            sequence=sequence,
-            history_id=self.history_id,
-            generation=self._desired.generation if self._desired is not None else "",
-            revision=self._desired.revision if self._desired is not None else 0,
-            tasks=tasks,
-            usage=Usage(cpu_milli, ram_bytes, disk_bytes, processes, throttled_milli),
-            logs=logs or [],
-            refused=refused,
-            removals=[removal for removal in self._removals if removal.key in self._run],
-            packages=packages or [],
-            allocs=list(self._allocs),
-        )
+        return {
+            "session": session,
+            "sequence": sequence,
+            "history_id": self.history_id,
+            "generation": self._desired.generation if self._desired is not None else "",
+            "revision": self._desired.revision if self._desired is not None else 0,
+            "logs": logs or [],
+            "refused": refused,
+            "removals": [removal for removal in self._removals if removal.key in self._run],
+            "packages": packages or [],
+        }
+
+    def unmoved_by(self, session: int) -> bool:
+        """Whether a poll of this session without a desired state changes nothing here: no end waits to be
+        acknowledged."""
+        return session == self._session and not self._telling
 
     def _listed(self, key: TaskKey) -> bool:
         return key in self._run or key in self._stop
@@ -231,6 +282,7 @@ class AgentState:
                 assert_never(event)
         if not isinstance(event, Sampled):
             self._reconcile(now, out)
+            self._sealed = None
         return out
 
     def _on_adopted(self, event: Adopted, now: float) -> None:
@@ -280,9 +332,12 @@ class AgentState:
             for inc in self._incarnations.values():
                 # Whether the last report of a lost connection arrived, nobody knows: tell it again.
                 inc.told = None
+        self._telling = False
         for inc in self._incarnations.values():
             if inc.told is not None and event.sequence > inc.told[1]:
                 inc.acknowledged = True
+            elif inc.told is not None:
+                self._telling = True
         if event.desired is None:
             return
         present = {key: inc.task for key, inc in self._incarnations.items() if inc.phase is not Phase.ENDED}

@@ -33,7 +33,8 @@ from borglet.messages import (
     JoinRequest,
     MalformedMessage,
     Refusal,
-    Report,
+    WireReport,
+    common_protocol,
     decode_to_shard,
     encode,
 )
@@ -177,8 +178,8 @@ class LinkApp:
             return
         socket.accept()
         try:
-            session, trusts = await self._welcome(known, socket)
-            self._serve(known, session, socket, trusts)
+            session, hello = await self._welcome(known, socket)
+            self._serve(known, session, socket, hello)
         except Greeting as error:
             _hang_up(socket, error.refusal, POLICY_VIOLATION)
         except MalformedMessage as error:
@@ -204,22 +205,22 @@ class LinkApp:
             raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
         return known
 
-    def _serve(self, known: Known, session: int, socket: LinkSocket, trusts: str) -> None:
+    def _serve(self, known: Known, session: int, socket: LinkSocket, hello: Hello) -> None:
         """Hand the connection over to the shard. Raises `Hangup`."""
-        held = self.shard.attach(known, session, socket, trusts=trusts)
+        held = self.shard.attach(known, session, socket, hello)
 
         def receive(content: bytes) -> None:
             if held.closing:
                 return
             try:
                 message = decode_to_shard(content)
+                if isinstance(message, WireReport):
+                    self.shard.heard(held, message)
+                    return
             except MalformedMessage as error:
                 held.refuse(malformed(error), INVALID_DATA)
                 return
-            if isinstance(message, Report):
-                self.shard.heard(held, message)
-            else:
-                held.refuse(Refusal("unexpected", "type", "a report is expected here, not a second hello"))
+            held.refuse(Refusal("unexpected", "type", "a report is expected here, not a second hello"))
 
         def hangup() -> None:
             held.closing = True
@@ -233,8 +234,8 @@ class LinkApp:
             hangup()
             raise
 
-    async def _welcome(self, known: Known, socket: LinkSocket) -> tuple[int, str]:
-        """Take the hello; the number of the session, and the digest of whom the machine trusts.
+    async def _welcome(self, known: Known, socket: LinkSocket) -> tuple[int, Hello]:
+        """Take the hello; the number of the session.
 
         Raises `Greeting`, `MalformedMessage`, `Hangup`."""
         try:
@@ -246,7 +247,7 @@ class LinkApp:
             ) from error
         if not isinstance(message, Hello):
             raise Greeting(Refusal("no-hello", "type", "the first message must be a hello"))
-        if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
+        if common_protocol(message) is None:
             detail = (
                 f"this shard speaks protocol {OLDEST_PROTOCOL} to {PROTOCOL}, not {message.protocol}; "
                 "upgrade the older side"
@@ -256,7 +257,7 @@ class LinkApp:
             detail = f"authenticated as {known.hostname}, but the hello says {message.hostname[:80]!r}"
             raise Greeting(Refusal("other-machine", "hostname", detail, retry=False))
         try:
-            return await self.shard.greet(known, message), message.authority
+            return await self.shard.greet(known, message), message
         except DatabaseAway as error:
             detail = "the cell's database is away; come back"
             raise Greeting(Refusal("database-away", "", detail)) from error

@@ -23,6 +23,7 @@ from scheduling.link.diff import View
 from scheduling.link.identities import Identified
 from scheduling.link.pace import Patience
 from scheduling.link.rotation import Rotation
+from scheduling.link.said import Said
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +47,8 @@ class Connection:
     """Belongs to the event loop. Times are the loop's, in seconds.
 
     Sequence numbers: `asked` of the last poll, `answered` of the last report. `told`: of the last poll that
-    carried a desired state. `acknowledged`: the generation its Borglet says is in force. `reminded`: the one sent
+    carried a desired state. `acknowledged`: the generation its Borglet says is in force; `generation`: the one that
+    should be; `desired` is dropped once they are the same. `reminded`: the one sent
     again because of leftovers.
     """
 
@@ -57,8 +59,9 @@ class Connection:
     wire: Wire
     heard_at: float
     view: View | None = None
+    generation: str = ""
     desired: Desired | None = None
-    report: Report | None = None
+    said: Said | None = None
     asked: int = 0
     answered: int = 0
     told: int = 0
@@ -87,9 +90,9 @@ class Connection:
     def behind(self) -> bool:
         """Its Borglet hasn't got the desired state, and none is on its way to it."""
         return (
-            self.desired is not None
-            and self.acknowledged != self.desired.generation
-            and (self.told_generation != self.desired.generation or self.told <= self.answered)
+            self.view is not None
+            and self.acknowledged != self.generation
+            and (self.told_generation != self.generation or self.told <= self.answered)
         )
 
     @property

@@ -18,7 +18,7 @@ from borglet.messages import Report
 from quota.errors import Refused
 from scheduling.link import contact, logs, shells, usage
 from scheduling.link.connection import Connection
-from scheduling.link.diff import View
+from scheduling.link.said import Measured
 from scheduling.link.shard import Shard
 
 log = structlog.get_logger(__name__)
@@ -76,12 +76,12 @@ class Courier:
         shard = self._shard
         now = asyncio.get_running_loop().time()
         ages: dict[int, dict[int, float]] = {}
-        reports: list[tuple[Connection, Report, View]] = []
+        reports: list[tuple[Connection, Measured]] = []
         for held in shard.connections.values():
             if held.heard_at > self._beaten_at and held.answered:
                 ages.setdefault(held.cell_id, {})[held.machine_id] = now - held.heard_at
-                if held.report is not None and held.view is not None:
-                    reports.append((held, held.report, held.view))
+                if held.said is not None and (measured := held.said.measured(held.machine_id)) is not None:
+                    reports.append((held, measured))
         taken, shard.freshly_held = shard.freshly_held, {}
         try:
             wall = await contact.beat(self._redis, shard.name, shard.cell_ids, ages, taken)
@@ -90,13 +90,11 @@ class Courier:
                 shard.freshly_held.setdefault(cell_id, set()).update(machines)
             raise
         self._beaten_at = now
-        used: dict[int, dict[int, bytes]] = {}
-        for held, report, view in reports:
-            at = wall - (now - held.heard_at)
-            used.setdefault(held.cell_id, {})[held.machine_id] = usage.of(
-                report, view, held.machine_id, at=at
-            )
-        if used:
+        by_cell: dict[int, list[tuple[Measured, float]]] = {}
+        for held, measured in reports:
+            by_cell.setdefault(held.cell_id, []).append((measured, wall - (now - held.heard_at)))
+        if by_cell:
+            used = {cell_id: usage.pack(many) for cell_id, many in by_cell.items()}
             await usage.store(self._redis, used)
 
     def _note(self, error: Exception | None) -> None:

@@ -25,7 +25,19 @@ import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
-from borglet.messages import Hello, LogRequest, Phase, Refusal, Report, ShellGrant, Welcome, authority_digest
+from borglet.messages import (
+    OLDEST_PROTOCOL,
+    Hello,
+    LogRequest,
+    Phase,
+    Refusal,
+    Report,
+    ShellGrant,
+    Welcome,
+    WireReport,
+    authority_digest,
+    common_protocol,
+)
 from quota.errors import Refused
 from scheduling import config
 from scheduling.identities import SigningKey
@@ -37,6 +49,7 @@ from scheduling.link.desired import Loaded, Specs, load
 from scheduling.link.diff import Changes, compare
 from scheduling.link.identities import Identities
 from scheduling.link.pace import GAP_S, Timetable, poll_interval
+from scheduling.link.said import said
 from scheduling.link.writer import CellFacts, Known, News
 from scheduling.services.credentials import secrets_offered
 from scheduling.services.identity_keys import signing_key
@@ -155,8 +168,8 @@ class Shard:
         self._wake.set()
         return await future
 
-    def attach(self, known: Known, session: int, wire: Wire, *, trusts: str = "") -> Connection:
-        """Serve this connection from now on; one of the same machine here ends. `trusts`: as `Hello.authority`."""
+    def attach(self, known: Known, session: int, wire: Wire, hello: Hello) -> Connection:
+        """Serve this connection from now on; one of the same machine here ends."""
         now = asyncio.get_running_loop().time()
         made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now)
         if (cell := self._settings.get(known.cell_id)) is not None:
@@ -169,12 +182,12 @@ class Shard:
         pem, digest = self._authorities
         made.post(
             Welcome(
-                1,
+                common_protocol(hello) or OLDEST_PROTOCOL,
                 session,
                 known.cell,
                 known.history_id,
                 self._zone,
-                authority=pem if trusts not in ("", digest) else "",
+                authority=pem if hello.authority not in ("", digest) else "",
                 api_url=self.identities.issuer,
             )
         )
@@ -227,12 +240,13 @@ class Shard:
 
     # -- reports
 
-    def heard(self, held: Connection, report: Report) -> None:
-        """A report came. Late ones and those of another session change nothing."""
+    def heard(self, held: Connection, report: WireReport) -> None:
+        """A report came. Late ones and those of another session change nothing. Raises `MalformedMessage`."""
         now = asyncio.get_running_loop().time()
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
             log.info("late report ignored", machine=held.hostname, sequence=report.sequence)
             return
+        now_said = said(held.said, report)
         held.heard_at = now
         held.answered = report.sequence
         if report.logs and self.on_logs is not None and (wanted := held.wanted_logs(report)) is not None:
@@ -245,16 +259,21 @@ class Shard:
         if held.view is not None and report.history_id != held.view.history_id:
             self._foreign(held, report)
         else:
-            held.report = report
-            held.acknowledged = report.generation
-            self._compare(held, answers=True)
+            held.said, held.acknowledged = now_said, report.generation
+            if held.acknowledged == held.generation:
+                held.desired = None
+            if held.down or not now_said.settled:
+                self._compare(held, answers=True)
         if held.waiting or held.closing:
             return
         early = now - held.asked_at < 0.5 * held.hold_s or held.hold_s == 0.0
         pause_s = held.patience.gap_s(now) if early else 0.0
         if held.behind:
             pause_s = OFFER_AGAIN_S if report.refused is not None else GAP_S
-        self._schedule(held, now + pause_s)
+        if pause_s > 0:
+            self._schedule(held, now + pause_s)
+        else:
+            self._due(held, now)
 
     def _refused(self, held: Connection, refusal: Refusal) -> None:
         held.refused_at = held.heard_at
@@ -270,7 +289,7 @@ class Shard:
     def _foreign(self, held: Connection, report: Report) -> None:
         """A report of another history is not applied. One that comes after ours was offered is refused."""
         assert held.view is not None
-        held.report, held.acknowledged = None, ""
+        held.said, held.acknowledged = None, ""
         if report.history_id and 0 < held.told <= report.sequence:
             held.refuse(
                 Refusal(
@@ -283,9 +302,11 @@ class Shard:
 
     def _compare(self, held: Connection, *, answers: bool = False) -> None:
         """Note what the last report changes. `answers`: it came just now, so the machine is there."""
-        if held.view is None or held.report is None:
+        if held.view is None or held.said is None:
             return
-        changes = compare(held.view, held.report)
+        held.said.settled = False
+        held.said.assign(held.view, held.machine_id)
+        changes = compare(held.view, held.said.opened())
         returned = answers and held.down
         if changes or returned:
             news = self._inbox.news.get(held)
@@ -300,11 +321,13 @@ class Shard:
             held.reminded = held.view.generation
             held.acknowledged = ""
             self.refresh(held.machine_id)
+        if not changes:
+            held.said.settle()
 
     def _has_leftovers(self, held: Connection) -> bool:
-        view, report = held.view, held.report
-        assert view is not None
-        assert report is not None
+        assert held.view is not None
+        assert held.said is not None
+        view, report = held.view, held.said.opened()
         return (
             held.reminded != view.generation
             and report.generation == view.generation
@@ -360,7 +383,7 @@ class Shard:
     def _ask(self, held: Connection) -> None:
         """Send a poll now; one that is still held is answered first, by the protocol."""
         now = asyncio.get_running_loop().time()
-        if held.identified.renew_at <= now:
+        if held.identified.renew_at <= now or (held.behind and held.desired is None):
             self.refresh(held.machine_id)
         cell = self._settings.get(held.cell_id)
         interval_s = poll_interval(len(self.connections), cell.poll_interval_s if cell else 0.0)
@@ -537,11 +560,14 @@ class Shard:
         now = asyncio.get_running_loop().time()
         held.identities += self.identities.due(held.identified, held.view, loaded, now, self._rng)
         held.view, held.desired, held.down = loaded.view, loaded.desired, loaded.down
+        held.generation = loaded.desired.generation
         if loaded.rotation_asked:
             held.rotation.hurry(now)
         self._inbox.news.pop(held, None)  # told again by the comparison with the new view
-        if held.report is not None and held.report.history_id != held.view.history_id:
-            held.report, held.acknowledged = None, ""
+        if held.said is not None and held.said.wire.history_id != held.view.history_id:
+            held.said, held.acknowledged = None, ""
+        if held.acknowledged == held.generation:
+            held.desired = None
         self._compare(held)
         if held.behind or held.asked == 0:
             if now - held.refused_at < OFFER_AGAIN_S:

@@ -10,7 +10,7 @@ left behind is removed when it is `FORGET_S` old, all of a cell's when no shard 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,9 +18,9 @@ import numpy as np
 import redis.asyncio
 from numpy.typing import NDArray
 
-from borglet.messages import Phase, Report, Usage
+from borglet.messages import Usage
 from scheduling import notices
-from scheduling.link.diff import View
+from scheduling.link.said import Measured
 
 KEEP_S = 3600
 FORGET_S = 600.0
@@ -33,9 +33,11 @@ SAMPLE = np.dtype(
     ]
 )  # fmt: skip
 _packed = struct.Struct("<qdqqiiii")
-_MOST_INT32, _MOST_INT64 = 2**31 - 1, 2**53
-# Before and after these it has no processes: what it uses then is no measure of it.
-_MEASURED = (Phase.STARTING, Phase.UP, Phase.STOPPING)
+_MOST = {
+    name: 2**53 if kind.itemsize == 8 else 2**31 - 1
+    for name, (kind, _) in (SAMPLE.fields or {}).items()
+    if name not in ("task_id", "at", "incarnation")
+}
 
 
 class TaskUsage(msgspec.Struct, frozen=True):
@@ -65,23 +67,34 @@ class CellUsage(NamedTuple):
     rows: NDArray[np.void]
 
 
-def of(report: Report, view: View, machine_id: int, *, at: float) -> bytes:
-    """One machine's usage, packed. Tasks without processes have none; what nobody measured yet is left out."""
-    rows = [_row(-machine_id, 0, report.usage, at)]
-    for task in report.tasks:
-        expected = view.run.get(task.key)
-        if expected is not None and task.phase in _MEASURED and task.usage.processes > 0:
-            rows.append(_row(expected.task_id, task.key.incarnation, task.usage, at))
-    return b"".join(rows)
+def pack(measured: Sequence[tuple[Measured, float]]) -> dict[int, bytes]:
+    """Machine id -> its rows, packed; each with the time it was measured at. Tasks without processes have none."""
+    packed: dict[int, bytes] = {}
+    for columns in {one.columns for one, _ in measured}:
+        packed |= _pack(columns, [pair for pair in measured if pair[0].columns == columns])
+    return packed
 
 
-def _row(identity: int, incarnation: int, used: Usage, at: float) -> bytes:
-    """A Borglet may say anything: what can't be is bounded."""
-    return _packed.pack(
-        identity, at, min(max(used.ram_bytes, 0), _MOST_INT64), min(max(used.disk_bytes, 0), _MOST_INT64),
-        min(max(used.cpu_milli, 0), _MOST_INT32), min(max(used.throttled_milli, 0), _MOST_INT32),
-        min(max(used.processes, 0), _MOST_INT32), incarnation,
-    )  # fmt: skip
+def _pack(columns: int, measured: Sequence[tuple[Measured, float]]) -> dict[int, bytes]:
+    """All of these at once: rows of `columns` figures each."""
+    figures = np.frombuffer(b"".join([one.figures for one, _ in measured]), np.int64).reshape(-1, columns)
+    sizes = np.array([len(one.task_ids) for one, _ in measured])
+    rows = np.zeros(len(figures), dtype=SAMPLE)
+    rows["task_id"] = np.frombuffer(b"".join([one.task_ids for one, _ in measured]), np.int64)
+    rows["incarnation"] = np.frombuffer(b"".join([one.incarnations for one, _ in measured]), np.int64)
+    rows["at"] = np.repeat(np.array([at for _, at in measured]), sizes)
+    for column, name in enumerate(Usage.__struct_fields__[:columns]):
+        if name in _MOST:
+            # A Borglet may say anything: what can't be is bounded.
+            rows[name] = np.clip(figures[:, column], 0, _MOST[name])
+    kept = (rows["task_id"] < 0) | ((rows["task_id"] > 0) & (rows["processes"] > 0))
+    ends = np.cumsum(kept)[np.cumsum(sizes) - 1] * SAMPLE.itemsize
+    content = rows[kept].tobytes()
+    result, begin = {}, 0
+    for (one, _), end in zip(measured, ends.tolist(), strict=True):
+        result[one.machine_id] = content[begin:end]
+        begin = end
+    return result
 
 
 async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[int, bytes]]) -> None:

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from prometheus_client import REGISTRY
 
-from borglet.messages import Phase, Report, TaskKey, TaskReport, Usage
+from borglet.messages import Phase, Report, TaskKey, TaskReport, Usage, decode_to_shard, encode
 from quota.bands import DEFAULT_BANDS
 from quota.errors import Refused
 from scheduling import config, journal, notices, utilisation
@@ -22,6 +22,7 @@ from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.link import usage
 from scheduling.link.diff import Expected, View
+from scheduling.link.said import said
 from scheduling.master import Master
 from scheduling.models import Cell, Job, JobSpec, Machine, Task
 from scheduling.reclamation import EVERY_S, Reclaimer, jobs_without_reclamation
@@ -66,8 +67,9 @@ class Cycle:
                 TaskReport(key, "", Phase.UP, usage=self.used[identity])
                 for identity, key in keys.items() if identity in self.used
             ]  # fmt: skip
-            report = Report(1, 1, "", "", 0, reported)
-            machines[machine.id] = usage.of(report, view, machine.id, at=seconds + micros / 1e6)
+            heard = said(None, decode_to_shard(encode(Report(1, 1, "", "", 0, reported))))
+            heard.assign(view, machine.id)
+            machines |= usage.pack([(heard.measured(machine.id), seconds + micros / 1e6)])
 
         async def send() -> None:
             client = redis.asyncio.Redis.from_url(settings.BORG_REDIS_URL)

@@ -32,8 +32,11 @@ from borglet.messages import (
     Refusal,
     Report,
     Welcome,
+    WireReport,
+    common_protocol,
     decode_to_shard,
     encode,
+    opened,
 )
 
 BOUND_S = 10.0
@@ -182,8 +185,8 @@ class Conversation:
     async def hear(self) -> Report:
         async with asyncio.timeout(BOUND_S):
             message = decode_to_shard(await self.socket.recv())
-        assert isinstance(message, Report)
-        return message
+        assert isinstance(message, WireReport)
+        return opened(message)
 
     async def poll(
         self, wanted: Desired | None = None, *, hold_s: float = 0.0, logs: list[LogRequest] | None = None
@@ -232,7 +235,7 @@ class Shard:
         conversation = Conversation(socket, hello)
         self.sessions += 1
         conversation.session = self.sessions
-        welcome = encode(Welcome(1, self.sessions, "aa", "h1"))
+        welcome = encode(Welcome(common_protocol(hello) or 0, self.sessions, "aa", "h1"))
         await socket.send(self.first_frame if self.first_frame is not None else welcome, text=True)
         self.arrivals.put_nowait(conversation)
         await socket.wait_closed()

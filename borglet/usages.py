@@ -1,0 +1,26 @@
+"""What tasks use, as figures in a row: how `WireReport.usages` travels. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from borglet.messages import Usage
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """Of a machine."""
+    rows = [msgspec.structs.astuple(usage) for usage in usages]
+    return Usage(*(sum(column) for column in zip(*rows, strict=True)))
+
+
+def figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
+    """How many columns are told, and the rows, the machine's own first: columns at the end that are all 0 are not."""
+    rows = [msgspec.structs.astuple(usage) for usage in usages]
+    sums = [sum(column) for column in zip(*rows, strict=True)]
+    columns = max((n for n, value in enumerate(sums, 1) if value), default=1)
+    told = sums[:columns] or [0]
+    for row in rows:
+        told += row[:columns]
+    return columns, told
