@@ -13,6 +13,7 @@ from portal.cli.failure import BAD_USAGE, Failed
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+_UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
@@ -42,6 +43,16 @@ class Client:
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         return self._call("POST", path, json=body if body is not None else {}, params=query)
+
+    def put(self, path: str, body: Any, **query: Any) -> Any:
+        return self._call("PUT", path, json=body, params=query)
+
+    def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str, **query: Any) -> Any:
+        """An archive of `size` bytes. The answer comes when the portal has looked at all of it."""
+        headers = {
+            "Content-Type": "application/octet-stream", "Content-Length": str(size), "X-Package-Digest": digest,
+        }  # fmt: skip
+        return self._call("PUT", path, content=chunks, headers=headers, params=query, timeout=_UPLOAD_TIMEOUT)
 
     def delete(self, path: str, **query: Any) -> Any:
         return self._call("DELETE", path, params=query)

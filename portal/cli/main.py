@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import brakes, cells, drains, jobs, names, output, tasks, tokens, waiting
+from portal.cli import brakes, cells, drains, jobs, names, output, packages, tasks, tokens, waiting
 from portal.cli.context import Context
 from portal.cli.failure import BAD_USAGE, Failed, bad_usage
 
@@ -31,6 +31,7 @@ for group, name in (
     (brakes.brake, "brake"),
     (brakes.quarantine, "quarantine"),
     (tokens.tokens, "tokens"),
+    (packages.package, "package"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cells, home, job, jobs, quota, shell, submit, task, tokens
+from portal.sigma import cells, home, job, jobs, packages, quota, shell, submit, task, tokens
 
 app_name = "sigma"
 _JOB = "jobs/<str:cell>/<str:tenant>/<str:name>/"
@@ -23,5 +23,6 @@ urlpatterns = [
     path("submit/", submit.submit, name="submit"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<str:key>/revoke/", tokens.revoke, name="revoke"),
+    path("packages/", packages.package_list, name="packages"),
     path("quota/", quota.quota, name="quota"),
 ]

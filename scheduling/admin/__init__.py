@@ -12,6 +12,7 @@ from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
 from scheduling.admin.kept import KeptAllocAdmin
 from scheduling.admin.machines import MachineAdmin
 from scheduling.admin.notices import NoticeCountAdmin
+from scheduling.admin.packages import PackageAdmin, PackageTagAdmin
 from scheduling.admin.safety import BrakeAdmin, DrainAdmin
 from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, TaskAdmin
 
@@ -27,6 +28,8 @@ PAGES: dict[type[Model], type[ModelAdmin]] = {
     models.Event: EventAdmin,
     models.Update: UpdateAdmin,
     models.JobSpec: SpecAdmin,
+    models.Package: PackageAdmin,
+    models.PackageTag: PackageTagAdmin,
     models.PendingVerdict: VerdictAdmin,
     models.Departure: DepartureAdmin,
     models.CrashedPair: CrashedPairAdmin,

@@ -34,6 +34,7 @@ PAGES = {
     "submit": "/submit/",
     "tokens": "/tokens/",
     "quota": "/quota/",
+    "packages": "/packages/",
     "missing": "/cells/nowhere/",
     "password": "/accounts/password/change/",
     "admin": "/admin/",

@@ -39,6 +39,7 @@ def make() -> World:
     machine = rows.a_machine(cell)
     job = rows.a_job(cell, tenant)
     place(job, 0, machine)
+    rows.a_package(cell, tenant)
     return World(cell, tenant, machine, job)
 
 

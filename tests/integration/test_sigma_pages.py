@@ -8,13 +8,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from quota.models import Token
-from scheduling.models import Job, Task
+from scheduling.models import Job, JobSpec, Package, Task
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 
 pytestmark = pytest.mark.django_db
 JOB = "/jobs/cc/ubar/jfoo/"
-OPEN = ["/", "/cells/", "/cells/cc/", "/jobs/", "/submit/", "/tokens/", "/quota/"]
+OPEN = ["/", "/cells/", "/cells/cc/", "/jobs/", "/submit/", "/tokens/", "/quota/", "/packages/"]
 OF_THE_TENANT = [JOB, JOB + "0/", JOB + "specs/"]
 ROLES = ["viewer", "operator", "owner", "sre"]
 
@@ -347,3 +347,30 @@ def test_who_lives_in_an_alloc_is_told_to(world) -> None:
     with journal.write(world.cell.id, rows.ME) as entry:
         transitions.tasks_evict(entry, [transitions.Eviction(task_id(outer.id, 0), 1, "preemption")])
     assert "task 0 was evicted from m1: left with its alloc shelf/0" in signed_in("viewer").get(page).text
+
+
+def test_packages_are_shown_to_members_with_the_jobs_that_may_run_them(world) -> None:
+    package = Package.objects.get()
+    JobSpec.objects.filter(job=world.job).update(
+        packages={package.digest: {"size_bytes": 1, "format": "tar"}}
+    )
+    shown = signed_in("viewer").get("/packages/").text
+    assert "tool" in shown
+    assert f'<a href="{JOB}">jfoo</a>' in shown
+    assert "tool" not in signed_in("stranger").get("/packages/").text
+    assert "No package is like that" in signed_in("viewer").get("/packages/?q=other").text
+
+
+def test_a_page_of_packages_asks_as_often_whatever_it_shows(world) -> None:
+    client = signed_in("viewer")
+
+    def asked() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            client.get("/packages/")
+        return len(queries)
+
+    rows.a_package(world.cell, world.tenant, name="first")
+    few = asked()
+    for number in range(10):
+        rows.a_package(world.cell, world.tenant, name=f"tool{number}", digest=f"sha256:{number:064}")
+    assert asked() == few

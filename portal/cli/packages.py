@@ -1,0 +1,223 @@
+"""Packages: built from a folder, uploaded into a cell's store, listed, shown, tagged, deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from portal.cli import context, output
+from portal.cli.client import part
+from portal.cli.context import CellOption, Context, DryRun
+from portal.cli.failure import Failed, bad_usage
+from portal.cli.output import quantity
+
+package = typer.Typer(help="Packages that tasks install: build, upload, list, show, tag, delete.")
+
+_CHUNK = 1 << 20
+LATEST = "latest"
+
+Reference = Annotated[
+    str,
+    typer.Argument(metavar="PACKAGE", help="name, name@tag or name@sha256:…; a name alone means @latest."),
+]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Another tenant than the profile's.")]
+FormatOption = Annotated[str, typer.Option("--format", help="tar or tar+gzip.")]
+
+
+@package.command("build")
+def package_build(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What the package holds.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="The archive to write.")],
+    format: FormatOption = "tar+gzip",
+) -> None:
+    """Pack a folder. The same files give the same bytes, whoever packs them, wherever and when."""
+    try:
+        with out.open("w+b") as file:
+            built = _pack(folder, file, format)
+    except OSError as error:
+        raise Failed("output", f"can't write {out}: {error.strerror}") from error
+    if context.of(ctx).json:
+        return output.as_json({"file": str(out), **built})
+    return output.say(
+        f"{out}: {built['digest']}, {quantity('disk', built['size_bytes'])}, {built['entries']} entries."
+    )
+
+
+@package.command("upload")
+def package_upload(
+    ctx: typer.Context,
+    what: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="An archive, an OCI image layout in a tar, or a folder to pack."),
+    ],
+    name: Annotated[str, typer.Option(help="The package's name.")],
+    tag: Annotated[str, typer.Option(help="What this version is called.")] = LATEST,
+    cell: CellOption = None,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Put an archive into the cell's store under name@tag. The same again changes nothing."""
+    ours = context.of(ctx)
+    path = f"{_path(ours, cell, tenant)}{part(name)}/{part(tag)}/"
+    with tempfile.TemporaryFile() as packed, _opened(what, packed) as file:
+        digest, size = _measured(file)
+        answer = ours.client.upload(
+            path, _chunks(file), size, digest=digest, **({"dry_run": "1"} if dry_run else {})
+        )
+    if ours.json:
+        return output.as_json(answer)
+    told = {"uploaded": "is uploaded", "moved": "is moved to it", "unchanged": "is there already"}
+    would = "would be: " if dry_run else ""
+    return output.say(f"{name}@{tag} {would}{told[answer['outcome']]}: {digest}, {quantity('disk', size)}.")
+
+
+@package.command("tag")
+def package_tag(
+    ctx: typer.Context,
+    reference: Reference,
+    tag: Annotated[str, typer.Argument(help="The tag that shall mean it too.")],
+    cell: CellOption = None,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Let another tag mean a package that is there. Jobs follow with their next update."""
+    ours = context.of(ctx)
+    base = _path(ours, cell, tenant)
+    name, version = _split(reference)
+    found = ours.client.get(f"{base}{part(name)}/{part(version)}/")
+    path = f"{base}{part(name)}/{part(tag)}/"
+    answer = ours.client.put(path, {"digest": found["digest"]}, **({"dry_run": "1"} if dry_run else {}))
+    if ours.json:
+        return output.as_json(answer)
+    would = "would be" if dry_run else "is"
+    return output.say(f"{name}@{tag} {would} {found['digest']}.")
+
+
+@package.command("list")
+def package_list(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Option(help="Only those of this name.")] = None,
+    cell: CellOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """The packages in a cell's store."""
+    ours = context.of(ctx)
+    path = f"/api/v1/cells/{part(ours.cell(cell))}/packages/"
+    rows = list(ours.client.pages(path, tenant=tenant or ours.profile.tenant or None, name=name))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("PACKAGE", "TENANT", "TAGS", "SIZE", "FORMAT", "JOBS", "UPLOADED", "BY", "DIGEST"),
+        [
+            (
+                row["name"], row["tenant"], ",".join(row["tags"]), quantity("disk", row["size_bytes"]), row["format"],
+                ",".join(row["jobs"]), output.when(row["uploaded_at"]), row["uploaded_by"], row["digest"],
+            )
+            for row in rows
+        ],
+        empty="No packages. Upload one with `borgctl package upload FILE --name NAME`.",
+    )  # fmt: skip
+
+
+@package.command("show")
+def package_show(
+    ctx: typer.Context, reference: Reference, cell: CellOption = None, tenant: TenantOption = None
+) -> None:
+    """All that is known of a package, and which live jobs may run it."""
+    ours = context.of(ctx)
+    name, version = _split(reference)
+    answer = ours.client.get(f"{_path(ours, cell, tenant)}{part(name)}/{part(version)}/")
+    if ours.json:
+        return output.as_json(answer)
+    shown = {
+        **answer, "size_bytes": quantity("disk", answer["size_bytes"]), "tags": ", ".join(answer["tags"]),
+        "jobs": ", ".join(answer["jobs"]), "uploaded_at": output.when(answer["uploaded_at"]),
+    }  # fmt: skip
+    for field, value in shown.items():
+        if value not in ("", None):
+            output.say(f"{field.removesuffix('_bytes'):<14}{value}")
+    return None
+
+
+@package.command("delete")
+def package_delete(
+    ctx: typer.Context,
+    reference: Reference,
+    cell: CellOption = None,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a tag, and the package with its last one; by digest, the package with all its tags."""
+    ours = context.of(ctx)
+    name, version = _split(reference)
+    path = f"{_path(ours, cell, tenant)}{part(name)}/{part(version)}/"
+    answer = ours.client.delete(path, **({"dry_run": "1"} if dry_run else {}))
+    if ours.json:
+        return output.as_json(answer)
+    would = "would be" if dry_run else "is"
+    kept = "" if answer["deleted"] else "; the package stays, it has other tags"
+    return output.say(f"{name}@{version} {would} deleted{kept}.")
+
+
+def _path(ours: Context, cell: str | None, tenant: str | None) -> str:
+    owner = tenant or ours.profile.tenant
+    if not owner:
+        raise Failed("no-tenant", "whose package? Give --tenant, or set `tenant` in the profile.", status=2)
+    return f"/api/v1/cells/{part(ours.cell(cell))}/packages/{part(owner)}/"
+
+
+def _split(reference: str) -> tuple[str, str]:
+    """Name, and tag or digest. Raises `Failed`."""
+    name, *rest = reference.split("@")
+    version = rest[-1] if rest else LATEST
+    if any(
+        text in ("", ".", "..") or "/" in text for text in (name, version)
+    ):  # would be another path of the API
+        raise bad_usage(
+            f"{reference!r} is no package: write name, name@tag or name@sha256:…", package="no name"
+        )
+    return name, version
+
+
+def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
+    """The archive open for reading; a folder's is written to `packed` first. Raises `Failed`."""
+    if what.is_dir():
+        _pack(what, packed, "tar+gzip")
+        return packed
+    try:
+        return what.open("rb")
+    except OSError as error:
+        raise Failed("no-file", f"can't read {what}: {error.strerror}", status=2) from error
+
+
+def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
+    """Raises `Failed`."""
+    # Others need not wait for what knows archives.
+    from borglet.packages.build import CannotPack, pack
+
+    try:
+        built = pack(folder, out, format_=format)
+    except CannotPack as error:
+        raise Failed("cannot-pack", str(error)) from error
+    return {
+        "digest": built.digest, "size_bytes": built.size_bytes, "entries": built.entries,
+        "unpacked_bytes": built.unpacked_bytes, "format": format,
+    }  # fmt: skip
+
+
+def _measured(file: BinaryIO) -> tuple[str, int]:
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"sha256:{digest}", file.tell()
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    file.seek(0)
+    while chunk := file.read(_CHUNK):
+        yield chunk

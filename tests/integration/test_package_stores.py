@@ -1,0 +1,146 @@
+"""Both kinds of stores by the same tests: a folder, and a real server that speaks S3."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+
+import boto3
+import pytest
+
+from scheduling.packages.directory import DirectoryStore
+from scheduling.packages.s3 import S3Store
+from scheduling.packages.store import CHUNK_BYTES, NotThere, Store, StoreAway, open_store
+
+DIGEST = "sha256:" + "ab" * 32
+CONTENT = os.urandom(2 * CHUNK_BYTES + 12345)
+KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "of-the-store"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory) -> Iterator[str]:
+    """A server in a process of its own, with a bucket."""
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    log = tmp_path_factory.mktemp("s3") / "log"
+    serve = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", serve], env={**os.environ, **KEYS}, stdout=output, stderr=output
+        )
+        try:
+            _answers(url, process, log)
+            boto3.client(
+                "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="tests",
+                aws_secret_access_key="of-the-store",
+            ).create_bucket(Bucket="packages")  # fmt: skip
+            yield url
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(f"{url}/moto-api/", timeout=2):
+                return
+        except (URLError, ConnectionError, TimeoutError):
+            time.sleep(0.1)
+    pytest.fail(f"the store did not answer: {log.read_text()}")
+
+
+@pytest.fixture(params=["file", "s3"])
+def store(request, tmp_path, monkeypatch) -> Store:
+    if request.param == "file":
+        return open_store((tmp_path / "store").as_uri())
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    prefix = f"borg/{tmp_path.name}"
+    return open_store(f"s3://packages/{prefix}?endpoint={request.getfixturevalue('endpoint')}")
+
+
+def put(store: Store, digest: str = DIGEST, content: bytes = CONTENT, *, cell: str = "cc") -> Path:
+    draft = store.spool() / f"draft-{os.getpid()}"
+    draft.write_bytes(content)
+    store.put(cell, digest, draft)
+    draft.unlink(missing_ok=True)
+    return draft
+
+
+def content_of(store: Store, digest: str = DIGEST, *, offset: int = 0) -> bytes:
+    with store.read("cc", digest, offset=offset) as chunks:
+        return b"".join(chunks)
+
+
+def test_what_is_put_is_read_back_from_anywhere(store: Store) -> None:
+    assert isinstance(store, DirectoryStore | S3Store)
+    put(store)
+    assert store.size("cc", DIGEST) == len(CONTENT)
+    for offset in (0, 1, CHUNK_BYTES, len(CONTENT) - 1):
+        assert content_of(store, offset=offset) == CONTENT[offset:]
+    with store.read("cc", DIGEST) as chunks:
+        assert max(map(len, chunks)) <= CHUNK_BYTES
+
+
+def test_what_is_there_can_be_put_again_and_is_young_then(store: Store) -> None:
+    put(store)
+    put(store)
+    (blob,) = store.listing("cc")
+    assert (blob.digest, blob.size_bytes) == (DIGEST, len(CONTENT))
+    assert blob.age_s < 60
+
+
+def test_what_is_deleted_or_never_was_is_not_there(store: Store) -> None:
+    assert store.size("cc", DIGEST) is None
+    with pytest.raises(NotThere):
+        content_of(store)
+    put(store)
+    store.delete("cc", DIGEST)
+    store.delete("cc", DIGEST)
+    assert (store.size("cc", DIGEST), list(store.listing("cc"))) == (None, [])
+
+
+def test_cells_are_apart(store: Store) -> None:
+    put(store, cell="cc")
+    put(store, "sha256:" + "cd" * 32, cell="dd")
+    assert [blob.digest for blob in store.listing("cc")] == [DIGEST]
+    assert store.size("dd", DIGEST) is None
+
+
+def test_a_store_that_is_away_says_where_it_was_looked_for(tmp_path, monkeypatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "file").write_text("")
+    away = [
+        (open_store((tmp_path / "file" / "store").as_uri()), str(tmp_path)),
+        (open_store(f"s3://packages/x?endpoint=http://127.0.0.1:{_free_port()}"), "s3://packages"),
+    ]
+    for store, told in away:
+        with pytest.raises(StoreAway, match=told):
+            put(store)
+        with pytest.raises(StoreAway, match=told):
+            store.size("cc", DIGEST)
+
+
+def test_a_bucket_that_is_missing_or_closed_is_told(endpoint, monkeypatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    missing = open_store(f"s3://no-such-bucket/x?endpoint={endpoint}")
+    with pytest.raises((StoreAway, NotThere), match="no-such-bucket"):
+        list(missing.listing("cc"))
