@@ -17,7 +17,7 @@ from borglet.packages.tarstream import Kind
 
 Path = tuple[str, ...]
 
-# As many links as Linux follows in one look-up; a longer way leads nowhere.
+# As many links as Linux follows in one look-up.
 MOST_LINKS = 40
 # Of all links of an archive together, in components of paths: some seconds.
 MOST_STEPS = 5_000_000
@@ -144,7 +144,10 @@ class Tree:
 
     def white_out(self, name: str) -> None:
         """The layers below have nothing of this name any more; missing is fine."""
-        self._remove_lower(*self._parent(self._path(name), name))
+        path = self._path(name)
+        if not path:
+            raise ArchiveRefused(f"{name!r}: a whiteout of the root")
+        self._remove_lower(*self._parent(path, name))
 
     def white_out_content(self, name: str) -> None:
         """The layers below have nothing inside this directory any more."""
@@ -222,12 +225,7 @@ class Tree:
                     raise ArchiveRefused(
                         f"{name!r}: goes through the link {child.name!r}; pack its real path"
                     )
-                found = self._follow(real, child.target, name)
-                if found is None:
-                    raise ArchiveRefused(
-                        f"{name!r}: goes through {child.name!r}, a link that leads in circles"
-                    )
-                node, real = self._root, ()
+                node, found, real = self._root, self._follow(real, child.target, name), ()
                 for step in found:
                     node, real = self._directory(node, (*real, step), name, implied=True), (*real, step)
                 continue
@@ -250,10 +248,11 @@ class Tree:
         self._sink.make_directory(path)
         return made
 
-    def _follow(self, base: Path, target: str, name: str) -> Path | None:
-        """Where a link in the directory `base` leads, links on the way followed; None: nowhere, it goes in circles.
+    def _follow(self, base: Path, target: str, name: str) -> Path:
+        """Where a link in the directory `base` leads, links on the way followed.
 
-        Raises `ArchiveRefused` when any step of the way climbs out of the tree."""
+        Raises `ArchiveRefused` when any step of the way climbs out of the tree, and when it goes in circles: the kernel
+        follows no such link, but programs that resolve paths themselves may end anywhere."""
         real = list(base)
         nodes: list[Node | None] = [self._root]
         for part in base:
@@ -277,7 +276,9 @@ class Tree:
             if child is not None and child.kind is Kind.SYMBOLIC_LINK:
                 links += 1
                 if links > MOST_LINKS:
-                    return None
+                    raise ArchiveRefused(
+                        f"{name!r}: the link to {target!r} leads in circles, or through too many links"
+                    )
                 todo += child.target.split("/")[::-1]
                 continue
             real.append(part)

@@ -88,11 +88,6 @@ def test_links_inside_are_kept_also_to_what_comes_later(tmp_path: Path) -> None:
     assert (tmp_path / "tree/a/b/l").read_bytes() == b"found"
 
 
-def test_a_link_in_circles_is_harmless(tmp_path: Path) -> None:
-    unpacked(archive(link("a", "b"), link("b", "a"), link("c", "c/c/c")), tmp_path / "tree")
-    assert os.readlink(tmp_path / "tree/a") == "b"
-
-
 HOSTILE: dict[str, tuple[BinaryIO, str]] = {
     "absolute path": (archive(file("/etc/passwd")), "'/etc/passwd': '/etc/passwd' is an absolute path"),
     "climbing path": (archive(file("a/../../b")), "'a/../../b': 'a/../../b' climbs out with '..'"),
@@ -103,6 +98,8 @@ HOSTILE: dict[str, tuple[BinaryIO, str]] = {
         archive(folder("a/b/c"), link("a/b/c/s", "../../.."), link("a/b/c/l", "s/../z")),
         "'a/b/c/l': the link to 's/../z' leads out",
     ),
+    "links in circles": (archive(link("a", "b"), link("b", "a")), "'a': the link to 'b' leads in circles"),
+    "link to itself and up": (archive(link("c", "c//b/..")), "'c': the link to 'c//b/..' leads in circles"),
     "link whose way is laid later": (
         archive(link("a/b/l", "s/../../z"), folder("a/b/s"), hard_link("x", "a/b/l")),
         "'x': a hard link to 'a/b/l', which is a symbolic link",
@@ -210,7 +207,7 @@ def test_many_entries_are_refused() -> None:
 
 
 def test_a_maze_of_links_is_refused_in_time() -> None:
-    maze = [link(f"l{number}", "./" * 40 + f"l{number + 1}") for number in range(100)]
+    maze = [link(f"l{number}", "./" * 40 + f"l{number + 1}") for number in range(39)]
     parts = [*maze, *[link(f"m{number}", "l0") for number in range(9000)]]
     with pytest.raises(ArchiveRefused, match="following the links of this archive takes too long"):
         inspect(archive(*parts), TAR)

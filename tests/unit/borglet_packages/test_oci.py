@@ -127,12 +127,13 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
         ((link("a", ".."), file("a/x")), r"'a/x': the link to '\.\.' leads out"),
         (
             (link("a", "b"), link("b", "a"), file("a/x")),
-            "'a/x': goes through 'a', a link that leads in circles",
+            "'a/x': the link to 'b' leads in circles",
         ),
         ((file("a"), file("a")), "'a': twice in the archive"),
         ((hard_link("h", "../x"),), r"'h': '\.\./x' climbs out"),
         ((link("l", "x"), hard_link("h", "l")), "'h': a hard link to 'l', which is a symbolic link"),
         ((file("../.wh.x", b""),), "climbs out"),
+        ((file(".wh..", b""),), "'.': a whiteout of the root"),
         ((file(".wh...", b""),), r"'\.\.': '\.\.' climbs out"),
     ],
 )
