@@ -5,11 +5,14 @@ should be. After `starved_after_s`
 
     batch starves ─► tasks above their own limit get ceilings, down to that limit at most ─► batch has its floor
     batch has had it for `relax_after_s` ─► ceilings rise step by step, and go where nobody touches them
+    others than tasks hold the machine ─► batch leaves the idle class for a minute at a time: it yields to the machine's
+                                          own work, but a machine that has other things to do must not stop it
     nothing left to cap, for `remove_after_s` ─► the master is asked to take starved tasks away, one after the other
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +28,9 @@ class CpuSettings:
     """`floor_share`: of the machine's CPU, what all of batch together gets if it wants that much."""
 
     floor_share: float = 0.05
+    outside_after_s: float = 5.0  # batch starves, and processes that are no tasks hold most of the machine
+    outside_share: float = 0.5
+    weigh_s: float = 60.0  # for so long batch then competes with everybody
     starved_after_s: float = 30.0
     settle_s: float = 10.0  # between two steps: the last one must show first
     relax_after_s: float = 60.0
@@ -40,13 +46,21 @@ class CpuControl:
     settings: CpuSettings = field(default_factory=CpuSettings)
     ceilings: dict[TaskKey, int] = field(default_factory=dict)
     wanted: dict[TaskKey, Removal] = field(default_factory=dict)
+    _weighs_until: float = -math.inf
     _starved_since: float | None = None
     _quiet_since: float | None = None
     _acted_at: float = 0.0
     _removed_at: float = 0.0
 
-    def step(self, tenants: Sequence[Tenant], *, machine_milli: int, now: float) -> None:
-        """Take one look in (`now`: seconds); moves `ceilings` and `wanted`."""
+    def batch_idle(self, now: float) -> bool:
+        """Whether batch gets only what nobody else wants."""
+        return now >= self._weighs_until
+
+    def step(
+        self, tenants: Sequence[Tenant], *, machine_milli: int, now: float, outside_milli: int = 0
+    ) -> None:
+        """Take one look in (`now`: seconds); moves `ceilings` and `wanted`. `outside_milli`: CPU that processes used
+        that are no tasks."""
         running = {tenant.key for tenant in tenants}
         self.ceilings = {key: milli for key, milli in self.ceilings.items() if key in running}
         missing = self._missing(tenants, machine_milli)
@@ -61,6 +75,9 @@ class CpuControl:
         self._quiet_since = None
         self._starved_since = now if self._starved_since is None else self._starved_since
         starved_s = now - self._starved_since
+        outside = outside_milli > machine_milli * self.settings.outside_share
+        if outside and starved_s >= self.settings.outside_after_s:
+            self._weighs_until = now + self.settings.weigh_s
         if starved_s < self.settings.starved_after_s or now - self._acted_at < self.settings.settle_s:
             return
         if self._tighten(tenants, missing):

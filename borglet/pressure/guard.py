@@ -72,14 +72,16 @@ class Guard:
     async def look(self, tenants: Sequence[Tenant], now: float) -> Orders:
         """One round. `tenants`: all that runs, with fresh usage; `now`: seconds on any clock that never runs
         backwards."""
-        tenants = await self._with_ready(tenants)
+        busy = self._readings.busy_share()
+        tenants = await self._with_ready(tenants, busy)
         here = {tenant.key for tenant in tenants}
         ram, disk = self._leaving["ram"], self._leaving["disk"]
         self._leaving["ram"] = {key: until for key, until in ram.items() if key in here and until > now}
         self._leaving["disk"] = {key: until for key, until in disk.items() if until > now}
         end = [*self._relieve("ram", tenants, now), *await self._relieve_disk(tenants, now)]
-        self._cpu.step(tenants, machine_milli=self._machine_milli, now=now)
-        await self._adjust(tenants)
+        outside = int(busy * self._machine_milli) - sum(tenant.usage.cpu_milli for tenant in tenants)
+        self._cpu.step(tenants, machine_milli=self._machine_milli, now=now, outside_milli=outside)
+        await self._adjust(tenants, now)
         return Orders(tuple(end), tuple(self._cpu.wanted.values()))
 
     async def pause(self, most_s: float) -> None:
@@ -93,10 +95,10 @@ class Guard:
                 return
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
-    async def _with_ready(self, tenants: Sequence[Tenant]) -> list[Tenant]:
+    async def _with_ready(self, tenants: Sequence[Tenant], busy: float) -> list[Tenant]:
         """Threads that are ready to run are counted only where someone may starve."""
         batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
-        if self._readings.busy_share() < self._settings.busy_share or not batch:
+        if busy < self._settings.busy_share or not batch:
             return list(tenants)
         ready = await self._runtime.ready(batch)
         return [Tenant(t.task, t.usage, ready.get(t.key, 0)) for t in tenants]
@@ -133,7 +135,7 @@ class Guard:
             log.warning("%s; nobody here may be ended for it", shortage.told)
         return found
 
-    async def _adjust(self, tenants: Sequence[Tenant]) -> None:
+    async def _adjust(self, tenants: Sequence[Tenant], now: float) -> None:
         room = self._readings.memory()
         tight = memory.is_tight(room, sum(tenant.usage.ram_bytes for tenant in tenants))
         if tight != self._was_tight:
@@ -143,4 +145,5 @@ class Guard:
         keys = ram.keys() | self._cpu.ceilings.keys()
         grants = {key: Grant(self._cpu.ceilings.get(key, 0), ram.get(key, 0)) for key in keys}
         batch = max(100, int(self._machine_milli * self._settings.batch_when_tight)) if tight else 0
-        await self._runtime.adjust(grants, batch_milli=batch)
+        idle = self._cpu.batch_idle(now)
+        await self._runtime.adjust(grants, batch_milli=batch, batch_idle=idle)

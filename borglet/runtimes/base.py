@@ -87,9 +87,12 @@ class Runtime(Protocol):
     async def resize(self, task: RunTask) -> None:
         """Apply a changed limit or priority to running processes, in place."""
 
-    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+    async def adjust(
+        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
+    ) -> None:
         """What the control loop gives running tasks now (§6.2), in place; who is not named gets no grant.
-        `batch_milli`: a ceiling of CPU for all of batch together, 0 for none."""
+        `batch_milli`: a ceiling of CPU for all of batch together, 0 for none. `batch_idle`: batch gets only what nobody
+        else on the machine wants."""
 
     async def identify(self, key: TaskKey, token: str) -> None:
         """Let a task that runs or will be started have this as its identity, the content of `BORG_IDENTITY_FILE`.

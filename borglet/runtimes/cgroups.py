@@ -1,7 +1,7 @@
 """Control groups for tasks, version 1 or 2: found, limited, measured, removed. Says what it can't enforce.
 
     <our own group>/borg-<hash of home>/<task>            latency-sensitive
-    <our own group>/borg-<hash of home>/batch/<task>      batch: the whole group is in the idle class (§6.2)
+    <our own group>/borg-<hash of home>-batch/<task>      batch: the whole group is in the idle class (§6.2)
 
     …/<alloc>/<task>                                      inside an alloc: one envelope of memory for all (§2.4)
 
@@ -36,7 +36,9 @@ log = logging.getLogger(__name__)
 __all__ = ["CgroupTree", "Measured", "detect"]
 
 _LEAF = "borglet"
-_BATCH = "batch"
+_BATCH = "-batch"
+# Of batch as a whole, while it is not in the idle class: as much as one ordinary process.
+_BATCH_SHARES = 1024
 
 
 class CgroupTree:
@@ -100,9 +102,16 @@ class CgroupTree:
     def groups_of(self, name: str) -> Groups:
         """Where the groups of a task are, or would be if it were latency-sensitive."""
         return {
-            controller: str(next(root.glob(f"**/{name}"), root / name))
+            controller: str(
+                next((found for top in self._tops(root) for found in top.glob(f"**/{name}")), root / name)
+            )
             for controller, root in self.roots.items()
         }
+
+    def _tops(self, root: Path) -> tuple[Path, ...]:
+        """A controller's directories of ours: the one of batch is the same as the other where it has none."""
+        batch = self._batch_root(root)
+        return (batch,) if batch == root else (batch, root)
 
     def create(self, name: str, limits: KernelLimits, *, alloc: str = "", alloc_ram_bytes: int = 0) -> Groups:
         """Make the task's groups and limit them; inside an alloc, within that one's envelope. Raises OSError."""
@@ -131,7 +140,7 @@ class CgroupTree:
     def bound_alloc(self, alloc: str, ram_bytes: int) -> None:
         """Another limit of memory for what runs inside an alloc; 0 for none. Raises OSError."""
         root = self.roots.get("memory" if self.version == "v1" else "unified")
-        for envelope in (root / alloc, root / _BATCH / alloc) if root is not None else ():
+        for envelope in [top / alloc for top in self._tops(root)] if root is not None else ():
             if envelope.is_dir():
                 self._bound(envelope, ram_bytes)
 
@@ -142,7 +151,7 @@ class CgroupTree:
             cgroupfs.write_text(str(envelope), "memory.max", str(ram_bytes or "max"))
 
     def _batch_root(self, root: Path) -> Path:
-        return root / _BATCH if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
+        return _batch_of(root) if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
 
     def limit(self, groups: Groups, limits: KernelLimits) -> list[str]:
         """Write all limits. Returns what the kernel refused for now: a memory limit below what is in use."""
@@ -157,14 +166,15 @@ class CgroupTree:
         elif "unified" in groups and self.enforces("cpuset"):
             cgroupv2.pin(groups["unified"], cpus)
 
-    def cap_batch(self, milli: int) -> None:
-        """All of batch together gets at most this much CPU; 0 for no ceiling. Raises OSError."""
+    def limit_batch(self, milli: int, *, idle: bool) -> None:
+        """All of batch together gets at most this much CPU, 0 for no ceiling; `idle`: only what nobody else wants.
+        Raises OSError."""
         if not self.enforces("cpu"):
             return
-        if self.version == "v1":
-            cgroupv1.cap(str(self.roots["cpu"] / _BATCH), milli)
-        else:
-            cgroupv2.cap(str(self.roots["unified"] / _BATCH), milli)
+        version = cgroupv1 if self.version == "v1" else cgroupv2
+        directory = str(_batch_of(self.roots["cpu" if self.version == "v1" else "unified"]))
+        version.cap(directory, milli)
+        version.weigh(directory, _BATCH_SHARES, idle=idle)
 
     def measure(self, groups: Groups) -> Measured:
         """Raises FileNotFoundError when the task's groups are gone."""
@@ -190,7 +200,7 @@ class CgroupTree:
     def _parents(self) -> Iterator[Path]:
         """Directories that hold groups of tasks, inner ones first."""
         for root in self.roots.values():
-            for directory in (root / _BATCH, root):
+            for directory in self._tops(root):
                 if directory.is_dir():
                     yield from [Path(entry.path) for entry in os.scandir(directory) if _has_children(entry)]
                     yield directory
@@ -242,8 +252,12 @@ def _takes_limits(root: Path, name: str, nothing: str) -> bool:
 def _make_classes_v1(root: Path) -> None:
     # All tasks together weigh as much as the machine has cores.
     cgroupfs.write_text(str(root), "cpu.shares", str(1024 * (os.cpu_count() or 1)))
-    (root / _BATCH).mkdir(exist_ok=True)
-    cgroupv1.weigh(str(root / _BATCH), MIN_SHARES, idle=True)
+    _batch_of(root).mkdir(exist_ok=True)
+    cgroupv1.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
+
+
+def _batch_of(root: Path) -> Path:
+    return root.with_name(root.name + _BATCH)
 
 
 def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
@@ -265,13 +279,13 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
                 raise
             cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
         root = base / name
-        for directory in (root, root / _BATCH):
+        for directory in (root, _batch_of(root)):
             directory.mkdir(exist_ok=True)
             cgroupfs.write_text(str(directory), "cgroup.subtree_control", enable)
             # Tasks divide among themselves what of their memory is not to be taken back.
             cgroupv1.write_where_present(str(directory), "memory.low", "max")
         if "cpu" in offered:
-            cgroupv2.weigh(str(root / _BATCH), MIN_SHARES, idle=True)
+            cgroupv2.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
     except OSError as error:
         log.info("no control groups of version 2: %s", error)
         return None
@@ -291,7 +305,7 @@ def _leave_for_leaf(base: Path) -> bool:
 
 def _has_children(entry: os.DirEntry[str]) -> bool:
     """Whether it is the group of an alloc somebody lives in."""
-    if not entry.is_dir() or entry.name == _BATCH:
+    if not entry.is_dir():
         return False
     with os.scandir(entry.path) as children:
         return any(child.is_dir() for child in children)

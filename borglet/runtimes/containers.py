@@ -51,7 +51,7 @@ class Containers:
         cores = tree.cores() if tree is not None else frozenset[int]()
         self.pool = CorePool(cores, places_of(cores))
         self._held: dict[TaskKey, _Held] = {}
-        self._batch_milli = 0
+        self._batch = (0, True)  # ceiling in milli-cores, whether it is in the idle class
         self._envelopes: dict[TaskKey, int] = {}  # bytes of memory by alloc
 
     def attributes(self) -> dict[str, str]:
@@ -136,7 +136,7 @@ class Containers:
                     log.warning("task %s runs without cores of its own: %s", held.task.name, error)
         for held in self._held.values():
             self._write(held)
-        self._cap_batch(0)
+        self._limit_batch((0, True))
 
     def resize(self, task: RunTask) -> list[str]:
         """A changed limit, class or priority of a running task. Returns what the kernel refused for now.
@@ -159,7 +159,7 @@ class Containers:
             raise missing
         return refused
 
-    def adjust(self, grants: Mapping[TaskKey, Grant], batch_milli: int) -> None:
+    def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool) -> None:
         """What the control loop gives now; who is not named gets no grant. Writes only what changed."""
         if self.tree is None:
             return
@@ -168,8 +168,8 @@ class Containers:
             if grant != held.grant:
                 held.grant = grant
                 self._write(held)
-        if batch_milli != self._batch_milli:
-            self._cap_batch(batch_milli)
+        if (batch_milli, batch_idle) != self._batch:
+            self._limit_batch((batch_milli, batch_idle))
 
     def hold_alloc(self, alloc: RunAlloc) -> None:
         """What runs inside an alloc gets no more memory than it has, all together (§2.4). One that has left and whose
@@ -190,14 +190,14 @@ class Containers:
         if self.pool.release(key):
             self._repin(but=key)
 
-    def _cap_batch(self, milli: int) -> None:
+    def _limit_batch(self, batch: tuple[int, bool]) -> None:
         assert self.tree is not None
         try:
-            self.tree.cap_batch(milli)
+            self.tree.limit_batch(batch[0], idle=batch[1])
         except OSError as error:
-            log.warning("batch can't be given %d milli-cores: %s", milli, error)
+            log.warning("batch can't be given %d milli-cores, idle class %s: %s", *batch, error)
         else:
-            self._batch_milli = milli
+            self._batch = batch
 
     def _write(self, held: _Held) -> list[str]:
         if self.tree is None or not held.groups:

@@ -68,9 +68,11 @@ class FailingRuntime:
         self._raise_due("identify")
         await self._inner.identify(key, token)
 
-    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+    async def adjust(
+        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
+    ) -> None:
         self._raise_due("adjust")
-        await self._inner.adjust(grants, batch_milli=batch_milli)
+        await self._inner.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
 
     async def remove(self, key: TaskKey) -> None:
         self.calls.append(("remove", key))

@@ -118,7 +118,9 @@ class SimulatedRuntime:
     async def identify(self, key: TaskKey, token: str) -> None:
         """Simulated tasks call nobody."""
 
-    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+    async def adjust(
+        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
+    ) -> None:
         """Simulated tasks disturb nobody."""
 
     async def remove(self, key: TaskKey) -> None:

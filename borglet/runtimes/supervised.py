@@ -292,9 +292,11 @@ class SupervisedRuntime:
             while len(self._identities) > MOST_UNCLAIMED:
                 del self._identities[next(iter(self._identities))]  # of what was never started
 
-    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
+    async def adjust(
+        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
+    ) -> None:
         await self._adopt()
-        self._containers.adjust(grants, batch_milli)
+        self._containers.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
 
     async def remove(self, key: TaskKey) -> None:
         await self._adopt()

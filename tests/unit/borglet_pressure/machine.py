@@ -75,12 +75,15 @@ class Recorder(SimulatedRuntime):
     threads: dict[TaskKey, int] = field(default_factory=dict)
     grants: Mapping[TaskKey, Grant] = field(default_factory=dict)
     batch_milli: int = 0
+    batch_idle: bool = True
 
     def __post_init__(self) -> None:
         super().__init__(Simulation(lambda: 0.0), {"cpu": 4000, "ram": 8 * GIB})
 
-    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int) -> None:
-        self.grants, self.batch_milli = dict(grants), batch_milli
+    async def adjust(
+        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
+    ) -> None:
+        self.grants, self.batch_milli, self.batch_idle = dict(grants), batch_milli, batch_idle
 
     async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
         return {key: self.threads.get(key, 0) for key in keys}

@@ -114,6 +114,31 @@ def test_a_machine_that_nobody_here_can_help_says_so_once(caplog: pytest.LogCapt
     assert warnings() == [told, told]
 
 
+def test_batch_leaves_the_idle_class_where_others_than_tasks_hold_the_machine() -> None:
+    readings, runtime = Drawn(busy=1.0), Recorder()
+    runtime.threads = {key(1): 1}
+    guard = Guard(runtime, readings)
+    tasks = server(0, 300), batch(1)
+    seen = []
+    for now in range(0, 15, 5):
+        look(guard, *tasks, now=now)
+        seen.append(runtime.batch_idle)
+    assert seen == [True, False, False]
+    readings.busy = 0.5
+    for now in range(15, 80, 5):
+        look(guard, *tasks, now=now)
+    assert runtime.batch_idle
+
+
+def test_a_server_within_its_limit_keeps_batch_idle() -> None:
+    runtime = Recorder()
+    runtime.threads = {key(1): 1}
+    guard = Guard(runtime, Drawn(busy=1.0))
+    for now in range(0, 100, 5):
+        look(guard, server(0, 3900, limit=4000), batch(1), now=now)
+    assert runtime.batch_idle
+
+
 def test_a_pause_ends_early_when_memory_gets_tight() -> None:
     readings = Drawn()
     guard = Guard(Recorder(), readings, settings=GuardSettings(memory_interval_s=0.01, least_interval_s=0.01))

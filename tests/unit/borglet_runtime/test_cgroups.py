@@ -127,7 +127,7 @@ def version_two(
 ) -> CgroupTree:
     """A tree of version 2 whose groups have the files that a kernel would put there, once made."""
     root = tmp_path / "root"
-    for directory in (root, root / "batch"):
+    for directory in (root, tmp_path / "root-batch"):
         draw(directory, cpu__max="max 100000", cpu__idle="0")
     return CgroupTree("v2", {"unified": root}, frozenset(controllers.split()), disk=disk)
 
@@ -148,15 +148,15 @@ def test_version_two_knows_classes_cores_and_disks(tmp_path: Path) -> None:
     assert (read(serving, "cpu.idle"), read(serving, "cpu.weight")) == ("0", "39")
     assert tree.cores_of({"unified": str(serving)}) == {0, 2, 3}
 
-    batch = group_files(tmp_path / "root" / "batch" / "sum")
+    batch = group_files(tmp_path / "root-batch" / "sum")
     groups = tree.create("sum", replace(LIMITS, batch=True, cpu_idle=True))
     assert groups == {"unified": str(batch)} == tree.groups_of("sum")
     assert (read(batch, "cpu.idle"), read(batch, "cpu.weight")) == ("1", "")
     assert read(batch, "io.max") == "8:0 rbps=max wbps=max"
-    tree.cap_batch(500)
-    assert read(tmp_path / "root" / "batch", "cpu.max") == "50000 100000"
-    tree.cap_batch(0)
-    assert read(tmp_path / "root" / "batch", "cpu.max") == "max 100000"
+    tree.limit_batch(500, idle=True)
+    assert read(tmp_path / "root-batch", "cpu.max") == "50000 100000"
+    tree.limit_batch(0, idle=False)
+    assert read(tmp_path / "root-batch", "cpu.max") == "max 100000"
 
 
 def test_without_an_idle_class_the_smallest_weight_takes_its_place(tmp_path: Path) -> None:
@@ -164,19 +164,19 @@ def test_without_an_idle_class_the_smallest_weight_takes_its_place(tmp_path: Pat
     tree = CgroupTree("v1", {"cpu": root}, frozenset({"cpu"}))
     assert tree.isolation()["isolation.cpu_classes"] == "weights"
     tree.create("sum", replace(LIMITS, batch=True, cpu_idle=True))
-    assert read(root / "batch" / "sum", "cpu.shares") == "2"
+    assert read(tmp_path / "cpu-batch" / "sum", "cpu.shares") == "2"
 
 
 def test_sweep_and_removal_reach_the_groups_of_batch(tmp_path: Path) -> None:
     root = draw(tmp_path / "cpu")
     for name in ("kept", "left"):
-        (root / "batch" / name).mkdir(parents=True)
+        (tmp_path / "cpu-batch" / name).mkdir(parents=True)
     tree = CgroupTree("v1", {"cpu": root}, frozenset({"cpu"}))
     tree.sweep({"kept"})
-    assert [entry.name for entry in (root / "batch").iterdir()] == ["kept"]
+    assert [entry.name for entry in (tmp_path / "cpu-batch").iterdir()] == ["kept"]
     tree.sweep(set())
     tree.remove()
-    assert not root.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_is_limited_as_a_whole_and_others_not_at_all(tmp_path: Path) -> None:

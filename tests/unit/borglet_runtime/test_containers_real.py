@@ -115,10 +115,14 @@ async def test_slack_decides_whether_a_limit_is_a_ceiling(machine: Machine) -> N
         await runtime.adjust({key(): Grant(cpu_milli=700)}, batch_milli=300)
         assert quota(cpu) == "70000"
         root = tree.roots["cpu" if tree.version == "v1" else "unified"]
-        assert quota(root / "batch") == "30000"
-        await runtime.adjust({key(): Grant(ram_bytes=100 * MIB)}, batch_milli=0)
+        together = root.with_name(root.name + "-batch")
+        assert quota(together) == "30000"
+        idle = together / "cpu.idle"
+        assert not idle.exists() or idle.read_text() == "1\n"
+        await runtime.adjust({key(): Grant(ram_bytes=100 * MIB)}, batch_milli=0, batch_idle=False)
+        assert not idle.exists() or idle.read_text() == "0\n"
         assert memory_limits(memory) == (100 * MIB, 64 * MIB)
-        assert quota(cpu) == quota(root / "batch") == "max"
+        assert quota(cpu) == quota(together) == "max"
 
     async with machine.runtime() as runtime:  # the next Borglet does not take back what may be in use
         await runtime.presences()
