@@ -292,7 +292,7 @@ def _job(directory: Directory, table: NameTable, job: Job) -> Read:
             return NOTHING
         mixed = len(table.families) > 1
         chosen = job.answering.sample(len(job.answering) if mixed else limits.addresses, rng)
-        fitting = [task.machine.address for task in chosen if task.machine.family == family]
+        fitting = [task.address for task in chosen if task.family == family]
         return Records([address_record(address) for address in fitting[: limits.addresses]], [])
 
     return read
@@ -314,7 +314,7 @@ def _task(directory: Directory, table: NameTable, job: Job, task: Task | None) -
                 f"machine={task.machine.hostname}",
                 *(f"port.{name}={number}" for name, number in task.named_ports()),
             )
-        return _address(task.machine.address)(rdtype, limits, rng) if task.machine.family else NOTHING
+        return _address(task.address)(rdtype, limits, rng) if task.family else NOTHING
 
     return read
 
@@ -341,6 +341,6 @@ def _service_records(
         target = _absolute([str(task.index), job.name, job.tenant, table.cell], directory)
         numbers = [number for name, number in task.named_ports() if port in (None, name)]
         rdatas.extend(_srv(IN, SRV, 0, 1, number, target) for number in numbers)
-        if numbers and task.machine.family:
-            extra.append((target, address_record(task.machine.address)))
+        if numbers and task.family:
+            extra.append((target, address_record(task.address)))
     return Records(rdatas, extra)

@@ -140,6 +140,7 @@ def _placed(cell_id: int) -> Iterable[Event]:
         "health",
         "up",
         "restarts",
+        "address",
     )
     for (
         job_id,
@@ -152,10 +153,13 @@ def _placed(cell_id: int) -> Iterable[Event]:
         health,
         up,
         restarts,
+        address,
     ) in rows.values_list(*fields).iterator(chunk_size=5_000):
         ids = {"job_id": job_id, "index": index, "machine_id": machine_id, "incarnation": incarnation}
         yield events.TaskPlaced(**ids, ports=tuple(ports), spec_version=version)
-        yield events.TaskReported(**ids, phase=phase, health=health or "unknown", up=up, restarts=restarts)
+        yield events.TaskReported(
+            **ids, phase=phase, health=health or "unknown", up=up, restarts=restarts, address=address
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +251,7 @@ def _endpoint(
         health=row.health or "unknown",
         serving=row.up,
         machine=row.machine.hostname if row.machine else "",
-        address=row.machine.address if row.machine else "",
+        address=row.address or row.machine.address if row.machine else "",
         ports=dict(zip(port_names, row.ports, strict=False)) if row.machine else {},
         revision=job.cell.revision,
     )

@@ -55,6 +55,17 @@ class Task:
     health: str = "unknown"
     serves: bool = False
     revision: int = 0  # of its last change
+    own_address: str = ""  # of a network of its own
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return self.own_address or self.machine.address
+
+    @property
+    def family(self) -> int:
+        """Of the address, as a machine's."""
+        return _family(self.own_address) if self.own_address else self.machine.family
 
     def named_ports(self) -> list[tuple[str, int]]:
         return list(zip(self.port_names, self.ports, strict=False))
@@ -281,8 +292,12 @@ class NameTable:
         task = None if job is None else job.placed.get(event.index)
         if job is None or task is None or task.incarnation != event.incarnation:
             return False
-        if (task.phase, task.health, task.serves) == (event.phase, event.health, event.up):
+        told = (event.phase, event.health, event.up, event.address)
+        if (task.phase, task.health, task.serves, task.own_address) == told:
             return False
+        if event.address != task.own_address:
+            task.own_address = event.address
+            self.families.add(task.family)
         task.phase, task.health, task.serves, task.revision = event.phase, event.health, event.up, revision
         if task.serves:
             job.serving.put(task)

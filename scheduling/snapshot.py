@@ -79,7 +79,7 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
     wanted = _Requirements(ids, cell.extra_resources)
     rows = Task.objects.filter(job_id__in=ids).order_by("id").values_list(
         "job_id", "index", "state", "machine_id", "incarnation", "spec_version", "limit", "reservation", "ports",
-        "alloc_id", "devices", "phase", "health", "up", "restarts", "since",
+        "alloc_id", "devices", "phase", "health", "up", "restarts", "address", "since",
     )  # fmt: skip
     tasks = {job_id: list(group) for job_id, group in groupby(rows, key=lambda row: row[0])}
     departed: dict[int, list[Departure]] = {}
@@ -110,6 +110,7 @@ class _TaskRow(NamedTuple):
     health: str
     up: bool
     restarts: int
+    address: str
     since: dt.datetime
 
 
@@ -184,6 +185,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
                 health=task.health,
                 up=task.up,
                 restarts=task.restarts,
+                address=task.address,
             ),
             time,
         )

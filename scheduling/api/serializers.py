@@ -199,7 +199,7 @@ class TaskSerializer(serializers.ModelSerializer):
 
     state = LifeField()
     machine = serializers.CharField(source="machine.hostname", default=None, allow_null=True)
-    address = serializers.IPAddressField(source="machine.address", default=None, allow_null=True)
+    address = serializers.SerializerMethodField()
     ports = serializers.SerializerMethodField()
     alloc = serializers.SerializerMethodField()
     devices = serializers.ListField(child=serializers.IntegerField())
@@ -215,6 +215,11 @@ class TaskSerializer(serializers.ModelSerializer):
             "detail", "since",
         ]  # fmt: skip
         read_only_fields = fields
+
+    @extend_schema_field({"type": ["string", "null"], "format": "ip"})
+    def get_address(self, task: Task) -> str | None:
+        """Where clients reach it: at its own address, or its machine's."""
+        return task.address or (task.machine.address if task.machine else None)
 
     @extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
     def get_ports(self, task: Task) -> dict[str, int]:

@@ -278,6 +278,7 @@ class TaskReported(_Event, frozen=True, tag="task.reported"):
     up: bool = False
     restarts: int = 0
     exit: dict[str, Any] | None = None
+    address: str = ""  # of a network of its own; empty: its machine's
 
 
 class ReservationsSet(_Event, frozen=True, tag="reservations.set"):

@@ -179,6 +179,7 @@ class _Row:
     health: str
     up: bool
     restarts: int
+    address: str
     exit: dict[str, Any] | None
     uid: str
     job: str
@@ -253,6 +254,7 @@ def _expected(row: _Row, job: spec.JobSpec) -> Expected:
         up=row.up,
         restarts=row.restarts,
         exit=exit_mark(row.exit),
+        address=row.address,
     )
 
 
@@ -326,7 +328,7 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
     cursor.execute(
         "SELECT t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version, t.limit, t.ports, t.phase,"
         " t.health, t.up, t.restarts, t.exit::text, j.uid, j.name, o.name, j.priority, j.band,"
-        " j.latency_sensitive, t.devices, aj.uid, a.index, a.incarnation FROM scheduling_task AS t"
+        " j.latency_sensitive, t.devices, aj.uid, a.index, a.incarnation, t.address FROM scheduling_task AS t"
         " JOIN scheduling_job AS j ON j.id = t.job_id JOIN quota_tenant AS o ON o.id = j.tenant_id"
         " LEFT JOIN (scheduling_task AS a JOIN scheduling_job AS aj ON aj.id = a.job_id) ON a.id = t.alloc_id"
         " WHERE t.machine_id = ANY(%s) AND t.state = 'running'",
@@ -335,7 +337,7 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
     return [
         _Row(*row[:11], exit=msgspec.json.decode(row[11]) if row[11] else None, uid=row[12].hex,
              job=row[13], tenant=row[14], priority=row[15], band=row[16], latency_sensitive=row[17],
-             devices=row[18], alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None)
+             devices=row[18], alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None, address=row[22])
         for row in cursor.fetchall()
     ]  # fmt: skip
 

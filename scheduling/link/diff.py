@@ -11,6 +11,7 @@ state may not have listed it yet. Level-triggered: with a new view the next repo
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,7 @@ class Expected:
     restarts: int = 0
     exit: tuple[str, float] | None = None  # (cause, time)
     unwanted: bool = False
+    address: str = ""  # of a network of its own
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class Seen:
     up: bool
     restarts: int
     exit: dict[str, Any] | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +195,13 @@ def _compare_running(
         return
     up = task.phase is Phase.UP and (not expected.checked or task.health is Health.HEALTHY)
     mark = (task.exit.cause.value, task.exit.at) if task.exit is not None else None
+    address = storable_address(task.address) if task.address else ""
     if (
         task.phase.value == expected.phase
         and task.health.value == expected.health
         and up == expected.up
         and task.restarts == expected.restarts
+        and address == expected.address
         and (mark is None or mark == expected.exit)
     ):
         return
@@ -209,8 +214,10 @@ def _compare_running(
             up,
             task.restarts,
             exit_json(storable(task.exit)) if mark != expected.exit else None,
+            address,
         )
     )
+    expected.address = address
     expected.phase, expected.health, expected.up = task.phase.value, task.health.value, up
     expected.restarts, expected.exit = task.restarts, mark or expected.exit
 
@@ -287,6 +294,14 @@ def storable(exit_: Exit | None) -> Exit | None:
 def storable_text(text: str) -> str:
     """PostgreSQL has no NUL character, in texts or in JSON; one must not keep a machine's news from being written."""
     return text.replace("\x00", "\ufffd")
+
+
+def storable_address(text: str) -> str:
+    """An address as names may answer it; empty for a text that is none."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return ""
 
 
 def exit_json(exit_: Exit | None) -> dict[str, Any] | None:

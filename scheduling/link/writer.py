@@ -272,7 +272,7 @@ def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
     ]:
         transitions.tasks_evict(entry, unwanted)
     if seen := [
-        Observation(s.task_id, s.incarnation, s.phase, s.health, s.up, s.restarts, s.exit)
+        Observation(s.task_id, s.incarnation, s.phase, s.health, s.up, s.restarts, s.exit, s.address)
         for c in changes
         for s in c.seen
     ]:

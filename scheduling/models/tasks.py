@@ -62,6 +62,7 @@ class Task(models.Model):
     health = models.CharField(
         _("health"), max_length=16, blank=True, choices=[(health.value, health.value) for health in Health]
     )
+    address = models.CharField(_("own address"), max_length=45, blank=True, default="", db_default="")
     up = models.BooleanField(_("running"), default=False)
     restarts = models.PositiveIntegerField(_("restarts"), default=0)
     evictions = models.PositiveIntegerField(_("evictions"), default=0)

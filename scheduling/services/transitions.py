@@ -92,6 +92,7 @@ class Observation:
     up: bool
     restarts: int = 0
     exit: dict[str, Any] | None = None
+    address: str = ""  # of a network of its own; empty: its machine's
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
             " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
             " WHERE id = %s)) + 1, ports = p.ports::integer[], alloc_id = nullif(p.alloc, 0),"
             " devices = p.devices::smallint[], phase = %s, health = '',"
-            " restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
+            " address = '', restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
             " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';'), %s::bigint[],"
             " string_to_array(%s, ';')) AS p(id, machine_id, ports, alloc, devices)"
             " WHERE t.id = p.id AND t.state = 'pending'"
@@ -216,7 +217,7 @@ def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
             " AS a(id, incarnation, detail, exit) ON a.id = t.id AND a.incarnation = t.incarnation"
             " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
             " UPDATE scheduling_task AS t SET state = 'pending', machine_id = NULL, phase = '', health = '',"
-            " up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
+            " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
             " evictions = t.evictions + 1,"
             " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
@@ -273,7 +274,7 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
             " ON a.id = t.id AND coalesce(a.incarnation, t.incarnation) = t.incarnation"
             " WHERE t.state <> 'dead' ORDER BY t.id FOR UPDATE OF t)"
             " UPDATE scheduling_task AS t SET state = 'dead', machine_id = NULL, phase = '', health = '',"
-            " up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
+            " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
             " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
             [
@@ -371,13 +372,14 @@ def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int
     with connection.cursor() as cursor:
         cursor.execute(
             f"WITH was AS (SELECT {_WAS}, a.phase AS new_phase, a.health AS new_health, a.up AS new_up,"
-            " a.restarts AS new_restarts, a.exit AS new_exit FROM scheduling_task AS t"
+            " a.restarts AS new_restarts, a.exit AS new_exit, a.address AS new_address FROM scheduling_task AS t"
             " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::boolean[], %s::integer[],"
-            " %s::text[]) AS a(id, incarnation, phase, health, up, restarts, exit)"
+            " %s::text[], %s::text[]) AS a(id, incarnation, phase, health, up, restarts, exit, address)"
             " ON a.id = t.id AND a.incarnation = t.incarnation"
             " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
             " UPDATE scheduling_task AS t SET phase = was.new_phase, health = was.new_health, up = was.new_up,"
             " restarts = was.new_restarts, exit = coalesce(was.new_exit::jsonb, t.exit),"
+            " address = was.new_address,"
             " since = CASE WHEN t.up = was.new_up THEN t.since ELSE %s END"
             f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
             [
@@ -388,6 +390,7 @@ def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int
                 [o.up for o in by_id.values()],
                 column([o.restarts for o in by_id.values()]),
                 [_json(o.exit) for o in by_id.values()],
+                [o.address for o in by_id.values()],
                 entry.time,
             ],
         )
@@ -406,6 +409,7 @@ def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int
                 up=seen.up,
                 restarts=seen.restarts,
                 exit=seen.exit,
+                address=seen.address,
             )
         )
         counts.up(was.job_id, int(seen.up) - int(was.up))

@@ -17,11 +17,20 @@ def place(cell: Cell, job: Job, machine: Machine, *indexes: int, ports: int = 20
 
 
 def report(
-    cell: Cell, job: Job, index: int, *, incarnation: int = 1, phase: str = "up", health: str = "healthy"
+    cell: Cell,
+    job: Job,
+    index: int,
+    *,
+    incarnation: int = 1,
+    phase: str = "up",
+    health: str = "healthy",
+    address: str = "",
 ) -> None:
     with journal.write(cell.id, ME) as entry:
         up = phase == "up" and health == "healthy"
-        seen = transitions.Observation(task_id(job.id, index), incarnation, phase, health, up)
+        seen = transitions.Observation(
+            task_id(job.id, index), incarnation, phase, health, up, address=address
+        )
         transitions.tasks_observe(entry, [seen])
 
 

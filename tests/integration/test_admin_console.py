@@ -233,7 +233,10 @@ def newest() -> tuple[str, str]:
 
 
 def test_tenants_members_and_capabilities_change_through_services(sre, world) -> None:
-    assert add(sre, "quota_tenant", name="fresh", title="T", contact="", max_jobs=5, task_api="read").status_code == 302
+    assert (
+        add(sre, "quota_tenant", name="fresh", title="T", contact="", max_jobs=5, task_api="read").status_code
+        == 302
+    )
     tenant = Tenant.objects.get(name="fresh")
     assert (tenant.max_jobs, newest()) == (5, ("tenant.changed", "sre"))
     user = get_user_model().objects.get(username="viewer")

@@ -46,7 +46,7 @@ def names(table: NameTable) -> dict[str, Any]:
     jobs = {}
     for job in table.jobs.values():
         tasks = {
-            task.index: (task.machine.address, task.incarnation, task.named_ports(), task.phase, task.health)
+            task.index: (task.address, task.incarnation, task.named_ports(), task.phase, task.health)
             for task in job.placed.in_order()
         }
         serving = [task.index for task in job.serving.in_order()]
@@ -120,3 +120,19 @@ def test_a_snapshot_costs_the_same_queries_whatever_the_number_of_jobs(
 def test_an_unknown_cell_has_no_snapshot() -> None:
     with pytest.raises(LookupError, match="no cell with id 99"):
         selectors.snapshot(99)
+
+
+def test_an_address_of_a_tasks_own_goes_with_the_incarnation(cell: Cell) -> None:
+    tenant, machine = a_tenant(), a_machine(cell)
+    job = a_job(cell, tenant, tasks=2)
+    place(cell, job, machine, 0, 1)
+    report(cell, job, 0, address="10.20.30.4")
+    assert names(from_rows(cell)) == names(from_journal(cell))
+    (mine, others) = [task.address for task in from_rows(cell).jobs[job.id].placed.in_order()]
+    assert (mine, others) == ("10.20.30.4", machine.address)
+    report(cell, job, 0, address="")
+    assert Task.objects.get(job=job, index=0).address == ""
+    report(cell, job, 0, address="10.20.30.5")
+    evict(cell, job, 0)
+    assert Task.objects.get(job=job, index=0).address == ""
+    assert names(from_rows(cell)) == names(from_journal(cell))

@@ -191,3 +191,14 @@ def test_every_cause_of_an_end_has_a_verdict_and_a_sentence() -> None:
         verdict = judge(Over(7, 3, Exit(cause, 1.0, detail="x"), 0, "failure", 3), moves=0)
         assert bool(verdict.how) != bool(verdict.cause)
         assert describe(Exit(cause, 1.0, detail="x")).endswith(": x")
+
+
+def test_an_address_of_its_own_is_news_once_and_must_be_one() -> None:
+    view = a_view(run={KEY: Expected(7, phase="up", up=True)})
+    report = a_report(a_task(address="10.20.30.4"))
+    (seen,) = compare(view, report).seen
+    assert seen.address == "10.20.30.4"
+    assert not compare(view, report)
+    # A machine may say anything; names answer only with addresses.
+    (seen,) = compare(view, a_report(a_task(address="evil.example.org\x00"))).seen
+    assert seen.address == ""

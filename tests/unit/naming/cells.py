@@ -58,6 +58,7 @@ def reported(
     incarnation: int = 1,
     restarts: int = 0,
     checked: bool = True,
+    address: str = "",
 ) -> events.TaskReported:
     return events.TaskReported(
         job_id=job_id,
@@ -68,6 +69,7 @@ def reported(
         health=health,
         up=phase == "up" and (health == "healthy" or not checked),
         restarts=restarts,
+        address=address,
     )
 
 

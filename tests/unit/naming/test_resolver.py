@@ -55,6 +55,22 @@ def negative(response: dns.message.Message, apex: str = "cc.borg.internal.") -> 
     )
 
 
+def test_a_task_with_an_address_of_its_own_answers_with_that() -> None:
+    directory = directory_of(table_of(*running(2), reported(1, address="10.20.30.4")))
+    assert texts(ask(directory, TASK)) == ["10.20.30.4"]
+    assert sorted(texts(ask(directory, JOB))) == ["10.0.0.1", "10.20.30.4"]
+    response = ask(directory, f"_http._tcp.{TASK}", "SRV")
+    assert "10.20.30.4" in response.to_text()
+
+
+def test_a_task_may_be_of_another_family_than_its_machine() -> None:
+    directory = directory_of(table_of(*running(2), reported(1, address="fd00::4")))
+    assert texts(ask(directory, TASK, "AAAA")) == ["fd00::4"]
+    assert texts(ask(directory, TASK)) == []
+    assert texts(ask(directory, JOB, "AAAA")) == ["fd00::4"]
+    assert texts(ask(directory, JOB)) == ["10.0.0.1"]
+
+
 def test_a_task_answers_with_its_machine(directory: Directory) -> None:
     response = ask(directory, TASK)
     assert texts(response) == ["10.0.0.2"]
