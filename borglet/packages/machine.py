@@ -59,7 +59,7 @@ class MachinePackages:
         self.manager.open()
 
     async def collect_forever(self) -> None:
-        await self.manager.ready()
+        await self.manager.checked()
         while True:
             try:
                 await self.manager.collect()

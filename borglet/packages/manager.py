@@ -83,7 +83,10 @@ class PackageManager:
         self._notices = ThreadPoolExecutor(1, thread_name_prefix="package-notices")
         self._collecting = asyncio.Lock()
         self._closing = False
+        self._unchecked: set[str] = set()  # digests of what is here and was not looked at yet
+        self._checks: dict[str, asyncio.Future[None]] = {}
         self._opened: asyncio.Future[None] | None = None
+        self._checking: asyncio.Future[None] | None = None
         self._telling: asyncio.Future[None] | None = None
 
     def bind(self, in_use: InUse) -> None:
@@ -92,22 +95,46 @@ class PackageManager:
     # -- starting and ending
 
     def open(self) -> None:
-        """Begin to look at what is here; installations wait for the end of it, running tasks don't."""
+        """Begin to look at what is here. Running tasks don't wait for it, an installation for its own package only."""
         self._opened = asyncio.ensure_future(self._open())
+        self._checking = asyncio.ensure_future(self._check_all())
 
     async def _open(self) -> None:
         try:
-            found = await self._chore(self._store.open)
+            self._unchecked = set(await self._chore(self._store.open))
         except OSError as error:
             log.error("what packages are here can't be seen; each is installed anew: %s", error)
-            return
-        self._installed = {each.digest: each for each in found}
+
+    async def _check_all(self) -> None:
+        await self._ready()
+        for digest in sorted(self._unchecked):
+            await self._check(digest)
         log.info("%d packages are installed", len(self._installed))
 
-    async def ready(self) -> None:
-        """Until `open` is done."""
+    async def _check(self, digest: str) -> None:
+        """Once for each, whoever comes first."""
+        if digest not in self._unchecked:
+            return
+        check = self._checks.get(digest)
+        if check is None:
+            check = self._checks[digest] = asyncio.ensure_future(self._check_one(digest))
+        await asyncio.shield(check)
+
+    async def _check_one(self, digest: str) -> None:
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, self._store.check, digest)
+        self._unchecked.discard(digest)
+        del self._checks[digest]
+        if found is not None:
+            self._installed[digest] = found
+
+    async def _ready(self) -> None:
         assert self._opened is not None, "open the packages first"
         await asyncio.shield(self._opened)
+
+    async def checked(self) -> None:
+        """Until all that is here has been looked at."""
+        assert self._checking is not None, "open the packages first"
+        await asyncio.shield(self._checking)
 
     async def close(self) -> None:
         self._closing = True
@@ -117,6 +144,9 @@ class PackageManager:
             each.work for each in self._installations.values() if each.work is not None
         ]
         running += [each for each in (self._opened, self._telling) if each is not None]
+        if self._checking is not None:
+            self._checking.cancel()
+            running += [self._checking, *self._checks.values()]
         await asyncio.gather(*running, return_exceptions=True)
         for threads in (self._threads, self._chores, self._notices):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -149,8 +179,10 @@ class PackageManager:
     # -- installing
 
     async def install(self, packages: Sequence[Package]) -> None:
-        await self.ready()
         mounts(packages, lambda package: Path())
+        await self._ready()
+        for package in packages:
+            await self._check(package.digest)
         for _ in range(self._settings.attempts):
             missing = [package for package in packages if package.digest not in self._installed]
             if not missing:
@@ -293,7 +325,7 @@ class PackageManager:
         self._telling = asyncio.ensure_future(self._tell_port())
 
     async def _tell_port(self) -> None:
-        await self.ready()
+        await self.checked()
         latest = self.installed()
         if self.port and latest:
             self._notices.submit(self._sources.have, latest[0], self.port)

@@ -67,25 +67,25 @@ class PackageStore:
         self._boot_id, self._limits = boot_id, limits
         self._incoming, self._trash = self._root / "incoming", self._root / "trash"
 
-    def open(self) -> list[Installed]:
-        """What is installed and whole. What is damaged is made again from its archive, or removed."""
+    def open(self) -> list[str]:
+        """Digests of what seems to be here; nothing is installed before `check` has found it whole."""
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         for folder in (self._incoming, self._trash):
             folder.mkdir(mode=0o700, exist_ok=True)
             for left in os.listdir(folder):
                 remove_tree(folder / left)
-        found = []
-        for name in sorted(os.listdir(self._root)):
-            if name in ("incoming", "trash"):
-                continue
-            try:
-                installed = self._checked(self._root / name)
-            except OSError as error:
-                log.error("package %s can't be read: %s", name, error)
-                continue
-            if installed is not None:
-                found.append(installed)
-        return found
+        return [
+            f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")
+        ]
+
+    def check(self, digest: str) -> Installed | None:
+        """What is installed and whole. What is damaged is made again from its archive, or removed."""
+        folder = self._root / digest.partition(":")[2]
+        try:
+            return self._checked(folder)
+        except OSError as error:
+            log.error("package %s can't be read: %s", folder.name, error)
+            return None
 
     def _checked(self, folder: Path) -> Installed | None:
         marker = self._marker(folder)
@@ -173,6 +173,8 @@ class PackageStore:
         self._write_marker(incoming, marker)
         incoming.chmod(0o711)
         final = self._root / _hex(package.digest)
+        if final.exists():  # it could not be read when it was looked at
+            self._discard(final)
         os.rename(incoming, final)
         _sync_directory(self._root)
         return self._installed(final, marker)

@@ -202,9 +202,11 @@ async def machine_of(
     settings: PackageSettings = PackageSettings(keep_free_bytes=0),
     fetching: FetchSettings = HASTY,
     uploads: PeerSettings = PeerSettings(),
+    store: PackageStore | None = None,
+    wait: bool = True,
 ) -> Machine:
-    """One Borglet's packages; `serve`: the address where it serves peers."""
-    store = PackageStore(home, boot_id=boot)
+    """One Borglet's packages; `serve`: the address where it serves peers; `wait`: until all that is there was seen."""
+    store = store or PackageStore(home, boot_id=boot)
     credentials = Credentials(Identity(hostname, "aa", "secret"), authority.pem, MemoryKeeper())
     sources = LinkSources(link.url, credentials)
     fetcher = Fetcher(sources, settings=fetching)
@@ -217,5 +219,6 @@ async def machine_of(
         )
         manager.port = await machine.peers.open(serve, 0)
     manager.open()
-    await manager.ready()
+    if wait:
+        await manager.checked()
     return machine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from borglet.packages.choosing import Patience
 from borglet.packages.disk import remove_tree
 from borglet.packages.fetch import FetchSettings
 from borglet.packages.manager import PackageSettings
-from borglet.packages.store import PackageStore
+from borglet.packages.store import Installed, PackageStore
 from tests.unit.borglet.cell import BOUND_S, Authority
 from tests.unit.borglet_packages.archives import archive, link
 from tests.unit.borglet_packages.cell import Link, Machine, link_of, machine_of, packed
@@ -90,9 +91,40 @@ def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(
     (tree / "serve").write_bytes(b"CONTENT")
     (tree / "serve").chmod(0o444)
     # Same size and mode: only a machine that was down looks at contents.
-    assert PackageStore(home, boot_id="boot-1").open() != []
+    store = PackageStore(home, boot_id="boot-1")
+    assert [store.check(digest) is not None for digest in store.open()] == [True]
     assert (tree / "serve").read_bytes() == b"CONTENT"
     tell(authority, home, {app.digest: raw}, again, boot="boot-2")
+
+
+def test_a_task_waits_for_the_look_at_its_own_package_alone(tmp_path: Path, authority: Authority) -> None:
+    made = [packed(tmp_path, f"p{number}", data=bytes([number])) for number in range(4)]
+    archives = {package.digest: raw for package, raw in made}
+    last = max((package for package, _ in made), key=lambda package: package.digest)
+    home = tmp_path / "home"
+
+    class Slow(PackageStore):
+        go_on = threading.Event()
+
+        def check(self, digest: str) -> Installed | None:
+            assert digest == last.digest or self.go_on.wait(BOUND_S)
+            return super().check(digest)
+
+    async def first(cell: Link, machine: Machine) -> None:
+        machine.in_use = set(archives)
+        await machine.manager.install([package for package, _ in made])
+
+    async def again(cell: Link, machine: Machine) -> None:
+        machine.in_use = set(archives)
+        await machine.manager.install([last])
+        assert machine.manager.installed() == [last.digest]
+        Slow.go_on.set()
+        await machine.manager.checked()
+        assert set(machine.manager.installed()) == set(archives)
+        assert cell.served == []
+
+    tell(authority, home, archives, first)
+    tell(authority, home, archives, again, store=Slow(home, boot_id="boot-2"), wait=False)
 
 
 def test_a_link_hears_where_a_machine_serves_after_each_greeting(
