@@ -3,10 +3,10 @@
     python -m portal.up.backup save [FILE]      while it runs, or not
     python -m portal.up.backup restore FILE     into a BORG_HOME that does not exist yet
 
-A backup holds a dump of the database at one instant, what was generated, the TLS authority, and who the
-machines of this host are: not their tasks, and not Redis, which only caches. It opens with a manifest of sizes
-and SHA-256 sums; nothing is restored before all of them were checked. A restored cell begins a new history, so
-that a Borglet that knows more than the backup keeps its tasks in quarantine instead of killing them.
+A backup holds a dump of the database at one instant, what was generated, the TLS authority, the packages that are
+kept here, and who the machines of this host are: not their tasks, and not Redis, which only caches. It opens with a
+manifest of sizes and SHA-256 sums; nothing is restored before all of them were checked. A restored cell begins a new
+history, so that a Borglet that knows more than the backup keeps its tasks in quarantine instead of killing them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ FORMAT = 1
 _DUMP = "database.dump"
 _MANIFEST = "manifest.json"
 _FILES = ("secrets.json", "client.toml", "layout")
-_TREES = ("authority",)
+_TREES = ("authority", "packages")
+_DRAFTS = ".drafts"  # of packages, on their way in
 # Of a machine only the files at its top, its identity; below lie tasks.
 _TOPS = ("borglet", "fleet")
 _LARGEST_TOP_BYTES = 2**20
@@ -166,7 +167,9 @@ def _sources(home: Path) -> dict[str, Path]:
         found += sorted((home / tree).rglob("*"))
     for top in _TOPS:
         found += [path for path in sorted((home / top).glob("*")) if path.is_file()]
-    kept = [path for path in found if path.is_file() and not path.is_symlink()]
+    kept = [
+        path for path in found if path.is_file() and not path.is_symlink() and path.parent.name != _DRAFTS
+    ]
     return {
         path.relative_to(home).as_posix(): path
         for path in kept

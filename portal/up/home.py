@@ -2,6 +2,7 @@
 
 postgres/  redis/     the engines' data
 authority/            the cell's TLS authority
+packages/             archives of packages, by cell and digest
 borglet/  fleet/      the machine, and simulated ones
 log/                  NAME.log, rotated
 run/                  lock, and a record of each process

@@ -18,7 +18,7 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +28,11 @@ import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from borglet.messages import (
-    Desired,
     PackageFailed,
     PackageHave,
     PackageSources,
     PackageTicket,
     PeerAddress,
-    Report,
 )
 from borglet.packages import tickets
 from quota.errors import Refused
@@ -236,9 +234,9 @@ class PackageDoors:
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
         if time.monotonic() >= until:
-            found = await asyncio.get_running_loop().run_in_executor(
-                self._database, self._look_up, machine_id, digest
-            )
+            loop = asyncio.get_running_loop()
+            looked_up = await loop.run_in_executor(self._database, self._look_up, machine_id, [digest])
+            found = looked_up.get(digest)
             if len(self._known) >= _MAX_ENTITLED:
                 self._known.clear()
             # A task may be placed any moment: only a yes is remembered.
@@ -246,31 +244,36 @@ class PackageDoors:
                 self._known[key] = time.monotonic() + ENTITLED_S, found
         return found
 
-    def _look_up(self, machine_id: int, digest: str) -> Entitled | None:
-        """Two queries at most, in the doors' own thread. Raises `Refused`."""
+    def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
+        """Those that a task which should run there names. Two queries at most, in the doors' own thread. Raises
+        `Refused`."""
         try:
             close_old_connections()
             with connection.cursor() as cursor:
                 cursor.execute(
-                    "SELECT t.job_id, t.index, t.spec_version, (s.packages->%s->>'size_bytes')::bigint,"
-                    " host(m.address), m.rack, c.name FROM scheduling_task AS t"
+                    "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name"
+                    " FROM scheduling_task AS t"
                     " JOIN scheduling_jobspec AS s ON s.job_id = t.job_id AND s.version = t.spec_version"
                     " JOIN scheduling_machine AS m ON m.id = t.machine_id"
                     " JOIN scheduling_cell AS c ON c.id = m.cell_id"
-                    " WHERE t.machine_id = %s AND t.state = 'running' AND jsonb_exists(s.packages, %s)",
-                    [digest, machine_id, digest],
+                    " WHERE t.machine_id = %s AND t.state = 'running' AND jsonb_exists_any(s.packages, %s)",
+                    [machine_id, list(digests)],
                 )
                 rows = cursor.fetchall()
             specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=())
         except (OperationalError, InterfaceError) as error:
             raise Refused("database-away", "the cell's database is away; come back", status=503) from error
-        for job_id, index, version, size, address, rack, cell in rows:
+        found: dict[str, Entitled] = {}
+        for job_id, index, version, packages, address, rack, cell in rows:
             read = specs.get((job_id, version))
             if read is None or index >= read.tasks:
                 continue
-            if any(names.parse(text).digest == digest for text in read.task(index).packages):
-                return Entitled(cell, size, address, rack)
-        return None
+            known = msgspec.json.decode(packages)
+            for text in read.task(index).packages:
+                digest = names.parse(text).digest
+                if digest in known and digest in digests:
+                    found[digest] = Entitled(cell, known[digest]["size_bytes"], address, rack)
+        return found
 
     # -- what machines have
 
@@ -284,24 +287,22 @@ class PackageDoors:
             await asyncio.sleep(LOOK_EVERY_S)
             for machine_id, port in list(self._ports.items()):
                 held = self._connections.get(machine_id)
-                if port and held is not None and held.report is not None and held.desired is not None:
-                    looked_at = held.session, held.desired.generation, len(held.report.packages)
+                if port and held is not None and held.said is not None and held.said.wire.packages:
+                    installed = held.said.wire.packages
+                    looked_at = held.session, held.generation, len(installed)
                     if self._counted.get(machine_id) != looked_at:
                         self._counted[machine_id] = looked_at
-                        await self._count(held.cell_id, machine_id, port, held.desired, held.report)
+                        await self._count(held.cell_id, machine_id, port, installed)
 
-    async def _count(
-        self, cell_id: int, machine_id: int, port: int, desired: Desired, report: Report
-    ) -> None:
-        wanted = {package.digest for task in desired.run for package in task.packages}
-        for digest in wanted.intersection(report.packages):
-            try:
-                found = await self._entitled(machine_id, digest)
-            except Refused:
-                self._counted.pop(machine_id, None)  # the database is away: once more, later
-                return
-            if found is not None:
-                self._offer(cell_id, digest, Peer(machine_id, found.address, port, found.rack))
+    async def _count(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._database, self._look_up, machine_id, installed)
+        except Refused:
+            self._counted.pop(machine_id, None)  # the database is away: once more, later
+            return
+        for digest, entitled in found.items():
+            self._offer(cell_id, digest, Peer(machine_id, entitled.address, port, entitled.rack))
 
     # -- what others tell
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 # Digests and holders of one that are remembered: a tree needs not know all of ten thousand.
 MAX_DIGESTS = 2_000
 MAX_HOLDERS = 500
-# A source that failed a machine isn't offered to that machine again for this long; one that was busy, for less.
+# A source that failed a machine isn't offered to that machine again for this long; one that was busy, to nobody
+# for less.
 AVOIDED_S = 60.0
 BUSY_S = 2.0
 # So many different machines have to say within that time that a source fails before it is offered to nobody: one alone
@@ -79,6 +80,7 @@ class Tracker:
         self._rng = rng
         self._fanout, self._store_slots, self._offered, self._retry_s = fanout, store_slots, offered, retry_s
         self._swarms: OrderedDict[str, _Swarm] = OrderedDict()
+        self._full: dict[int, float] = {}  # source -> until: it said that it serves as many as it may
         self._serving: dict[int, dict[tuple[str, int], float]] = {}  # source -> (digest, machine) -> until
 
     def knows(self, digest: str) -> bool:
@@ -129,11 +131,12 @@ class Tracker:
             peer = swarm.holders.get(source)
             if peer is None or (peer.address, peer.port) != (address, port):
                 continue
-            # Its other offers stand: it goes on with them before it asks again.
-            swarm.fetching[machine_id] = tuple(other for other in told if other != source)
-            swarm.avoided[machine_id, source] = now + (BUSY_S if reason == "busy" else AVOIDED_S)
+            # It goes on with its other offers before it asks again: the next of them keeps a slot for it.
+            self._keep(swarm, digest, machine_id, tuple(other for other in told if other != source), now=now)
             if reason == "busy":
+                self._full[source] = now + BUSY_S
                 return None
+            swarm.avoided[machine_id, source] = now + AVOIDED_S
             struck = {who: until for who, until in swarm.strikes.get(source, {}).items() if until > now}
             swarm.strikes[source] = struck | {machine_id: now + AVOIDED_S}
             if len(swarm.strikes[source]) >= STRIKES.get(reason, STRIKES_OTHERWISE):
@@ -158,17 +161,29 @@ class Tracker:
                 far = not rack or holder.rack != rack
                 free.append((far, load, self._rng.random(), holder))
         peers = tuple(holder for *_, holder in sorted(free, key=lambda item: item[:3])[: self._offered])
-        if peers:
-            source = peers[0].machine_id
-        elif self._load(STORE, now) < self._store_slots:
-            source = STORE
-        else:
+        if not peers and self._load(STORE, now) >= self._store_slots:
             swarm.waiting.add(machine_id)
             crowd = max(1.0, len(swarm.waiting) / WAITING_A_SECOND)
             return Offer(retry_after_s=self._retry_s * crowd * self._rng.uniform(0.5, 1.5))
-        swarm.fetching[machine_id] = tuple(peer.machine_id for peer in peers) or (STORE,)
-        self._serving.setdefault(source, {})[digest, machine_id] = now + SLOT_S + size_bytes / SLOT_BYTES_S
-        return Offer(peers, store=source == STORE)
+        told = tuple(peer.machine_id for peer in peers) or (STORE,)
+        self._keep(swarm, digest, machine_id, told, size_bytes=size_bytes, now=now)
+        return Offer(peers, store=not peers)
+
+    def _keep(
+        self,
+        swarm: _Swarm,
+        digest: str,
+        machine_id: int,
+        told: tuple[int, ...],
+        *,
+        size_bytes: int = 0,
+        now: float,
+    ) -> None:
+        """A slot at the first of the sources told."""
+        if told:
+            swarm.fetching[machine_id] = told
+            until = now + SLOT_S + size_bytes / SLOT_BYTES_S
+            self._serving.setdefault(told[0], {})[digest, machine_id] = until
 
     def _some(self, swarm: _Swarm) -> list[Peer]:
         """Enough holders to choose from; all while they are few."""
@@ -176,6 +191,10 @@ class Tracker:
         return every if len(every) <= LOOKED_AT else self._rng.sample(every, LOOKED_AT)
 
     def _load(self, source: int, now: float) -> int:
+        if (full := self._full.get(source)) is not None:
+            if now < full:
+                return self._fanout
+            del self._full[source]
         serving = self._serving.get(source)
         if not serving:
             return 0

@@ -83,8 +83,16 @@ def test_who_was_busy_is_offered_again_soon() -> None:
     told.have(D, [peer(1)])
     told.sources(D, 2, now=0.0)
     told.failed(D, 2, peer(1).address, 7000, "busy", now=0.0)
-    assert told.sources(D, 2, now=1.0).store
+    assert told.sources(D, 3, now=1.0).store, "nobody is sent there for a moment"
     assert told.sources(D, 2, now=BUSY_S + 0.1).peers == (peer(1),)
+
+
+def test_who_was_failed_goes_on_with_the_next_offer_which_keeps_a_slot() -> None:
+    told = tracker(fanout=1, store_slots=0)
+    told.have(D, [peer(1), peer(2)])
+    first = told.sources(D, 5, now=0.0).peers[0]
+    told.failed(D, 5, first.address, first.port, "slow", now=0.0)
+    assert told.sources(D, 6, now=0.0).peers == (first,), "the second one serves the machine that was failed"
 
 
 @pytest.mark.parametrize(

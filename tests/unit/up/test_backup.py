@@ -13,6 +13,8 @@ from portal.up.backup import BackupError, restore, save
 from portal.up.home import Home
 from portal.up.options import Options
 
+PACKAGES = ("packages/cc/ab/abcd", "packages/.drafts/borg-package-x")
+
 
 @pytest.fixture(scope="module")
 def backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,7 +22,7 @@ def backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = Home(folder / "home")
     home.prepare()
     home.secrets_read()
-    for name in ("authority/ca.pem", "borglet/identity.json", "borglet/tasks/0/log"):
+    for name in ("authority/ca.pem", "borglet/identity.json", "borglet/tasks/0/log", *PACKAGES):
         path = home.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -43,6 +45,7 @@ def test_a_backup_is_private_and_lists_what_it_holds(backup: Path) -> None:
         "layout",
         "authority/ca.pem",
         "borglet/identity.json",
+        PACKAGES[0],
     }
 
 
