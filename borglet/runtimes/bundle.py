@@ -56,6 +56,16 @@ class DeviceNode:
     minor: int
 
 
+# Of every container: null, zero, full, random, urandom, tty, ptmx and its terminals.
+_USUAL_DEVICES = ("c 1:3", "c 1:5", "c 1:7", "c 1:8", "c 1:9", "c 5:0", "c 5:2", "c 136:*")
+
+
+def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
+    """As control groups of version 1 take them: to be read and written, never made."""
+    own = [f"{node.kind} {node.major}:{node.minor}" for node in nodes]
+    return [f"{device} rw" for device in (*_USUAL_DEVICES, *own)]
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """What distinguishes one task's container from another's."""

@@ -19,6 +19,7 @@ FILES = {
     "pids": "pids.max",
     "cpuset": "cpuset.cpus",
     "blkio": "blkio.throttle.read_bps_device",
+    "devices": "devices.deny",
 }
 _UNLIMITED = "-1"
 

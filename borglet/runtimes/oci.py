@@ -131,10 +131,11 @@ class Contained:
             open_files=_open_files(self._settings.open_files),
             oom_score_adj=limits.oom_score_adj,
         )
+        devices = self._devices(task)
         self._furniture[directory.name] = _Furniture(
             process,
             base,
-            self._devices(task),
+            devices,
             limits.ram_bytes or bundle.DEFAULT_SHM_BYTES,
             bundle.hostname_of(task.name),
         )
@@ -147,6 +148,7 @@ class Contained:
                 "argv": argv,
                 "environment": environment,
                 "user": None,
+                "device_rules": bundle.device_rules(devices),
                 "container": container.fields(),
             },
             own_uid=own_uid,
@@ -277,12 +279,17 @@ class OciRuntime(SupervisedRuntime):
         probe(home, engine, init)
         super().__init__(home, settings, Contained(home, settings, engine=engine, init=init))
 
+    def attributes(self) -> dict[str, str]:
+        """`isolation.devices`: `nodes` where a task is kept from devices only by a /dev that lacks them."""
+        guarded = self._tree is not None and self._tree.enforces("devices")
+        return {**super().attributes(), "isolation.devices": "cgroup-v1" if guarded else "nodes"}
 
-def find_engine() -> tuple[str, str]:
-    """The container engine and the init. Raises `Unavailable`."""
+
+def find_engine(search: str = "") -> tuple[str, str]:
+    """The container engine and the init, in `search` or, if empty, the usual places. Raises `Unavailable`."""
     if os.geteuid() != 0:
         raise Unavailable("no-root", "containers need a Borglet that is root")
-    search = os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
+    search = search or os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
     found = {name: shutil.which(name, path=search) for name in (ENGINE, INIT)}
     missing = [name for name, path in found.items() if path is None]
     if missing:

@@ -57,6 +57,9 @@ class Launch:
     log_file_bytes: int
     log_files: int
     tcp_ports: list[int] | None  # those that it may bind; None: any
+    device_rules: list[str] | None = (
+        None  # devices that it may open, others not; None: what the machine lets it
+    )
     container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
 
     def __init__(self, fields: dict[str, object]) -> None:
@@ -182,6 +185,8 @@ class Supervisor:
 
     def _enter_groups(self) -> None:
         try:
+            if self.launch.device_rules is not None:
+                cgroupfs.allow_devices(self.launch.groups, self.launch.device_rules)
             cgroupfs.join(self.launch.groups)
         except OSError as error:
             raise OSError(f"can't enter its control groups: {error}") from error

@@ -60,6 +60,7 @@ def write(path, text):
 """
 TELL = "\nprint(json.dumps(tried), flush=True)"
 NEIGHBOUR = key(7)
+USUAL = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2", "136:*")
 
 
 @pytest.fixture
@@ -444,3 +445,23 @@ attempt('other', lambda: os.stat({found[0]!r}))
             await runtime.start(a_task("true", devices=[2]), run=1)
         told = await told_by(runtime, program, devices=[1])
     assert (told["own"], told["mine"], told["mode"], told["other"]) == (True, True, 0o600, "ENOENT")
+
+
+async def test_its_control_group_denies_what_its_folder_would_not(box: Machine) -> None:
+    """Version 1 alone: there even a device that somebody of the machine put into its /dev is closed."""
+    async with box.runtime() as runtime:
+        if runtime.attributes()["isolation.devices"] != "cgroup-v1":
+            assert runtime.attributes()["isolation.devices"] == "nodes"
+            return
+        await runtime.start(a_task("sleep", "100"), run=1)
+        (task,) = processes_of(box)
+        path = next(
+            line.split(":", 2)[2]
+            for line in Path(f"/proc/{task}/cgroup").read_text().splitlines()
+            if line.split(":", 2)[1] == "devices"
+        )
+        listed = Path("/sys/fs/cgroup/devices", path.lstrip("/"), "devices.list").read_text().splitlines()
+        assert sorted(listed) == sorted(f"c {device} rw" for device in USUAL)
+        await runtime.stop(key(), notice_s=0, cause=EndCause.STOPPED)
+        await end_of(runtime)
+    assert not Path("/sys/fs/cgroup/devices", path.lstrip("/")).exists()
