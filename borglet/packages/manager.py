@@ -36,7 +36,7 @@ class PackageSettings:
     budget_bytes: int = 20 * 2**30  # of archives and trees together
     keep_free_bytes: int = 2**30  # of the disk, for everybody else
     at_once: int = 4  # installations
-    attempts: int = 3  # to install what someone else gave up, or what was removed again at once
+    attempts: int = 3  # to install what was removed again at once
 
 
 class _Cancelled(Exception):
@@ -183,17 +183,18 @@ class PackageManager:
         await self._ready()
         for package in packages:
             await self._check(package.digest)
-        for _ in range(self._settings.attempts):
-            missing = [package for package in packages if package.digest not in self._installed]
-            if not missing:
-                break
-            await self._install_all(missing)
-        else:
-            raise PackageMissing(f"package {missing[0].name!r}: was removed again before it could be used")
+        attempts = 0
+        while missing := [package for package in packages if package.digest not in self._installed]:
+            if attempts == self._settings.attempts:
+                raise PackageMissing(
+                    f"package {missing[0].name!r}: was removed again before it could be used"
+                )
+            attempts += await self._install_all(missing)
         for package in packages:
             self._use(package.digest)
 
-    async def _install_all(self, packages: Sequence[Package]) -> None:
+    async def _install_all(self, packages: Sequence[Package]) -> bool:
+        """Whether all of them were; False: others gave one up when this one had just joined them."""
         if self._closing:
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is ending")
         joined = [self._join(package) for package in packages]
@@ -202,10 +203,11 @@ class PackageManager:
                 assert installation.work is not None
                 await asyncio.shield(installation.work)
         except _Cancelled:
-            return  # it was ending, for others, when this one joined: the next attempt begins it anew
+            return False
         finally:
             for installation in joined:
                 self._leave(installation)
+        return True
 
     def _join(self, package: Package) -> _Installation:
         known = self._installations.get(package.digest)
