@@ -106,6 +106,7 @@ class PackageDoors:
     def start(self) -> None:
         self._news.start()
         self._looking = asyncio.get_running_loop().create_task(self._look_forever())
+        self._looking.add_done_callback(_tell_its_end)
 
     async def stop(self) -> None:
         self._looking.cancel()
@@ -251,7 +252,8 @@ class PackageDoors:
             close_old_connections()
             with connection.cursor() as cursor:
                 cursor.execute(
-                    "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name"
+                    "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
+                    " c.extra_resources"
                     " FROM scheduling_task AS t"
                     " JOIN scheduling_jobspec AS s ON s.job_id = t.job_id AND s.version = t.spec_version"
                     " JOIN scheduling_machine AS m ON m.id = t.machine_id"
@@ -260,11 +262,12 @@ class PackageDoors:
                     [machine_id, list(digests)],
                 )
                 rows = cursor.fetchall()
-            specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=())
+            extra = rows[0][-1] if rows else ()
+            specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=tuple(extra))
         except (OperationalError, InterfaceError) as error:
             raise Refused("database-away", "the cell's database is away; come back", status=503) from error
         found: dict[str, Entitled] = {}
-        for job_id, index, version, packages, address, rack, cell in rows:
+        for job_id, index, version, packages, address, rack, cell, _ in rows:
             read = specs.get((job_id, version))
             if read is None or index >= read.tasks:
                 continue
@@ -408,6 +411,12 @@ class _Reading:
 
     def close(self) -> None:
         self._stack.close()
+
+
+def _tell_its_end(task: asyncio.Task[None]) -> None:
+    """What should go on for ever ended: by a mistake of ours."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("what machines have is not looked at any more", exc_info=error)
 
 
 def _close_connection() -> None:

@@ -27,7 +27,7 @@ from scheduling.services.joining import join_token_issue
 from scheduling.services.packages import package_upload
 from tests.archives import a_tar, digest_of
 from tests.integration import rows, world
-from tests.integration.link_world import Link, Played, ran, running_link, until
+from tests.integration.link_world import GIB, Link, Played, ran, running_link, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -109,6 +109,17 @@ def test_a_machine_gets_a_package_that_its_tasks_name(cell, link, job) -> None:
         assert (status, content == ARCHIVE, told["content-length"]) == (200, True, str(len(ARCHIVE)))
 
 
+def test_a_cell_with_further_resources_serves_packages_too(cell, link, tenant, ann, packages) -> None:
+    cell.extra_resources = ["tpu"]
+    cell.save(update_fields=["extra_resources"])
+    file = world.with_task(packages=["tool@v1"], limit={"cpu": "100m", "tpu": 1})
+    job = world.submit(ann, cell, file)
+    capacity = {"cpu": 4000, "ram": 8 * GIB, "disk": 50 * GIB, "tpu": 4}
+    with machine_at(link, cell, "m1", capacity=capacity) as m1:
+        placed(job, m1, 0)
+        assert sources(link, m1).store
+
+
 @pytest.mark.parametrize(
     "wanted, status, first, last",
     [
@@ -156,9 +167,8 @@ def test_nothing_is_for_a_machine_whose_tasks_do_not_name_it(cell, link, job, me
 
 
 @contextmanager
-def machine_at(link: Link, cell: Cell, hostname: str, address: str, rack: str) -> Iterator[Played]:
-    token = join_token_issue(principal=rows.ME, cell=cell)
-    _, answer = link.join(token, hostname, address=address, rack=rack)
+def machine_at(link: Link, cell: Cell, hostname: str, **facts: Any) -> Iterator[Played]:
+    _, answer = link.join(join_token_issue(principal=rows.ME, cell=cell), hostname, **facts)
     with link.dial(hostname, answer["secret"]) as socket:
         played = Played(socket, hostname, answer["secret"])
         played.hello()
@@ -167,9 +177,9 @@ def machine_at(link: Link, cell: Cell, hostname: str, address: str, rack: str) -
 
 def test_peers_are_offered_near_ones_first_and_those_that_failed_no_more(cell, link, job) -> None:
     with (
-        machine_at(link, cell, "m1", "10.0.0.1", "far") as m1,
-        machine_at(link, cell, "m2", "10.0.0.2", "near") as m2,
-        machine_at(link, cell, "m3", "10.0.0.3", "near") as m3,
+        machine_at(link, cell, "m1", address="10.0.0.1", rack="far") as m1,
+        machine_at(link, cell, "m2", address="10.0.0.2", rack="near") as m2,
+        machine_at(link, cell, "m3", address="10.0.0.3", rack="near") as m3,
     ):
         for number, machine in enumerate((m1, m2, m3)):
             placed(job, machine, number)
