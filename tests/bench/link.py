@@ -35,6 +35,7 @@ QUIET_S = float(os.environ.get("BENCH_QUIET_S", "60"))
 CUT_S = float(os.environ.get("BENCH_CUT_S", "60"))
 PORT_LOW = 20_000
 WAIT_S = 600.0
+RECONCILED_S = 120.0
 _LIMIT = (500, 2**30, 2**30, 0, 0, 1)
 _CAPACITY = {"cpu": 16_000, "ram": 2**36, "disk": 2**40}
 
@@ -112,6 +113,13 @@ class _Cell:
             and not Machine.objects.exclude(state="up").exists()
             and self.up() == self.machines * TASKS_A_MACHINE
         )
+
+    def story(self) -> str:
+        """What keeps the cell from being settled, for whoever has to find out why."""
+        from scheduling.models import Departure, Task
+
+        tasks = Counter(Task.objects.values_list("state", "phase", "up"))
+        return f"machines {self.states()}, tasks {dict(tasks)}, departures {Departure.objects.count()}"
 
     def incarnations(self) -> dict[str, str]:
         """Incarnation -> hostname, of what should run."""
@@ -218,7 +226,10 @@ class _Bench:
             connected_s = until(
                 lambda: self._connected() == cell.machines, what="all machines to return", seconds=WAIT_S
             )
-            until(self._once, what="each task to run once, where it should", seconds=WAIT_S)
+            try:
+                until(self._once, what="each task to run once, where it should", seconds=RECONCILED_S)
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}; {cell.story()}") from None
             took = time.monotonic() - began
             evicted = cell.evictions(after=before)
             moved = cell.incarnations().keys() - ran.keys()

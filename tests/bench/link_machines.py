@@ -18,6 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from borglet import loglines
 from borglet.fleet import Fleet, load_secrets
 from borglet.machines import read_fleet
@@ -79,7 +81,7 @@ async def _serve(machines: Machines) -> None:
 
 def main() -> None:
     loglines.configure("warning")
-    asyncio.run(_serve(Machines(Path(sys.argv[1]), sys.argv[2])))
+    uvloop.run(_serve(Machines(Path(sys.argv[1]), sys.argv[2])))
 
 
 if __name__ == "__main__":
