@@ -1,6 +1,7 @@
 """The doors of a link shard, as a plain ASGI application: no Channels, no Django request.
 
     GET  /healthz        it answers
+    GET  /metrics        figures for Prometheus; to this host alone
     GET  /authority.pem  the authority's certificate; a machine compares it with its join token's fingerprint
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
@@ -39,7 +40,7 @@ from borglet.messages import (
     encode,
 )
 from quota.errors import Refused
-from scheduling.link import authority, shells
+from scheduling.link import authority, metrics, shells
 from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.courier import Courier
 from scheduling.link.packages import PackageDoors
@@ -101,6 +102,8 @@ class LinkApp:
         try:
             if (method, path) == ("GET", "/healthz"):
                 answer = (200, "application/json", b'{"status":"ok"}')
+            elif (method, path) == ("GET", "/metrics") and _from_here(scope):
+                answer = (200, metrics.CONTENT_TYPE, self.shard.figures.exposition())
             elif (method, path) == ("GET", "/authority.pem"):
                 answer = (200, "application/x-pem-file", authority.authority_pem().encode())
             elif (method, path) == ("POST", "/join"):
@@ -174,13 +177,16 @@ class LinkApp:
         try:
             known = await self._admit(authorization)
         except Refused as error:
+            self.shard.figures.refusals[error.code] += 1
             _reject(socket, error)
             return
         socket.accept()
+        self.shard.figures.handshakes += 1
         try:
             session, hello = await self._welcome(known, socket)
             self._serve(known, session, socket, hello)
         except Greeting as error:
+            self.shard.figures.refusals[error.refusal.code] += 1
             _hang_up(socket, error.refusal, POLICY_VIOLATION)
         except MalformedMessage as error:
             _hang_up(socket, malformed(error), INVALID_DATA)
@@ -261,6 +267,11 @@ class LinkApp:
         except DatabaseAway as error:
             detail = "the cell's database is away; come back"
             raise Greeting(Refusal("database-away", "", detail)) from error
+
+
+def _from_here(scope: Message) -> bool:
+    host = (scope.get("client") or ("", 0))[0]
+    return host == "::1" or host.startswith(("127.", "::ffff:127."))
 
 
 def malformed(error: MalformedMessage) -> Refusal:

@@ -48,7 +48,9 @@ from scheduling.link.connection import GOING_AWAY, Connection, Wire
 from scheduling.link.desired import Loaded, Specs, load
 from scheduling.link.diff import Changes, compare
 from scheduling.link.identities import Identities
-from scheduling.link.pace import GAP_S, Timetable, poll_interval
+from scheduling.link.metrics import Figures
+from scheduling.link.pace import GAP_S, poll_interval
+from scheduling.link.polls import Polls
 from scheduling.link.said import said
 from scheduling.link.writer import CellFacts, Known, News
 from scheduling.services.credentials import secrets_offered
@@ -61,11 +63,8 @@ T = TypeVar("T")
 LOOK_EVERY_S = 1.0
 # The folder of the authority is looked at this often.
 TRUST_EVERY_S = 60.0
-# A poll not answered this long after its hold: the connection is dead.
-ANSWER_WITHIN_S = 10.0
 # A desired state that was refused is offered again after this long.
 OFFER_AGAIN_S = 2.0
-JITTER = 0.1
 _AWAY_S = 1.0
 _BUSY_TURN_S = 0.02
 
@@ -113,9 +112,14 @@ class Shard:
         self._settings: dict[int, config.CellSettings] = {}
         self._seen: dict[int, int] = {}  # cell -> revision looked at
         self._inbox = _Inbox()
-        self._timetable: Timetable[Connection] = Timetable()
-        self._timer: asyncio.Handle | None = None
-        self._timer_at = 0.0
+        self.figures = Figures(lambda: len(self.connections))
+        self._polls = Polls(
+            self.figures,
+            self._rng,
+            interval_s=self._interval_s,
+            refresh=self.refresh,
+            hang_up=self._hang_up,
+        )
         self.identities = Identities(settings.PORTAL_URL)
         self._authorities = ("", "")  # PEM, and its digest
         self._trust_due = 0.0
@@ -144,8 +148,7 @@ class Shard:
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._polls.stop()
         await asyncio.get_running_loop().run_in_executor(self._thread, _close_connection)
         self._thread.shutdown()
 
@@ -193,7 +196,7 @@ class Shard:
         )
         self.refresh(known.machine_id)
         # Should the database be slow, the first poll goes out without a desired state: to keep in contact.
-        self._schedule(made, now + 2.0)
+        self._polls.schedule(made, now + 2.0)
         return made
 
     def supersede(self, machine_id: int, session: int) -> None:
@@ -204,7 +207,7 @@ class Shard:
             self.detach(held)
 
     def detach(self, gone: Connection) -> None:
-        self._timetable.drop(gone)
+        self._polls.drop(gone)
         self._inbox.news.pop(gone, None)
         self._inbox.offers.pop(gone, None)
         if self.connections.get(gone.machine_id) is gone:
@@ -226,7 +229,7 @@ class Shard:
         if held is None or held.closing:
             return False
         held.logs.append(request)
-        self._ask(held)
+        self._polls.ask(held)
         return True
 
     def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
@@ -235,7 +238,7 @@ class Shard:
         if held is None or held.closing:
             return False
         held.shells.append(grant)
-        self._ask(held)
+        self._polls.ask(held)
         return True
 
     # -- reports
@@ -247,6 +250,7 @@ class Shard:
             log.info("late report ignored", machine=held.hostname, sequence=report.sequence)
             return
         now_said = said(held.said, report)
+        self.figures.polls += 1
         held.heard_at = now
         held.answered = report.sequence
         if report.logs and self.on_logs is not None and (wanted := held.wanted_logs(report)) is not None:
@@ -260,6 +264,7 @@ class Shard:
             self._foreign(held, report)
         else:
             held.said, held.acknowledged = now_said, report.generation
+            self.figures.settled += now_said.settled
             if held.acknowledged == held.generation:
                 held.desired = None
             if held.down or not now_said.settled:
@@ -271,9 +276,9 @@ class Shard:
         if held.behind:
             pause_s = OFFER_AGAIN_S if report.refused is not None else GAP_S
         if pause_s > 0:
-            self._schedule(held, now + pause_s)
+            self._polls.schedule(held, now + pause_s)
         else:
-            self._due(held, now)
+            self._polls.due(held, now)
 
     def _refused(self, held: Connection, refusal: Refusal) -> None:
         held.refused_at = held.heard_at
@@ -339,56 +344,13 @@ class Shard:
 
     # -- polls
 
-    def _schedule(self, held: Connection, at: float) -> None:
-        if held.closing:
-            return
-        self._timetable.put(held, at)
-        self._arm()
-
-    def _arm(self) -> None:
-        soonest = self._timetable.soonest()
-        if soonest is None or (self._timer is not None and self._timer_at <= soonest):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        # uvloop gives what is due at once a handle that does not know its time.
-        self._timer_at = soonest
-        self._timer = asyncio.get_running_loop().call_at(soonest, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        now = asyncio.get_running_loop().time()
-        for held in list(self._timetable.due(now)):
-            try:
-                self._due(held, now)
-            except Exception:
-                # The others are due too. This one dials again.
-                log.exception("a machine can't be asked, hanging up", machine=held.hostname)
-                held.close(GOING_AWAY, "the shard failed")
-                self.detach(held)
-        self._arm()
-
-    def _due(self, held: Connection, now: float) -> None:
-        if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
-            log.warning(
-                "no answer, hanging up", machine=held.hostname, waited_s=round(now - held.asked_at, 1)
-            )
-            held.close(GOING_AWAY, "no answer")
-            self.detach(held)
-        elif held.congested:
-            self._schedule(held, now + 0.5)
-        else:
-            self._ask(held)
-
-    def _ask(self, held: Connection) -> None:
-        """Send a poll now; one that is still held is answered first, by the protocol."""
-        now = asyncio.get_running_loop().time()
-        if held.identified.renew_at <= now or (held.behind and held.desired is None):
-            self.refresh(held.machine_id)
+    def _interval_s(self, held: Connection) -> float:
         cell = self._settings.get(held.cell_id)
-        interval_s = poll_interval(len(self.connections), cell.poll_interval_s if cell else 0.0)
-        held.ask(now, interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER))
-        self._schedule(held, now + held.hold_s + ANSWER_WITHIN_S)
+        return poll_interval(len(self.connections), cell.poll_interval_s if cell else 0.0)
+
+    def _hang_up(self, held: Connection, reason: str) -> None:
+        held.close(GOING_AWAY, reason)
+        self.detach(held)
 
     # -- the pump
 
@@ -409,6 +371,7 @@ class Shard:
             except Exception:
                 log.exception("a turn failed; what it was about is read again")
                 await asyncio.sleep(_AWAY_S)
+            self.figures.turns.observe(time.perf_counter() - started)
             if time.perf_counter() - started > _BUSY_TURN_S:
                 await asyncio.sleep(_BUSY_TURN_S)
 
@@ -483,7 +446,7 @@ class Shard:
             for held, digest in inbox.offers.items():
                 if taken.get(held.machine_id) == digest and not held.closing:
                     held.rotation.accept(digest)
-                    self._ask(held)
+                    self._polls.ask(held)
 
     async def _apply(self, inbox: _Inbox) -> None:
         by_cell: dict[int, list[News]] = {}
@@ -492,6 +455,7 @@ class Shard:
         for cell_id, many in by_cell.items():
             started = time.perf_counter()
             stale = await self._apply_or_isolate(cell_id, many)
+            self.figures.written += sum(news.size - 1 for news in many)
             log.debug(
                 "reports written",
                 cell_id=cell_id,
@@ -571,9 +535,9 @@ class Shard:
         self._compare(held)
         if held.behind or held.asked == 0:
             if now - held.refused_at < OFFER_AGAIN_S:
-                self._schedule(held, held.refused_at + OFFER_AGAIN_S)
+                self._polls.schedule(held, held.refused_at + OFFER_AGAIN_S)
             else:
-                self._ask(held)
+                self._polls.ask(held)
 
     async def _database(self, function: Callable[..., T], *args: Any) -> T:
         """Run in the database thread. Raises `DatabaseAway`."""

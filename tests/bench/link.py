@@ -135,7 +135,7 @@ class _Cell:
         from scheduling.models import Event
 
         found = Event.objects.filter(
-            cell=self.cell, revision__gt=after, kind="task.evicted", data__cause="machine-failure"
+            cell_id=self.cell.id, revision__gt=after, kind="task.evicted", data__cause="machine-failure"
         )
         return sorted(time.timestamp() for time in found.values_list("time", flat=True))
 

@@ -117,6 +117,7 @@ def shards(home: Path, number: int) -> Iterator[tuple[str, list[Program]]]:
 @contextmanager
 def master(home: Path, cell: str) -> Iterator[Program]:
     """A Celery worker for the master of a cell, as `make up` starts it."""
+    import portal.celery  # noqa: F401 - who tells tasks where the broker is
     from scheduling import schedulers, tasks
 
     queue = schedulers.queue_of(cell, schedulers.DEFAULT)

@@ -88,6 +88,26 @@ def test_a_desired_state_that_is_acknowledged_is_not_sent_again(cell, link: Link
             machine.report(poll)
 
 
+def test_a_shard_tells_its_figures(cell, link: Link) -> None:
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        machine.report(machine.poll())
+        machine.poll()
+        status, told = link.request("GET", "/metrics")
+    assert status == 200
+    figures = dict(line.rsplit(" ", 1) for line in told.decode().splitlines() if not line.startswith("#"))
+    assert float(figures["borg_link_connections"]) == 1
+    assert float(figures["borg_link_reports_total"]) == 2
+    assert float(figures["borg_link_handshakes_total"]) == 1
+    assert float(figures['borg_link_poll_interval_seconds_bucket{le="+Inf"}']) == 2
+
+
+def test_an_unknown_machine_is_a_figure_by_reason(cell, link: Link) -> None:
+    with pytest.raises(InvalidStatus):
+        link.dial("nobody", "wrong")
+    assert b'borg_link_refusals_total{code="unauthorized"} 1.0' in link.request("GET", "/metrics")[1]
+
+
 def test_a_wrong_secret_and_an_unknown_machine_are_refused_alike(cell, link: Link) -> None:
     with link.machine(cell):
         for hostname in ("m1", "nobody"):
@@ -499,8 +519,9 @@ def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
         machine.report(
             machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key, usage=used), usage=used
         )
-        machine.keep_answering(lambda: usage.read(cell.id, [machine_id()]))
-        (read,) = usage.read(cell.id, [machine_id()])[machine_id()].tasks
+        (read,) = machine.keep_answering(
+            lambda: [one for found in usage.read(cell.id, [machine_id()]).values() for one in found.tasks]
+        )
         assert (read.task_id, read.incarnation, read.cpu_milli) == (task_id(job.id, 0), 1, 42)
         whole, row = usage.read_cell(cell.id).rows
         assert whole["task_id"] == -machine_id()

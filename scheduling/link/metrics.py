@@ -1,0 +1,76 @@
+"""Figures of one shard for Prometheus, at its own `/metrics`: counted as plain numbers, put into words when asked for.
+
+A counter of the client library costs a lock and a microsecond; some of these count two thousand times a second.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Buckets:
+    """A histogram: `bounds` in seconds, ascending."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, *bounds: float) -> None:
+        self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def family(self, name: str, text: str) -> HistogramMetricFamily:
+        made, so_far = [], 0
+        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+            so_far += count
+            made.append((str(bound), so_far))
+        return HistogramMetricFamily(name, text, buckets=made, sum_value=self._sum)
+
+
+class Figures(Collector):
+    """What one shard counts. `held`: how many machines it serves."""
+
+    def __init__(self, held: Callable[[], int]) -> None:
+        self._held = held
+        self.polls = self.settled = self.handshakes = self.written = 0
+        self.refusals: Counter[str] = Counter()
+        self.intervals = Buckets(0.1, 0.5, 1, 2, 3, 4, 4.5, 5, 5.5, 6, 7, 8, 10, 15, 30)
+        self.lateness = Buckets(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+        self.turns = Buckets(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "borg_link_connections", "Machines that this shard serves", value=self._held()
+        )
+        for name, text, value in (
+            ("reports", "Reports taken in", self.polls),
+            ("settled_reports", "Reports that said nothing new", self.settled),
+            ("handshakes", "WebSockets accepted", self.handshakes),
+            ("changes_written", "Changes that reports brought to rows and journal", self.written),
+        ):
+            yield CounterMetricFamily(f"borg_link_{name}", text, value=value)
+        refusals = CounterMetricFamily(
+            "borg_link_refusals", "Machines turned away, by reason", labels=["code"]
+        )
+        for code, number in sorted(self.refusals.items()):
+            refusals.add_metric([code], number)
+        yield refusals
+        yield self.intervals.family("borg_link_poll_interval_seconds", "Time between two polls of a machine")
+        yield self.lateness.family("borg_link_lateness_seconds", "How late polls go out")
+        yield self.turns.family("borg_link_turn_seconds", "Duration of the pump's turns with PostgreSQL")
+
+    def exposition(self) -> bytes:
+        """In the text format of Prometheus."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
