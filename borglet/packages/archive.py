@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from borglet.packages import oci
 from borglet.packages.disk import DiskSink
-from borglet.packages.limits import Account, ArchiveRefused, Limits
+from borglet.packages.limits import Account, ArchiveRefused, Limits, go_on
 from borglet.packages.manifest import MANIFEST_BYTES, MANIFEST_NAME, Manifest, read_manifest
 from borglet.packages.streams import Gunzip, Slice, Stream
 from borglet.packages.tarstream import Kind, TarStream
@@ -37,17 +37,13 @@ class Unpacked:
     manifest: Manifest
 
 
-def _go_on() -> None:
-    pass
-
-
 def unpack(
     file: BinaryIO,
     format_: str,
     target: Path,
     *,
     limits: Limits = Limits(),
-    checkpoint: Callable[[], None] = _go_on,
+    checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
     """Write the tree of an archive into `target`, an empty directory. What is there after an error is for the caller
     to remove. `checkpoint` is called between pieces, and may raise. Raises `ArchiveRefused`, OSError."""
@@ -56,7 +52,7 @@ def unpack(
 
 
 def inspect(
-    file: BinaryIO, format_: str, *, limits: Limits = Limits(), checkpoint: Callable[[], None] = _go_on
+    file: BinaryIO, format_: str, *, limits: Limits = Limits(), checkpoint: Callable[[], None] = go_on
 ) -> Unpacked:
     """What `unpack` would say of it, without writing anything. Raises `ArchiveRefused`, OSError."""
     return _read(file, format_, NullSink(), limits, checkpoint)

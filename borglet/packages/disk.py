@@ -10,10 +10,11 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path as FilePath
 from types import TracebackType
 
+from borglet.packages.limits import go_on
 from borglet.packages.tarstream import Kind
 from borglet.packages.tree import Path, TreeDigests, lines_of
 
@@ -107,12 +108,13 @@ class DiskSink:
                 os.close(descriptor)
 
 
-def digests_of(root: FilePath, *, contents: bool) -> TreeDigests:
+def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
     """What is on the disk, as `Tree.finish` said it; without `contents` files are not read and that digest is empty.
 
     Anything that a finished tree can't hold (a device, a file that may be written) changes the listing."""
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
+        checkpoint()
         kind, sha256, target, size, executable = Kind.FILE, "", "", found.st_size, found.st_mode & 0o111 != 0
         wanted_mode = PROGRAM_MODE if executable else FILE_MODE
         full = root.joinpath(*path)
@@ -125,7 +127,7 @@ def digests_of(root: FilePath, *, contents: bool) -> TreeDigests:
         if stat.S_IMODE(found.st_mode) != wanted_mode:
             listing.update(b"mode\n")
         if contents and kind is Kind.FILE and stat.S_ISREG(found.st_mode):
-            sha256 = file_digest(full)
+            sha256 = file_digest(full, checkpoint=checkpoint)
         line, content = lines_of(path, kind, size, executable, target, sha256)
         listing.update(line)
         everything.update(content)
@@ -145,11 +147,12 @@ def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
             todo += [(*path, name) for name in names]
 
 
-def file_digest(path: FilePath) -> str:
+def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> str:
     """SHA-256 of a file, hex; a link is not followed. Raises OSError."""
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         while piece := file.read(_READ_BYTES):
+            checkpoint()
             digest.update(piece)
     return digest.hexdigest()
 

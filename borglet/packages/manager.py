@@ -9,6 +9,7 @@ What blocks runs in a few threads of its own. Cancelling the last one who waits 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +83,7 @@ class PackageManager:
         self._chores = ThreadPoolExecutor(1, thread_name_prefix="package-chores")
         self._notices = ThreadPoolExecutor(1, thread_name_prefix="package-notices")
         self._collecting = asyncio.Lock()
-        self._closing = False
+        self._closing = threading.Event()
         self._unchecked: set[str] = set()  # digests of what is here and was not looked at yet
         self._checks: dict[str, asyncio.Future[None]] = {}
         self._opened: asyncio.Future[None] | None = None
@@ -121,11 +122,16 @@ class PackageManager:
         await asyncio.shield(check)
 
     async def _check_one(self, digest: str) -> None:
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, self._store.check, digest)
+        look = functools.partial(self._store.check, digest, checkpoint=self._go_on)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look)
         self._unchecked.discard(digest)
         del self._checks[digest]
         if found is not None:
             self._installed[digest] = found
+
+    def _go_on(self) -> None:
+        if self._closing.is_set():
+            raise _Cancelled
 
     async def _ready(self) -> None:
         assert self._opened is not None, "open the packages first"
@@ -137,7 +143,7 @@ class PackageManager:
         await asyncio.shield(self._checking)
 
     async def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         for installation in self._installations.values():
             installation.stop.set()
         running: list[asyncio.Future[None]] = [
@@ -195,7 +201,7 @@ class PackageManager:
 
     async def _install_all(self, packages: Sequence[Package]) -> bool:
         """Whether all of them were; False: others gave one up when this one had just joined them."""
-        if self._closing:
+        if self._closing.is_set():
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is ending")
         joined = [self._join(package) for package in packages]
         try:

@@ -27,7 +27,7 @@ import msgspec
 from borglet.messages import Package
 from borglet.packages.archive import unpack
 from borglet.packages.disk import digests_of, file_digest, remove_tree
-from borglet.packages.limits import ArchiveRefused, Limits
+from borglet.packages.limits import ArchiveRefused, Limits, go_on
 from borglet.packages.tree import TreeDigests
 from borglet.store import replace_durably
 
@@ -78,16 +78,17 @@ class PackageStore:
             f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")
         ]
 
-    def check(self, digest: str) -> Installed | None:
-        """What is installed and whole. What is damaged is made again from its archive, or removed."""
+    def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> Installed | None:
+        """What is installed and whole. What is damaged is made again from its archive, or removed. Raises what
+        `checkpoint` raises."""
         folder = self._root / digest.partition(":")[2]
         try:
-            return self._checked(folder)
+            return self._checked(folder, checkpoint)
         except OSError as error:
             log.error("package %s can't be read: %s", folder.name, error)
             return None
 
-    def _checked(self, folder: Path) -> Installed | None:
+    def _checked(self, folder: Path, checkpoint: Callable[[], None]) -> Installed | None:
         marker = self._marker(folder)
         if marker is None:
             log.warning("package %s has no marker; it is removed", folder.name)
@@ -95,24 +96,24 @@ class PackageStore:
             return None
         rebooted = marker.boot_id != self._boot_id
         try:
-            digests = digests_of(folder / "tree", contents=rebooted)
+            digests = digests_of(folder / "tree", contents=rebooted, checkpoint=checkpoint)
         except OSError as error:
             log.warning("the tree of package %s can't be read: %s", marker.name, error)
             digests = TreeDigests("", "")
         whole = digests.listing == marker.listing and (not rebooted or digests.contents == marker.contents)
-        if whole and rebooted and not self._archive_is_whole(folder, marker):
+        if whole and rebooted and not self._archive_is_whole(folder, marker, checkpoint):
             log.warning("the archive of package %s is damaged", marker.name)
             whole = False
         if not whole:
-            return self._repaired(folder, marker)
+            return self._repaired(folder, marker, checkpoint)
         if rebooted:
             self._write_marker(folder, msgspec.structs.replace(marker, boot_id=self._boot_id), keep_time=True)
         return self._installed(folder, marker)
 
-    def _repaired(self, folder: Path, marker: Marker) -> Installed | None:
+    def _repaired(self, folder: Path, marker: Marker, checkpoint: Callable[[], None]) -> Installed | None:
         """From its archive where that is whole."""
         package = Package(marker.name, marker.digest, marker.size_bytes, marker.format)
-        if not self._archive_is_whole(folder, marker):
+        if not self._archive_is_whole(folder, marker, checkpoint):
             log.error("package %s is damaged, its archive too; it is removed and fetched again", marker.name)
             self._discard(folder)
             return None
@@ -120,17 +121,17 @@ class PackageStore:
         incoming = self.begin(package)
         try:
             os.link(folder / "archive", incoming / "archive")
-            self._discard(folder)
-            return self.complete(package, incoming)
-        except ArchiveRefused as error:
+            return self.complete(package, incoming, checkpoint=checkpoint)
+        except ArchiveRefused as error:  # by a later release than unpacked it
             log.error("package %s: %s", marker.name, error)
+            self._discard(folder)
             return None
         finally:
             self.abandon(incoming)
 
-    def _archive_is_whole(self, folder: Path, marker: Marker) -> bool:
+    def _archive_is_whole(self, folder: Path, marker: Marker, checkpoint: Callable[[], None]) -> bool:
         try:
-            return f"sha256:{file_digest(folder / 'archive')}" == marker.digest
+            return f"sha256:{file_digest(folder / 'archive', checkpoint=checkpoint)}" == marker.digest
         except OSError:
             return False
 
@@ -148,7 +149,7 @@ class PackageStore:
         incoming: Path,
         *,
         most_bytes: int | None = None,
-        checkpoint: Callable[[], None] = lambda: None,
+        checkpoint: Callable[[], None] = go_on,
     ) -> Installed:
         """Unpack `incoming/archive`, whose digest was checked, and install it, whole, in one step. `most_bytes`: of
         the tree. Raises `ArchiveRefused`, OSError, and what `checkpoint` raises; then nothing is installed."""
@@ -173,7 +174,7 @@ class PackageStore:
         self._write_marker(incoming, marker)
         incoming.chmod(0o711)
         final = self._root / _hex(package.digest)
-        if final.exists():  # it could not be read when it was looked at
+        if final.exists():  # damaged, or it could not be read when it was looked at
             self._discard(final)
         os.rename(incoming, final)
         _sync_directory(self._root)

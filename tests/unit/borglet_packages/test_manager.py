@@ -16,6 +16,7 @@ from borglet.packages.base import PackageMissing
 from borglet.packages.choosing import Patience
 from borglet.packages.disk import remove_tree
 from borglet.packages.fetch import FetchSettings
+from borglet.packages.limits import go_on
 from borglet.packages.manager import PackageSettings
 from borglet.packages.store import Installed, PackageStore
 from tests.unit.borglet.cell import BOUND_S, Authority
@@ -106,9 +107,9 @@ def test_a_task_waits_for_the_look_at_its_own_package_alone(tmp_path: Path, auth
     class Slow(PackageStore):
         go_on = threading.Event()
 
-        def check(self, digest: str) -> Installed | None:
+        def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> Installed | None:
             assert digest == last.digest or self.go_on.wait(BOUND_S)
-            return super().check(digest)
+            return super().check(digest, checkpoint=checkpoint)
 
     async def first(cell: Link, machine: Machine) -> None:
         machine.in_use = set(archives)
@@ -125,6 +126,40 @@ def test_a_task_waits_for_the_look_at_its_own_package_alone(tmp_path: Path, auth
 
     tell(authority, home, archives, first)
     tell(authority, home, archives, again, store=Slow(home, boot_id="boot-2"), wait=False)
+
+
+def test_a_borglet_that_ends_waits_for_no_look(tmp_path: Path, authority: Authority) -> None:
+    app, raw = packed(tmp_path, **{f"f{number}": b"x" for number in range(50)})
+    home = tmp_path / "home"
+
+    class Long(PackageStore):
+        looked = 0
+        begun = threading.Event()
+
+        def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> Installed | None:
+            def look() -> None:
+                self.looked += 1
+                self.begun.set()
+                while not closing.is_set():
+                    closing.wait(BOUND_S)
+                checkpoint()
+
+            return super().check(digest, checkpoint=look)
+
+    async def first(cell: Link, machine: Machine) -> None:
+        machine.in_use.add(app.digest)
+        await machine.manager.install([app])
+
+    async def again(cell: Link, machine: Machine) -> None:
+        await asyncio.to_thread(Long.begun.wait, BOUND_S)
+        asyncio.get_running_loop().call_later(0.05, closing.set)
+        await machine.manager.close()
+        assert store.looked == 1
+
+    closing = threading.Event()
+    store = Long(home, boot_id="boot-2")
+    tell(authority, home, {app.digest: raw}, first)
+    tell(authority, home, {app.digest: raw}, again, store=store, wait=False)
 
 
 def test_a_link_hears_where_a_machine_serves_after_each_greeting(
