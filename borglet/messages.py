@@ -411,7 +411,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_milli: int = 0
     ram_bytes: int = 0
     disk_bytes: int = 0
-    processes: int = 0
+    processes: int = 0  # as its limit counts them: threads
     throttled_milli: int = 0
     cached_bytes: int = 0  # page cache charged to it; `ram_bytes` is without
     threads: int = 0

@@ -11,6 +11,7 @@ from borglet.messages import TaskKey, Usage
 from borglet.runtimes import cgroupfs, proctable
 from borglet.runtimes.cgroups import CgroupTree, Measured
 from borglet.runtimes.proctable import Process
+from borglet.runtimes.traffic import Traffic
 
 # A walk over more entries than this is given up: the figure is then a lower bound.
 MAX_WALKED = 200_000
@@ -34,6 +35,11 @@ class Metered:
     cpu_milli: int = 0
     disk_bytes: int = 0
     disk_at: float | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def __post_init__(self) -> None:
+        if self.cpu_ns == 0:
+            self.traffic = Traffic.of_new()
 
 
 class Meter:
@@ -53,8 +59,16 @@ class Meter:
                     processes = proctable.table()
                     children = proctable.children_of(processes)
                 measured = _fill(measured, processes, children, task.supervisor_pid)
+            pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all list the same
+            if not pids:
+                if processes is None:
+                    processes = proctable.table()
+                    children = proctable.children_of(processes)
+                pids = set(proctable.descendants(children, task.supervisor_pid))
             now = time.monotonic()
             elapsed_s = now - task.at
+            if task.cpu_ns is None or elapsed_s >= MIN_INTERVAL_S:
+                task.traffic.look(task.groups, pids, elapsed_s)
             if task.cpu_ns is None:
                 task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
             elif elapsed_s >= MIN_INTERVAL_S:
@@ -70,6 +84,11 @@ class Meter:
                 disk_bytes=task.disk_bytes,
                 processes=measured.processes or 0,
                 throttled_milli=task.throttled_milli,
+                threads=measured.processes or 0,
+                read_bytes_s=task.traffic.last.read,
+                written_bytes_s=task.traffic.last.written,
+                received_bytes_s=task.traffic.last.received,
+                sent_bytes_s=task.traffic.last.sent,
                 cached_bytes=measured.cached_bytes,
                 oom_kills=measured.oom_kills,
             )
