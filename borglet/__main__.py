@@ -126,6 +126,13 @@ def build_parser() -> argparse.ArgumentParser:
     _option(fleet, "--seed", type=int, default=0, help="of usage and of pauses")
     _option(fleet, "--start-delay-s", type=float, default=0.05, help="how long a task takes to start")
     _option(fleet, "--install-delay-s", type=float, default=0.05, help="how long missing packages take")
+    _option(
+        fleet,
+        "--window-s",
+        type=int,
+        default=0,
+        help="windows of usage told for history, such as 300; 0: none",
+    )
     fleet.set_defaults(act=_fleet)
     return parser
 
@@ -240,7 +247,10 @@ def _fleet(args: argparse.Namespace) -> int:
     with DiskStore(home).lock():
         secrets = join_fleet(home, args.link, args.join_token, machines, ports=_ports(args))
         settings = FleetSettings(
-            seed=args.seed, start_delay_s=args.start_delay_s, install_delay_s=args.install_delay_s
+            seed=args.seed,
+            start_delay_s=args.start_delay_s,
+            install_delay_s=args.install_delay_s,
+            window_s=args.window_s,
         )
         fleet = Fleet(machines, secrets, args.link, settings=settings, home=home)
         asyncio.run(_until_signalled(fleet))

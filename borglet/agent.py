@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -72,6 +73,7 @@ from borglet.prober import Prober
 from borglet.runtimes.base import Runtime, StartFailed
 from borglet.state import AgentState
 from borglet.store import Store
+from borglet.windows import WINDOW_S, Windows
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ class AgentSettings:
     """How often one Borglet looks at its own machine."""
 
     sample_interval_s: float = 5.0
+    window_s: int = WINDOW_S  # of the windows of usage that are told for history; 0: none
     settle_s: float = 1.0  # after adoption, first reports wait this long for first answers of health checks
 
 
@@ -112,6 +115,7 @@ class Agent:
         self.packages.bind(self.state.packages_in_use)
         self._installs: dict[TaskKey, asyncio.Task[None]] = {}
         self._store, self._prober, self._clock, self._settings = store, prober, clock, settings
+        self._windows = Windows(random.Random(), span_s=settings.window_s) if settings.window_s else None
         self._listeners: list[Callable[[], None]] = []
         self._work: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -159,6 +163,8 @@ class Agent:
     # -- what comes in
 
     def polled(self, session: int, poll: Poll) -> None:
+        if poll.windows_until and self._windows is not None:
+            self._windows.stored(poll.windows_until)
         if poll.desired is None and self.state.unmoved_by(session):
             return
         self.handle(Polled(session, poll.sequence, poll.desired))
@@ -177,14 +183,17 @@ class Agent:
     async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
         """The answer to `poll`, as of now, in this version of the protocol."""
         logs = [await self._read_log(request) for request in poll.logs]
-        report = self.state.report if protocol < WIRE_REPORTS_SINCE else self.state.wire_report
-        return report(
+        make = self.state.report if protocol < WIRE_REPORTS_SINCE else self.state.wire_report
+        report = make(
             session=session,
             sequence=poll.sequence,
             logs=logs,
             packages=self.packages.installed(),
             addresses=self.runtime.addresses(),
         )
+        if self._windows is not None and (windows := self._windows.due(self._clock())):
+            report = msgspec.structs.replace(report, windows=windows)
+        return report
 
     async def _read_log(self, request: LogRequest) -> LogChunk:
         try:
@@ -195,7 +204,11 @@ class Agent:
 
     async def sample(self) -> None:
         """Measure once what the tasks use, and act where they disturb each other."""
-        self.handle(Sampled(await self.runtime.sample()))
+        usages = await self.runtime.sample()
+        self.handle(Sampled(usages))
+        if self._windows is not None:
+            known = [(inc.task, usages[inc.key]) for inc in self.state.incarnations() if inc.key in usages]
+            self._windows.add(known, self._clock())
         if self._guard is not None:
             await self._guard_neighbours(self._guard)
         if self.state.allocs:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from borglet.agent import Agent, Clock, steady_clock
+from borglet.agent import Agent, AgentSettings, Clock, steady_clock
 from borglet.credentials import Credentials, Keeper, MemoryKeeper, pinned_context
 from borglet.join import JoinClient, JoinFailed, parse_token
 from borglet.link import Introduction, Link, LinkSettings
@@ -98,6 +98,7 @@ class FleetSettings:
     start_delay_s: float = 0.05
     install_delay_s: float = 0.05
     sample_interval_s: float = 10.0
+    window_s: int = 0  # of windows of usage; 0: none
     connecting: int = 32  # handshakes at a time
     software: str = "borglet-fleet"
 
@@ -171,6 +172,7 @@ class FleetMachine:
         link: LinkSettings,
         admission: Callable[[], Awaitable[None]],
         observe: Callable[[float], None] | None,
+        window_s: int,
     ) -> None:
         self.hostname = spec.hostname
         self.runtime = SimulatedRuntime(simulation, spec.capacity)
@@ -180,6 +182,7 @@ class FleetMachine:
             SimulatedProber(),
             clock=simulation.clock,
             packages=SimulatedPackages(simulation.install_delay_s, rng),
+            settings=AgentSettings(window_s=window_s),
         )
         introduction = Introduction(
             boot_id=f"{rng.getrandbits(128):032x}",
@@ -250,6 +253,7 @@ class Fleet:
                 link=link,
                 admission=self._admit,
                 observe=observe,
+                window_s=settings.window_s,
             )
             for spec in machines
         ]

@@ -386,6 +386,7 @@ class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type", omit_defau
     rotate: bool = False  # make a new secret, keep it, and say its digest as `Report.offer`
     accepted: str = ""  # the offer that counts from now on: dial in with it, which ends the old secret
     shells: list[ShellGrant] = []  # to be dialled for at once; nothing of them is in a report
+    windows_until: int = 0  # windows of usage that end by then are stored, or not wanted
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -430,6 +431,34 @@ class Removal(msgspec.Struct, frozen=True):
     detail: str
 
 
+class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
+    """What one incarnation used from `start` (seconds since the epoch) for `span_s`: means over its samples, where the
+    name says nothing else. `cpu_distribution`: percentiles 0, 10, …, 100; `cpu_tail`: 91 to 99."""
+
+    key: TaskKey
+    start: int
+    span_s: int
+    samples: int
+    cpu_milli: int
+    most_cpu_milli: int
+    random_cpu_milli: int  # of one sample
+    cpu_distribution: list[int]
+    cpu_tail: list[int]
+    ram_bytes: int
+    most_ram_bytes: int
+    limit_cpu_milli: int
+    limit_ram_bytes: int
+    cached_bytes: int = 0
+    disk_bytes: int = 0
+    throttled_milli: int = 0
+    read_bytes_s: int = 0
+    written_bytes_s: int = 0
+    received_bytes_s: int = 0
+    sent_bytes_s: int = 0
+    most_threads: int = 0
+    oom_kills: int = 0
+
+
 class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is true of one incarnation, and every incarnation present is reported, known or not."""
 
@@ -471,6 +500,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_d
     removals: list[Removal] = []
     packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
     allocs: list[AllocReport] = []
+    windows: list[UsageWindow] = []  # told until `Poll.windows_until` says that they are stored
     offer: str = ""  # SHA-256 of the secret that this machine will use next, 64 hex digits
 
 

@@ -6,11 +6,13 @@ import time
 
 import structlog
 from celery import shared_task
+from django.conf import settings
 from django.core.management import call_command
+from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 from redis import RedisError
 
-from scheduling import journal, notices, schedulers
+from scheduling import journal, notices, schedulers, usage_history
 from scheduling.models import Cell
 from scheduling.packages.store import StoreAway
 from scheduling.schedulers import DEFAULT, Scheduler
@@ -54,6 +56,13 @@ def masters_ensure() -> None:
         # Alive for longer than a slice: what waits in the queue stands in for the next one (`_ask_for`), and if that
         # were stale by then, nobody would go on.
         _ask_for(cell, scheduler, expires=_STALE_S)
+
+
+@shared_task(name="scheduling.usage_drop_old", ignore_result=True)
+def usage_drop_old() -> None:
+    """Forget windows of usage whose time is over."""
+    if dropped := usage_history.drop_old(keep_hours=settings.BORG_USAGE_KEEP_HOURS, now=timezone.now()):
+        log.info("usage forgotten", partitions=dropped)
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)

@@ -54,6 +54,7 @@ BORG_LINK_URL = env.text("BORG_LINK_URL")
 BORG_AUTHORITY = env.text("BORG_AUTHORITY") or str(BORG_HOME / "authority")
 BORG_PACKAGE_STORE = env.text("BORG_PACKAGE_STORE") or (BORG_HOME / "packages").as_uri()
 BORG_LINK_CERTIFICATE, BORG_LINK_KEY = env.text("BORG_LINK_CERTIFICATE"), env.text("BORG_LINK_KEY")
+BORG_USAGE_KEEP_HOURS = env.number("BORG_USAGE_KEEP_HOURS")
 BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")
 BORG_MAX_BULK_JOBS = env.number("BORG_MAX_BULK_JOBS")
 BORG_CELLS = env.names("BORG_CELLS")
@@ -187,6 +188,7 @@ DJANGO_CELERY_BEAT_TZ_AWARE = True
 CELERY_BEAT_SCHEDULE = {
     "masters-ensure": {"task": "scheduling.masters_ensure", "schedule": 2.0, "options": {"expires": 2.0}},
     "packages-sweep": {"task": "scheduling.packages_sweep", "schedule": 600.0},
+    "usage-drop-old": {"task": "scheduling.usage_drop_old", "schedule": 1800.0},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
     "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},
     "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},

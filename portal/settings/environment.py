@@ -51,6 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
         "File with the chain of a link certificate issued elsewhere; empty: the authority here issues one.",
     ),
     Setting("BORG_LINK_KEY", "", "File with its key; empty: it is in the same file."),
+    Setting("BORG_USAGE_KEEP_HOURS", "24", "Hours that five-minute windows of usage are kept, 3 at least."),
     Setting("BORG_MAX_BODY_BYTES", "33554432", "Largest request body that is read."),
     Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job."),
     Setting("BORG_MAX_BULK_JOBS", "10000", "Largest number of jobs in one bulk submission."),

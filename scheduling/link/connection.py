@@ -16,6 +16,7 @@ from borglet.messages import (
     Report,
     ShellGrant,
     TaskIdentity,
+    TaskKey,
     Welcome,
     encode,
 )
@@ -40,6 +41,9 @@ class Wire(Protocol):
     def send(self, content: bytes) -> None: ...
 
     def close(self, code: int, reason: str) -> None: ...
+
+
+_MOST_LEFT = 256
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +83,8 @@ class Connection:
     rotation: Rotation = field(default_factory=Rotation)
     identified: Identified = field(default_factory=Identified)
     identities: list[TaskIdentity] = field(default_factory=list)  # to be said with the next poll
+    windows_until: int = 0  # end of the newest window of usage that is stored, until that is said
+    left: dict[TaskKey, int] = field(default_factory=dict)  # tasks that were here lately, and their ids
     shells: list[ShellGrant] = field(default_factory=list)
 
     @property
@@ -111,7 +117,25 @@ class Connection:
         self.asked_at, self.hold_s = now, 0.0 if logs else hold_s
         rotate, accepted = self.rotation.say(now)
         identities, self.identities = self.identities, []
-        self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells))
+        until, self.windows_until = self.windows_until, 0
+        self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells, until))
+
+    def take_view(self, view: View) -> None:
+        """What should be here from now on. Who leaves is known for a while: usage of it is still to be told."""
+        if self.view is not None:
+            for key, expected in self.view.run.items():
+                if key not in view.run:
+                    self.left[key] = expected.task_id
+            while len(self.left) > _MOST_LEFT:
+                del self.left[next(iter(self.left))]
+        self.view = view
+
+    def task_of(self, key: TaskKey) -> int | None:
+        """The id of a task that is or lately was on this machine."""
+        if self.view is None:
+            return None
+        expected = self.view.run.get(key)
+        return expected.task_id if expected is not None else self.view.stop.get(key, self.left.get(key))
 
     def wanted_logs(self, report: Report) -> Report | None:
         """The report with the logs that this machine was asked for, each once: it can't answer for others."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -33,13 +33,14 @@ from borglet.messages import (
     Refusal,
     Report,
     ShellGrant,
+    UsageWindow,
     Welcome,
     WireReport,
     authority_digest,
     common_protocol,
 )
 from quota.errors import Refused
-from scheduling import config
+from scheduling import config, usage_history
 from scheduling.identities import SigningKey
 from scheduling.link import news as journal_news
 from scheduling.link import writer
@@ -55,6 +56,7 @@ from scheduling.link.said import said
 from scheduling.link.writer import CellFacts, Known, News
 from scheduling.services.credentials import secrets_offered
 from scheduling.services.identity_keys import signing_key
+from scheduling.usage_history import TaskWindow
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -82,6 +84,9 @@ class _Inbox:
     news: dict[Connection, News] = field(default_factory=dict)
     dirty: set[int] = field(default_factory=set)
     offers: dict[Connection, str] = field(default_factory=dict)  # digests of next secrets
+    windows: dict[Connection, tuple[int, list[TaskWindow]]] = field(
+        default_factory=dict
+    )  # with their last end
 
 
 class Greeting(Exception):
@@ -210,6 +215,7 @@ class Shard:
         self._polls.drop(gone)
         self._inbox.news.pop(gone, None)
         self._inbox.offers.pop(gone, None)
+        self._inbox.windows.pop(gone, None)
         if self.connections.get(gone.machine_id) is gone:
             del self.connections[gone.machine_id]
 
@@ -257,6 +263,8 @@ class Shard:
             self.on_logs(wanted)
         if report.refused is not None:
             self._refused(held, report.refused)
+        if report.windows:
+            self._take_windows(held, report.windows)
         if report.offer and held.rotation.asked:
             self._inbox.offers[held] = report.offer
             self._wake.set()
@@ -279,6 +287,20 @@ class Shard:
             self._polls.schedule(held, now + pause_s)
         else:
             self._polls.due(held, now)
+
+    def _take_windows(self, held: Connection, windows: Sequence[UsageWindow]) -> None:
+        """Windows of usage are to be stored, those of tasks that are or lately were there."""
+        now = time.time()
+        wanted = [
+            TaskWindow(held.cell_id, held.machine_id, task, window)
+            for window in windows
+            if usage_history.sensible(window, now) and (task := held.task_of(window.key)) is not None
+        ]
+        if len(wanted) < len(windows):
+            log.info("usage of others", machine=held.hostname, windows=len(windows) - len(wanted))
+        until = max(window.start + window.span_s for window in windows)
+        self._inbox.windows[held] = until, wanted
+        self._wake.set()
 
     def _refused(self, held: Connection, refusal: Refusal) -> None:
         held.refused_at = held.heard_at
@@ -387,6 +409,7 @@ class Shard:
                 inbox.dirty |= await self._look()
             await self._refresh_trust()
             await self._load(inbox.dirty)
+            await self._store_windows(inbox)
         except BaseException as error:
             self._put_back(inbox, error)
             raise
@@ -447,6 +470,21 @@ class Shard:
                 if taken.get(held.machine_id) == digest and not held.closing:
                     held.rotation.accept(digest)
                     self._polls.ask(held)
+
+    async def _store_windows(self, inbox: _Inbox) -> None:
+        """What can't be stored is told again."""
+        if not inbox.windows:
+            return
+        many = [window for _, windows in inbox.windows.values() for window in windows]
+        try:
+            await self._database(usage_history.store, many)
+        except DatabaseAway:
+            raise
+        except Exception:
+            log.exception("windows of usage can't be stored", windows=len(many))
+            return
+        for held, (until, _) in inbox.windows.items():
+            held.windows_until = until
 
     async def _apply(self, inbox: _Inbox) -> None:
         by_cell: dict[int, list[News]] = {}
@@ -523,7 +561,8 @@ class Shard:
             return
         now = asyncio.get_running_loop().time()
         held.identities += self.identities.due(held.identified, held.view, loaded, now, self._rng)
-        held.view, held.desired, held.down = loaded.view, loaded.desired, loaded.down
+        held.take_view(loaded.view)
+        held.desired, held.down = loaded.desired, loaded.down
         held.generation = loaded.desired.generation
         if loaded.rotation_asked:
             held.rotation.hurry(now)

@@ -10,6 +10,7 @@ from scheduling.models.notices import NoticeCount
 from scheduling.models.packages import Package, PackageTag
 from scheduling.models.shells import ShellSession
 from scheduling.models.tasks import CrashedPair, Departure, Task
+from scheduling.models.usage import InstanceUsage
 
 __all__ = [
     "Brake",
@@ -19,6 +20,7 @@ __all__ = [
     "Drain",
     "Event",
     "IdentityKey",
+    "InstanceUsage",
     "Job",
     "JobSpec",
     "JoinToken",

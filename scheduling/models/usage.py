@@ -1,0 +1,49 @@
+"""What tasks used, five minutes at a time; see `scheduling.usage_history`."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+
+class InstanceUsage(models.Model):
+    """One window of one incarnation. Tables, columns and units are those of `instance_usage` in Google's trace of 2019
+    where they fit: CPU in cores, memory in bytes. Partitioned by the hour of `start_time`.
+
+    Ids are plain numbers: usage outlives what used it. `sample_rate`: samples a second.
+    """
+
+    pk = models.CompositePrimaryKey("collection_id", "instance_index", "start_time", "incarnation")
+    collection_id = models.BigIntegerField()  # the job
+    instance_index = models.IntegerField()
+    start_time = models.DateTimeField()
+    end_time = models.DateTimeField()
+    incarnation = models.IntegerField()
+    cell_id = models.BigIntegerField()
+    machine_id = models.BigIntegerField()
+    average_usage_cpus = models.FloatField()
+    average_usage_memory = models.BigIntegerField()
+    maximum_usage_cpus = models.FloatField()
+    maximum_usage_memory = models.BigIntegerField()
+    random_sample_usage_cpus = models.FloatField()
+    assigned_cpus = models.FloatField()
+    assigned_memory = models.BigIntegerField()
+    page_cache_memory = models.BigIntegerField()
+    sample_rate = models.FloatField()
+    cpu_usage_distribution = ArrayField(models.FloatField())
+    tail_cpu_usage_distribution = ArrayField(models.FloatField())
+    throttled_cpus = models.FloatField()
+    disk_bytes = models.BigIntegerField()
+    read_bytes_s = models.BigIntegerField()
+    written_bytes_s = models.BigIntegerField()
+    received_bytes_s = models.BigIntegerField()
+    sent_bytes_s = models.BigIntegerField()
+    threads = models.IntegerField()
+    oom_kills = models.IntegerField()
+
+    class Meta:
+        db_table = "scheduling_instance_usage"
+        ordering = ["start_time"]
+
+    def __str__(self) -> str:
+        return f"{self.collection_id}/{self.instance_index} at {self.start_time:%F %T}"
