@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from scheduling.api import brakes, cells, drains, jobs, logs, packages, quarantine, tasks
+from scheduling.api import brakes, cells, drains, jobs, logs, packages, quarantine, tasks, usage
 
 _job = [
     path("", jobs.JobView.as_view(), name="job"),
@@ -17,6 +17,7 @@ _job = [
     path("why/", jobs.WhyView.as_view(), name="job-why"),
     path("tasks/", tasks.TasksView.as_view(), name="tasks"),
     path("tasks/<int:index>/", tasks.TaskView.as_view(), name="task"),
+    path("tasks/<int:index>/usage/", usage.TaskUsageView.as_view(), name="task-usage"),
     path("tasks/<int:index>/logs/", logs.LogsView.as_view(), name="task-logs"),
 ]
 _cell = [

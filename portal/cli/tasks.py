@@ -126,6 +126,45 @@ def logs(
     return output.as_json(chunk) if ours.json else output.write(chunk["text"])
 
 
+@app.command()
+def usage(
+    ctx: typer.Context,
+    task: Annotated[str, typer.Argument(metavar="JOB/N")],
+    hours: Annotated[int, typer.Option(min=1, max=168, help="How far back.")] = 3,
+) -> None:
+    """What a task used, five minutes at a time."""
+    ours = context.of(ctx)
+    job, index = ours.task(task)
+    rows = ours.client.get(f"{job.path}tasks/{index}/usage/", hours=hours)
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("FROM", "CPU", "P90", "MOST", "OF", "RAM", "MOST", "OF", "CACHE", "DISK", "READ/S", "WRITTEN/S", "THREADS"),
+        [
+            (
+                output.when(row["start_time"]),
+                *[
+                    f"{cores:.2f}"
+                    for cores in (
+                        row["average_usage_cpus"], row["cpu_usage_distribution"][9], row["maximum_usage_cpus"],
+                        row["assigned_cpus"],
+                    )
+                ],
+                *[
+                    output.quantity("ram", row[name])
+                    for name in (
+                        "average_usage_memory", "maximum_usage_memory", "assigned_memory", "page_cache_memory",
+                        "disk_bytes", "read_bytes_s", "written_bytes_s",
+                    )
+                ],
+                row["threads"],
+            )
+            for row in rows
+        ],
+        empty="Nothing was told yet: a window ends each five minutes, and is told some minutes later.",
+    )  # fmt: skip
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def ssh(
     ctx: typer.Context,

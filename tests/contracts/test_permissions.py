@@ -120,6 +120,7 @@ DOORS = (
     Door("get", JOB + "why/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/", (*MEMBERS, "sre"), **SEES),
+    Door("get", JOB + "tasks/{index}/usage/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/logs/", (*MEMBERS, "sre"), 503, **SEES),  # no link shard runs here
     # names
     Door("get", "bns/{cell}/", ALL, 503),  # nor a resolver

@@ -14,14 +14,15 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from quota.models import Token
-from scheduling import journal
+from scheduling import journal, usage_history
 from scheduling.core.requirement import task_id
 from scheduling.models import Job
 from scheduling.services import transitions
 from scheduling.services.transitions import Ending
-from tests.integration import cli_world, portal_server, rows, world
+from tests.integration import cli_world, link_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.test_naming_process import Process as Resolver
+from tests.integration.test_usage_history import a_window
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -251,6 +252,29 @@ def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
     kinds = [line.split()[4] for line in sre.out("events").splitlines()[1:]]
     assert kinds == ["machine.state", "machine.state", "machine.set"]
     assert "m1" in sre.out("events", "--limit", "1")
+
+
+def test_a_machine_gets_a_new_secret_or_is_cut_off(sre, ann, cell) -> None:
+    rows.a_machine(cell, "m1")
+    assert sre.out("machine", "rotate", "m1") == "m1 is given a new secret.\n"
+    assert sre.out("machine", "revoke", "m1", "--reason", "x", "--dry-run").startswith("m1 would be cut off")
+    assert sre.out("machine", "revoke", "m1", "--reason", "stolen").startswith("m1 is cut off")
+    assert sre.failing("machine", "rotate", "m1")[1]["code"] == "secret-revoked"
+    assert ann.failing("machine", "revoke", "m1", "--reason", "x")[1]["code"] == "forbidden"
+
+
+def test_what_a_task_used_is_shown(ann, cell) -> None:
+    job = link_world.a_job(cell)
+    key = link_world.place(job, rows.a_machine(cell).id)
+    assert "Nothing was told yet" in ann.out("usage", "ubar/jfoo/0")
+    identity = task_id(job.id, 0)
+    usage_history.store(
+        [usage_history.TaskWindow(cell.id, 1, identity, a_window(key, ago=ago)) for ago in (0, 1)]
+    )
+    first, second = ann.out("usage", "ubar/jfoo/0").splitlines()[1:]
+    assert "0.25" in first
+    assert "64 MiB" in second
+    assert [row["threads"] for row in ann.json("usage", "ubar/jfoo/0")] == [3, 3]
 
 
 def test_lists_longer_than_a_page_are_whole_and_limits_hold(ann, cell) -> None:

@@ -1,0 +1,48 @@
+"""REST of what tasks used."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from scheduling import selectors, usage_history
+from scheduling.api.base import CellView, whole
+from scheduling.models import InstanceUsage
+
+MAX_HOURS = 168
+
+
+class UsageSerializer(serializers.ModelSerializer):
+    """What a task used in a window: CPU in cores, memory in bytes; `cpu_usage_distribution` has the percentiles 0, 10,
+    …, 100 of its samples, `tail_cpu_usage_distribution` 91 to 99."""
+
+    class Meta:
+        model = InstanceUsage
+        fields = [
+            "start_time", "end_time", "incarnation", "average_usage_cpus", "average_usage_memory",
+            "maximum_usage_cpus", "maximum_usage_memory", "random_sample_usage_cpus", "assigned_cpus",
+            "assigned_memory", "page_cache_memory", "sample_rate", "cpu_usage_distribution",
+            "tail_cpu_usage_distribution", "throttled_cpus", "disk_bytes", "read_bytes_s", "written_bytes_s",
+            "received_bytes_s", "sent_bytes_s", "threads", "oom_kills",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class TaskUsageView(CellView):
+    @extend_schema(
+        operation_id="tasks_usage",
+        parameters=[OpenApiParameter("hours", OpenApiTypes.INT, description="How far back; 3 unless told.")],
+        responses=UsageSerializer(many=True),
+    )
+    def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
+        """What a task used, five minutes at a time, oldest first."""
+        task = selectors.task_at(self.job(cell, tenant, job), index)
+        hours = whole(request, "hours", 3, low=1, high=MAX_HOURS)
+        rows = usage_history.of_task(task, since=timezone.now() - dt.timedelta(hours=hours))
+        return Response(UsageSerializer(rows, many=True).data)
