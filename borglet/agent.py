@@ -24,6 +24,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
+
 from borglet.events import (
     Adopted,
     AllocsHeld,
