@@ -107,6 +107,10 @@ def build_parser() -> argparse.ArgumentParser:
     _option(
         run, "--devices", default="", help="device nodes of accelerators: 0=/dev/nvidia0+/dev/nvidiactl,1=…"
     )
+    _option(
+        run, "--log-bytes", default="8Gi", help="disk for all logs; of tasks that left, the oldest go first"
+    )
+    _option(run, "--log-days", type=float, default=7.0, help="how long logs are kept after a task has left")
     run.add_argument("--attribute", action="append", default=[], metavar="K=V", help="may be repeated")
     run.set_defaults(act=_run)
 
@@ -211,6 +215,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _wishes(args: argparse.Namespace) -> RuntimeWishes:
     from borglet.runtimes.choice import RuntimeWishes, parse_devices, parse_uids
+    from borglet.runtimes.logfiles import LogRetention
 
     first, count = parse_uids(args.task_uids)
     return RuntimeWishes(
@@ -221,6 +226,9 @@ def _wishes(args: argparse.Namespace) -> RuntimeWishes:
         uids=count,
         devices=parse_devices(args.devices),
         network=args.task_network,
+        logs=LogRetention(
+            keep_s=86400.0 * args.log_days, budget_bytes=parse_bytes("log-bytes", args.log_bytes)
+        ),
     )
 
 

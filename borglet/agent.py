@@ -184,7 +184,7 @@ class Agent:
 
     async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
         """The answer to `poll`, as of now, in this version of the protocol."""
-        logs = [await self._read_log(request) for request in poll.logs]
+        logs = list(await asyncio.gather(*(self._read_log(request) for request in poll.logs)))
         make = self.state.report if protocol < WIRE_REPORTS_SINCE else self.state.wire_report
         report = make(
             session=session,

@@ -275,7 +275,6 @@ class LogRequest(msgspec.Struct, frozen=True):
     limit_bytes: int = 65536
     search: str = ""
     ignore_case: bool = False
-    regex: bool = False
     since: float = 0.0  # seconds since the epoch: only what was printed then or later
     limit_lines: int = 1000
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from borglet.machines import BadMachine
 from borglet.runtimes import accounts
+from borglet.runtimes.logfiles import LogRetention
 from borglet.runtimes.networks import BadNetwork, parse_network
 from borglet.runtimes.oci import FIRST_UID, UIDS, OciRuntime, OciSettings, Unavailable
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
@@ -38,6 +39,7 @@ class RuntimeWishes:
     first_uid: int = FIRST_UID  # oci: the numbers of tasks' own users
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # oci: accelerator -> device nodes
+    logs: LogRetention = field(default_factory=LogRetention)
     network: str = ""  # oci: whose addresses tasks get that ask for their own, 10.20.30.0/24; empty: none do
 
 
@@ -55,6 +57,7 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
                     uids=wishes.uids,
                     devices=wishes.devices,
                     network=network,
+                    retention=wishes.logs,
                 ),
             )
         except BadNetwork as error:
@@ -65,7 +68,13 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
             log.warning("tasks run as ordinary processes, not in containers: %s", error)
             reason = error.code
     return ProcessRuntime(
-        home, ProcessSettings(default_user=_task_user(home, wishes), users=wishes.task_users, reason=reason)
+        home,
+        ProcessSettings(
+            default_user=_task_user(home, wishes),
+            users=wishes.task_users,
+            reason=reason,
+            retention=wishes.logs,
+        ),
     )
 
 

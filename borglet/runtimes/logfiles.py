@@ -10,27 +10,35 @@ import codecs
 import os
 import shutil
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from borglet.messages import LogChunk, LogRequest
+from borglet.messages import LogChunk, LogLine, LogRequest
 from borglet.runtimes.logwriter import files_of
 from borglet.runtimes.taskdirs import directory_name, log_directory
 
 STREAMS = ("stdout", "stderr")
 MAX_CHUNK_BYTES = 2**20
+MAX_TIMES_BYTES = 4 * 2**20
+MAX_LINE_BYTES = 4096
+BLOCK_BYTES = 2**20
+# The answer to a poll waits for a search, so it is done in parts.
+SEARCH_S = 0.4
+SEARCH_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """`keep_s` after its task was removed, and only while all logs of removed tasks fit `budget_bytes`."""
+    """`keep_s` after its task was removed, and only while all logs of the machine fit `budget_bytes`."""
 
     keep_s: float = 7 * 86400.0
     budget_bytes: int = 2 * 2**30
 
 
 def read_log(home: Path, request: LogRequest) -> LogChunk:
-    """What is left of the asked range; text is cut at a character's border, bad bytes become U+FFFD."""
+    """What is left of the asked range; text is cut at a character's border, bad bytes become U+FFFD. Or the lines
+    that hold what is searched for. A search takes up to `SEARCH_S`: call it in a thread."""
 
     def refuse(error: str) -> LogChunk:
         return LogChunk(request.request_id, offset=0, end=0, text="", error=error)
@@ -46,7 +54,7 @@ def read_log(home: Path, request: LogRequest) -> LogChunk:
     except OSError:
         return refuse(f"no logs of task {request.key} are kept on this machine")
     try:
-        return _read(directory, request)
+        return search(directory, request) if request.search else _read(directory, request)
     finally:
         os.close(directory)
 
@@ -61,6 +69,8 @@ def _read(directory: int, request: LogRequest) -> LogChunk:
             return LogChunk(request.request_id, 0, 0, "")
         beginning, end = files[0][0], files[-1][0] + files[-1][1]
         wanted = end + request.offset if request.offset < 0 else request.offset
+        if request.since > 0.0:
+            wanted = max(wanted, printed_since(directory, request.stream, request.since))
         start = min(max(wanted, beginning), end)
         left = min(request.limit_bytes, MAX_CHUNK_BYTES)
         parts: list[bytes] = []
@@ -77,6 +87,34 @@ def _read(directory: int, request: LogRequest) -> LogChunk:
             os.close(file)
     text, length = _decode(data)
     return LogChunk(request.request_id, offset=start, end=start + length, text=text)
+
+
+def printed_since(directory: int, stream: str, since: float) -> int:
+    """The offset behind which all lies that was printed at `since` (seconds since the epoch) or later."""
+    found = 0
+    for offset, at in times_of(directory, stream):
+        if at > since:
+            break
+        found = offset
+    return found
+
+
+def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
+    """When what begins at each offset was printed, oldest first: (offset, seconds since the epoch)."""
+    marks: list[tuple[int, float]] = []
+    for _, name in files_of(os.listdir(directory), f"{stream}.times"):
+        file = _open_regular(directory, name)
+        if file < 0:
+            continue
+        try:
+            content = os.read(file, MAX_TIMES_BYTES)
+        finally:
+            os.close(file)
+        for line in content.splitlines():
+            offset, _, at = line.partition(b" ")
+            if offset.isdigit() and at.isdigit():
+                marks.append((int(offset), int(at) / 1000))
+    return marks
 
 
 def _decode(data: bytes) -> tuple[str, int]:
@@ -107,27 +145,126 @@ def _open_regular(directory: int, name: str) -> int:
     return file
 
 
+class _Found:
+    """Lines found, up to the asked number and size. Times come with growing offsets."""
+
+    def __init__(self, request: LogRequest, marks: list[tuple[int, float]]) -> None:
+        self._request, self._marks, self._mark = request, marks, 0
+        self.lines: list[LogLine] = []
+        self._bytes = 0
+
+    def add(self, offset: int, line: bytes) -> bool:
+        """False once it is enough."""
+        while self._mark < len(self._marks) and self._marks[self._mark][0] <= offset:
+            self._mark += 1
+        at = self._marks[self._mark - 1][1] if self._mark else 0.0
+        text = line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
+        self.lines.append(LogLine(offset, text, at))
+        self._bytes += len(text)
+        return len(self.lines) < self._request.limit_lines and self._bytes < self._request.limit_bytes
+
+
+def search(directory: int, request: LogRequest) -> LogChunk:
+    """The lines that hold `request.search`, from its offset on, within `SEARCH_S` and `SEARCH_BYTES` a call. Plain
+    text: no pattern can make it slow. `ignore_case` knows the letters of ASCII."""
+    needle = request.search.encode("utf-8", "replace")
+    marks = times_of(directory, request.stream)
+    start = max(0, request.offset, printed_since(directory, request.stream, request.since))
+    found = _Found(request, marks)
+    deadline = time.monotonic() + SEARCH_S
+    position, left = start, SEARCH_BYTES
+    files = files_of(os.listdir(directory), request.stream)
+    rest, rest_at = b"", position  # a line whose end is still to come
+    for first, name in files:
+        file = _open_regular(directory, name)
+        if file < 0:
+            continue
+        try:
+            end = first + os.fstat(file).st_size
+            if end <= position:
+                continue
+            if position < first:  # rotated away
+                rest, rest_at, position = b"", first, first
+            while position < end:
+                if left <= 0 or time.monotonic() > deadline:
+                    return _chunk(request, start, rest_at, found, complete=False)
+                block = os.pread(file, min(BLOCK_BYTES, end - position), position - first)
+                if not block:
+                    break
+                position += len(block)
+                left -= len(block)
+                whole = rest + block
+                last = whole.rfind(b"\n") + 1
+                if last == 0 and len(whole) < BLOCK_BYTES:
+                    rest = whole
+                    continue
+                last = last or len(whole)
+                stopped = _scan(whole[:last], rest_at, needle, request.ignore_case, found)
+                if stopped >= 0:
+                    return _chunk(request, start, stopped, found, complete=False)
+                rest, rest_at = whole[last:], rest_at + last
+        finally:
+            os.close(file)
+    stopped = _scan(rest, rest_at, needle, request.ignore_case, found)
+    return _chunk(request, start, position if stopped < 0 else stopped, found, complete=stopped < 0)
+
+
+def _chunk(request: LogRequest, start: int, end: int, found: _Found, *, complete: bool) -> LogChunk:
+    return LogChunk(request.request_id, start, end, "", lines=found.lines, complete=complete)
+
+
+def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _Found) -> int:
+    """-1, or where to go on once it is enough."""
+    hay = lines.lower() if ignore_case else lines
+    wanted = needle.lower() if ignore_case else needle
+    at = hay.find(wanted)
+    while at >= 0:
+        begin = hay.rfind(b"\n", 0, at) + 1
+        end = hay.find(b"\n", at)
+        end = len(hay) if end < 0 else end
+        if not found.add(offset + begin, lines[begin:end]):
+            return offset + min(end + 1, len(hay))
+        at = hay.find(wanted, end + 1)
+    return -1
+
+
 def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogRetention) -> list[str]:
-    """Delete logs of tasks not in `present` (directory names): those past their time, then oldest first
-    until the rest fits the budget. Returns what was deleted. `remove` dates a directory by touching it."""
-    kept = []  # (removed at, bytes, name)
+    """Delete logs whose time is up, then as much as the budget of all logs of this machine asks for: of tasks that have
+    left, oldest first; then of those in `present` (directory names) rotated files, oldest first, never the newest of a
+    stream. Returns the names of directories deleted. `remove` dates a directory by touching it."""
+    left = []  # (removed at, bytes, name)
     deleted = []
+    rotated: list[tuple[float, int, Path]] = []  # of present tasks: (written last, bytes, path)
+    total = 0
     root = home / "logs"
     for entry in os.scandir(root):
-        if entry.name in present or not entry.is_dir(follow_symlinks=False):
+        if not entry.is_dir(follow_symlinks=False):
             continue
         about = entry.stat(follow_symlinks=False)
-        if now - about.st_mtime > retention.keep_s:
+        if entry.name not in present and now - about.st_mtime > retention.keep_s:
             deleted.append(entry.name)
             continue
-        sizes = (file.stat(follow_symlinks=False).st_size for file in os.scandir(entry.path))
-        kept.append((about.st_mtime, sum(sizes), entry.name))
-    total = sum(size for _, size, _ in kept)
-    for _, size, name in sorted(kept):
+        files = [(file.stat(follow_symlinks=False), file) for file in os.scandir(entry.path)]
+        size = sum(info.st_size for info, _ in files)
+        total += size
+        if entry.name not in present:
+            left.append((about.st_mtime, size, entry.name))
+            continue
+        names = [file.name for _, file in files]
+        old = {name for stream in STREAMS for _, name in files_of(names, stream)[:-1]}
+        rotated += [
+            (info.st_mtime, info.st_size, Path(file.path)) for info, file in files if file.name in old
+        ]
+    for _, size, name in sorted(left):
         if total <= retention.budget_bytes:
             break
         deleted.append(name)
         total -= size
     for name in deleted:
         shutil.rmtree(root / name)
+    for _, size, path in sorted(rotated):
+        if total <= retention.budget_bytes:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
     return deleted

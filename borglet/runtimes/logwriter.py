@@ -2,17 +2,27 @@
 
 A file is named `<stream>.<offset of its first byte>`, 16 digits: the offset of any byte since the task's
 first start is the name plus the position, whatever was rotated away and however often the task restarted.
+
+Beside it `<stream>.times.<offset>` says when: lines of `<offset> <milliseconds since the epoch>`, one before what is
+printed, each ten seconds at most, each second where much is printed.
+
+A task that prints faster than this writes waits in its pipe: nothing is dropped but what the disk refuses.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def file_name(stream: str, offset: int) -> str:
     return f"{stream}.{offset:016d}"
+
+
+def times_name(stream: str, offset: int) -> str:
+    return f"{stream}.times.{offset:016d}"
 
 
 def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
@@ -26,17 +36,55 @@ def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
+class Valve:
+    """Lets `bytes_s` pass a second, a second's worth at once. Who may pass nothing waits."""
+
+    def __init__(self, bytes_s: int, *, now: float) -> None:
+        self.bytes_s = bytes_s
+        self.level = float(bytes_s)
+        self.at = now
+
+    def passed(self, count: int, *, now: float) -> None:
+        self.level = min(self.bytes_s, self.level + (now - self.at) * self.bytes_s) - count
+        self.at = now
+
+    def wait_s(self, *, now: float) -> float:
+        """0 when more may pass."""
+        return max(0.0, -self.level / self.bytes_s - (now - self.at))
+
+
+# A mark says when what follows was printed: never sooner than this after the last one,
+MARK_LEAST_S = 1.0
+# and sooner than this only where so much came since.
+MARK_MOST_S = 10.0
+MARK_BYTES = 4096
+
+
 class LogWriter:
-    """Appends to the newest file; at `file_bytes` begins the next and keeps `keep` of them.
+    """Appends to the newest file; at `file_bytes`, or once it is `file_s` old, begins the next and keeps `keep`.
 
     A full or broken disk must not stop the task: what can't be written is dropped and counted.
     """
 
-    def __init__(self, directory: int, stream: str, *, file_bytes: int, keep: int) -> None:
+    def __init__(
+        self,
+        directory: int,
+        stream: str,
+        *,
+        file_bytes: int,
+        keep: int,
+        file_s: float = 86400.0,
+        clock: object = None,
+    ) -> None:
         self.directory = directory  # descriptor of the log directory
         self.stream = stream
         self.file_bytes = file_bytes
         self.keep = keep
+        self.file_s = file_s
+        self.clock = time.time if clock is None else clock  # seconds since the epoch
+        self.marked_at = 0.0
+        self.unmarked = 0  # bytes since then
+        self.opened_at = 0.0  # when the file was begun, as far as this writer knows
         self.dropped = 0
         self.file = -1
         self.size = 0
@@ -52,30 +100,59 @@ class LogWriter:
             # The folder of logs is closed to others; that of an alloc is open to the tasks inside, which have users of
             # their own.
             self.file = os.open(file_name(self.stream, self.first), FLAGS, 0o644, dir_fd=self.directory)
-            self.size = os.fstat(self.file).st_size
+            about = os.fstat(self.file)
+            self.size = about.st_size
         except OSError:
             self.size = 0
+        self.opened_at = self._now()
+        self.marked_at = 0.0
+
+    def _now(self) -> float:
+        assert callable(self.clock)
+        return float(self.clock())
 
     def write(self, data: bytes) -> None:
-        if self.size and self.size + len(data) > self.file_bytes:
+        now = self._now()
+        too_large = self.size + len(data) > self.file_bytes
+        if self.size and (too_large or now - self.opened_at > self.file_s):
             self._rotate()
         if self.file < 0:
             self._open()
+        self._mark(now)
         try:
             written = os.write(self.file, data)
         except OSError:
             written = 0
         self.size += written
+        self.unmarked += written
         self.dropped += len(data) - written
+
+    def _mark(self, now: float) -> None:
+        """Note when what comes was printed; a clock that was set back is believed too."""
+        since = abs(now - self.marked_at)
+        if since < MARK_LEAST_S or (since < MARK_MOST_S and self.unmarked < MARK_BYTES):
+            return
+        self.marked_at, self.unmarked = now, 0
+        try:
+            file = os.open(times_name(self.stream, self.first), FLAGS, 0o640, dir_fd=self.directory)
+        except OSError:
+            return  # the lines are there all the same
+        try:
+            os.write(file, f"{self.first + self.size} {int(now * 1000)}\n".encode())
+        except OSError:
+            return
+        finally:
+            os.close(file)
 
     def _rotate(self) -> None:
         self.first += self.size
         self._open()
-        for _, name in files_of(os.listdir(self.directory), self.stream)[: -self.keep]:
-            try:
-                os.unlink(name, dir_fd=self.directory)
-            except OSError:
-                continue  # tried again at the next rotation
+        for first, name in files_of(os.listdir(self.directory), self.stream)[: -self.keep]:
+            for old in (name, times_name(self.stream, first)):
+                try:
+                    os.unlink(old, dir_fd=self.directory)
+                except OSError:
+                    continue  # tried again at the next rotation, where it is there at all
 
     def close(self) -> None:
         if self.file >= 0:

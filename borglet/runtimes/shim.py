@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import marshal
+import math
 import os
 import resource
 import select
@@ -22,7 +23,7 @@ import sys
 import time
 
 from borglet.runtimes import cgroupfs, landlock, proctable
-from borglet.runtimes.logwriter import LogWriter
+from borglet.runtimes.logwriter import LogWriter, Valve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class Launch:
     notice_s: float
     ram_limit: int  # bytes, 0 for none
     log_file_bytes: int
+    log_file_s: float
     log_files: int
+    log_bytes_s: int
     tcp_ports: list[int] | None  # those that it may bind; None: any
     device_rules: list[str] | None = (
         None  # devices that it may open, others not; None: what the machine lets it
@@ -111,6 +114,8 @@ class Supervisor:
         self.unread = b""
         self.oom_event = -1
         self.streams: dict[int, LogWriter] = {}
+        self.valve = Valve(launch.log_bytes_s, now=time.monotonic())
+        self.paused = False  # the task waits in its pipes
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     # -- starting
@@ -160,7 +165,11 @@ class Supervisor:
         for stream, (reader, _) in zip(("stdout", "stderr"), outputs, strict=True):
             os.set_blocking(reader, False)
             self.streams[reader] = LogWriter(
-                directory, stream, file_bytes=self.launch.log_file_bytes, keep=self.launch.log_files
+                directory,
+                stream,
+                file_bytes=self.launch.log_file_bytes,
+                file_s=self.launch.log_file_s,
+                keep=self.launch.log_files,
             )
             self.poll.register(reader, select.POLLIN)
         self.poll.register(self.wakeup, select.POLLIN)
@@ -256,6 +265,9 @@ class Supervisor:
             timeout = None
             if self.stop_deadline is not None:
                 timeout = max(0.0, self.stop_deadline - time.monotonic()) * 1000
+            pause_s = self._pause()
+            if pause_s > 0.0:
+                timeout = min(pause_s * 1000 + 1, timeout if timeout is not None else math.inf)
             ready = {descriptor for descriptor, _ in self.poll.poll(timeout)}
             if self.wakeup in ready:
                 self._take_signals()
@@ -271,6 +283,23 @@ class Supervisor:
                 self.killed_after_notice = True
                 self._kill_everything()
                 self.stop_deadline = time.monotonic() + KILL_POLL_S
+        self._listen(True)
+
+    def _pause(self) -> float:
+        """Read nothing while the task prints more than it may; how long from now."""
+        pause_s = self.valve.wait_s(now=time.monotonic())
+        self._listen(pause_s == 0.0)
+        return pause_s
+
+    def _listen(self, wanted: bool) -> None:
+        if wanted != self.paused:
+            return
+        self.paused = not wanted
+        for reader in self.streams:
+            if wanted:
+                self.poll.register(reader, select.POLLIN)
+            else:
+                self.poll.unregister(reader)
 
     def _take_signals(self) -> None:
         numbers = os.read(self.wakeup, 512)
@@ -307,6 +336,7 @@ class Supervisor:
             return 0
         if data:
             self.streams[reader].write(data)
+            self.valve.passed(len(data), now=time.monotonic())
         else:
             self.poll.unregister(reader)
             self.streams.pop(reader).close()

@@ -61,7 +61,9 @@ class SupervisedSettings:
     cap_cpu: bool = False  # the CPU limit is a ceiling, not only a share (§6.2)
     open_files: int = 65536
     log_file_bytes: int = 8 * 2**20
+    log_file_s: float = 86400.0  # a file is followed by the next after this long, however small
     log_files: int = 4  # of each stream
+    log_bytes_s: int = 16 * 2**20  # a task that prints more waits: the disk is everybody's
     retention: LogRetention = field(default_factory=LogRetention)
     disk_interval_s: float = 30.0
 
@@ -163,7 +165,9 @@ class SupervisedRuntime:
                 "notice_s": task.notice_s,
                 "ram_limit": limits.ram_bytes,
                 "log_file_bytes": self._settings.log_file_bytes,
+                "log_file_s": self._settings.log_file_s,
                 "log_files": self._settings.log_files,
+                "log_bytes_s": self._settings.log_bytes_s,
                 "tcp_ports": self._tcp_ports(task),
                 **plan.launch,
             }
@@ -510,6 +514,8 @@ class SupervisedRuntime:
     # -- logs
 
     async def read_log(self, request: LogRequest) -> LogChunk:
+        if request.search:
+            return await asyncio.to_thread(read_log, self._home, request)
         return read_log(self._home, request)
 
     async def sweep(self, now: float) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 import time
 from typing import Annotated, Any
 
@@ -10,12 +12,14 @@ import typer
 from portal.cli import context, output
 from portal.cli.client import part
 from portal.cli.context import CellOption, Context, Job, JobArgument
-from portal.cli.failure import Failed
+from portal.cli.failure import Failed, bad_usage
 
 app = typer.Typer()
 
 _TAIL_BYTES = 65536
 _PAUSE_S = 0.5
+_AGO = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # As long as a portal, a link or a machine takes to be back after a failure.
 _PATIENCE_S = 60.0
 # It waits for a machine, or its machine has not started it yet.
@@ -115,15 +119,67 @@ def logs(
     stderr: Annotated[
         bool, typer.Option("--stderr", help="Standard error instead of standard output.")
     ] = False,
+    grep: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only lines that hold this text, with their times.")
+    ] = "",
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", "-i", help="With --grep: A and a are the same.")
+    ] = False,
+    since: Annotated[
+        str, typer.Option(help="Only what was printed since: 10m, 2h, 3d, or a time like 2026-11-21T20:15Z.")
+    ] = "",
+    incarnation: Annotated[
+        int | None, typer.Option(min=1, help="What an earlier placement of the task printed.")
+    ] = None,
 ) -> None:
-    """What a task printed: the last 64 KiB, and with -f whatever comes."""
+    """What a task printed: the last 64 KiB, and with -f whatever comes. With --grep, lines of all that is kept."""
     ours = context.of(ctx)
     job, index = ours.task(task)
     stream = "stderr" if stderr else "stdout"
+    if follow and (grep or since or incarnation):
+        raise bad_usage("-f goes with none of --grep, --since, --incarnation: it tells what comes")
     if follow:
         return _follow(ours, job, index, stream)
-    chunk = _chunk(ours, job, index, stream, -_TAIL_BYTES)
-    return output.as_json(chunk) if ours.json else output.write(chunk["text"])
+    asked = {"since": _since(since), "incarnation": incarnation}
+    if grep:
+        return _search(ours, job, index, stream, asked | {"search": grep, "ignore_case": ignore_case or None})
+    chunk = _chunk(ours, job, index, stream, 0 if since else -_TAIL_BYTES, **asked)
+    if ours.json:
+        return output.as_json(chunk)
+    output.write(chunk["text"])
+    while since and chunk["text"]:  # all of it, not only the end
+        chunk = _chunk(ours, job, index, stream, chunk["end"], **asked)
+        output.write(chunk["text"])
+    return None
+
+
+def _search(ours: Context, job: Job, index: int, stream: str, asked: dict[str, Any]) -> None:
+    """In parts: a machine searches for less than half a second at a time."""
+    offset, complete = 0, False
+    while not complete:
+        chunk = _chunk(ours, job, index, stream, offset, **asked)
+        for line in chunk["lines"]:
+            if ours.json:
+                output.as_json_line(line)
+            else:
+                output.write(f"{output.when(line['at']) if line['at'] else '-'}  {line['text']}\n")
+        complete = chunk["complete"] or chunk["end"] == offset
+        offset = chunk["end"]
+
+
+def _since(given: str) -> str | None:
+    """As the portal takes it. Raises `Failed`."""
+    if not given:
+        return None
+    if found := _AGO.fullmatch(given):
+        ago = dt.timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+        return (dt.datetime.now(dt.UTC) - ago).isoformat()
+    try:
+        at = dt.datetime.fromisoformat(given)
+    except ValueError:
+        what = "10m, 2h, 3d, or a time like 2026-11-21T20:15Z"
+        raise bad_usage(f"--since {given!r} is no time: {what}", since=what) from None
+    return (at if at.tzinfo else at.astimezone()).isoformat()
 
 
 @app.command()
@@ -211,9 +267,9 @@ def _follow(ours: Context, job: Job, index: int, stream: str) -> None:
             time.sleep(_PAUSE_S)
 
 
-def _chunk(ours: Context, job: Job, index: int, stream: str, offset: int) -> dict[str, Any]:
+def _chunk(ours: Context, job: Job, index: int, stream: str, offset: int, **asked: Any) -> dict[str, Any]:
     answer: dict[str, Any] = ours.client.get(
-        f"{job.path}tasks/{index}/logs/", stream=stream, offset=offset, limit=_TAIL_BYTES
+        f"{job.path}tasks/{index}/logs/", stream=stream, offset=offset, limit=_TAIL_BYTES, **asked
     )
     return answer
 

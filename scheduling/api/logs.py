@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
+from django.utils.dateparse import parse_datetime
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.errors import Refused
 from scheduling import selectors
 from scheduling.api.base import CellView, whole
 from scheduling.api.serializers import LogSerializer
-from scheduling.services.task_logs import MAX_LOG_BYTES, STREAMS, task_log
+from scheduling.services.task_logs import MAX_LINES, MAX_LOG_BYTES, STREAMS, task_log
 
 
 class LogsView(CellView):
@@ -19,12 +23,17 @@ class LogsView(CellView):
         parameters=[
             OpenApiParameter("stream", OpenApiTypes.STR, enum=list(STREAMS), description="stdout unless told."),
             OpenApiParameter("offset", OpenApiTypes.INT, description="-65536 unless told; below 0: from the end."),
+            OpenApiParameter("incarnation", OpenApiTypes.INT, description="An earlier one; the newest unless told."),
+            OpenApiParameter("search", OpenApiTypes.STR, description="Text: `lines` has those that hold it."),
+            OpenApiParameter("ignore_case", OpenApiTypes.BOOL, description="Whether A and a are the same to `search`."),
+            OpenApiParameter("since", OpenApiTypes.DATETIME, description="Only what was printed then or later."),
+            OpenApiParameter("lines", OpenApiTypes.INT, description=f"Lines found; up to {MAX_LINES}."),
             OpenApiParameter("limit", OpenApiTypes.INT, description=f"Bytes; 65536, or up to {MAX_LOG_BYTES}."),
         ],
         responses=LogSerializer,
     )  # fmt: skip
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
-        """Part of what a task printed on its machine."""
+        """Part of what a task printed on its machine, or with `search` lines of it; go on at `end` until `complete`."""
         found = self.job(cell, tenant, job)
         task = selectors.task_at(found, index)
         stream = request.query_params.get("stream", "stdout")
@@ -35,5 +44,35 @@ class LogsView(CellView):
             stream=stream,
             offset=whole(request, "offset", -65536, low=-(2**53), high=2**53),
             limit_bytes=whole(request, "limit", 65536, low=1, high=MAX_LOG_BYTES),
+            incarnation=whole(request, "incarnation", 0, low=0, high=2**31 - 1),
+            search=request.query_params.get("search", ""),
+            ignore_case=request.query_params.get("ignore_case", "").lower() in ("1", "true", "yes"),
+            since=_since(request),
+            limit_lines=whole(request, "lines", MAX_LINES, low=1, high=MAX_LINES),
         )
-        return Response({"stream": stream, "offset": chunk.offset, "end": chunk.end, "text": chunk.text})
+        lines = [{"offset": line.offset, "text": line.text, "at": _when(line.at)} for line in chunk.lines]
+        return Response(
+            {
+                "stream": stream, "offset": chunk.offset, "end": chunk.end, "text": chunk.text, "lines": lines,
+                "complete": chunk.complete,
+            }
+        )  # fmt: skip
+
+
+def _since(request: Request) -> float:
+    """Seconds since the epoch. Raises `Refused`."""
+    given = request.query_params.get("since", "")
+    if not given:
+        return 0.0
+    try:
+        read = parse_datetime(given)
+    except ValueError:
+        read = None
+    if read is None:
+        problem = "give a time such as 2026-11-21T20:15:00Z"
+        raise Refused("invalid", f"since: {given[:50]!r}; {problem}", fields={"since": problem})
+    return (read if read.tzinfo is not None else read.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def _when(at: float) -> str | None:
+    return dt.datetime.fromtimestamp(at, dt.UTC).isoformat() if at else None

@@ -363,13 +363,24 @@ BulkSerializer = inline_serializer(
 )
 
 
+class LogLineSerializer(serializers.Serializer):
+    """A line that was searched for. `at`: about when it was printed, null where nobody knows."""
+
+    offset = serializers.IntegerField()
+    text = serializers.CharField(allow_blank=True)
+    at = serializers.DateTimeField(allow_null=True)
+
+
 class LogSerializer(serializers.Serializer):
-    """`offset` of the first byte of `text` since the task's first start, `end` of the next one to ask for."""
+    """`offset` of the first byte of `text` since the incarnation's first start, `end` of the next one to ask for.
+    `complete`: a search came to the end of the log; else ask again from `end`."""
 
     stream = serializers.CharField()
     offset = serializers.IntegerField()
     end = serializers.IntegerField()
     text = serializers.CharField(allow_blank=True)
+    lines = LogLineSerializer(many=True)
+    complete = serializers.BooleanField()
 
 
 def problem_document(refused: Refused) -> dict[str, Any]:

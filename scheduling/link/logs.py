@@ -43,9 +43,14 @@ def fetch(
     stream: str = "stdout",
     offset: int = -65536,
     limit_bytes: int = 65536,
+    search: str = "",
+    ignore_case: bool = False,
+    since: float = 0.0,
+    limit_lines: int = 1000,
     timeout_s: float = 10.0,
 ) -> LogChunk:
-    """Part of a log. The Borglet's own complaint, such as a task it doesn't know, is in the chunk's `error`.
+    """Part of a log, or lines of it (see `LogRequest`). The Borglet's own complaint, such as a task it doesn't know, is
+    in the chunk's `error`.
 
     Raises `Refused` for what can't be asked, `LogUnavailable` when nobody answers within `timeout_s`.
     """
@@ -57,7 +62,9 @@ def fetch(
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
         raise Refused("invalid", detail, fields=problems)
-    request = LogRequest(uuid.uuid4().hex, key, stream, offset, limit_bytes)
+    request = LogRequest(
+        uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines
+    )
     try:
         holder = contact.holder_of(machine.cell_id, machine.id)
         asked = msgspec.json.encode(Asked(machine.id, request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import subprocess
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from quota.models import Tenant
 from scheduling import journal
 from scheduling.core.requirement import task_id
-from scheduling.models import Machine
+from scheduling.models import Departure, Machine
 from scheduling.services import transitions
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Ending
+from scheduling.services.transitions import Ending, Eviction
 from tests.integration import cli_world, portal_server, rows
 from tests.integration.cli_world import BORGCTL
 from tests.integration.link_world import a_job, place, running_link, task, until
@@ -55,6 +56,26 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         (go / "on").touch()
         assert following.stdout.readline() == "bye\n"
         with journal.write(cell.id, rows.ME) as entry:
+            transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 1, "other")])
+        until(lambda: not Departure.objects.exists(), seconds=15, what="gone")
+        place(job, Machine.objects.get().id)
+        until(lambda: task(job).up, seconds=15, what="up again")
+        assert following.stdout.readline() == "hello\n"
+        with journal.write(cell.id, rows.ME) as entry:
             transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
-        assert following.communicate(timeout=30)[0] == ""
+        assert following.communicate(timeout=30)[0] in ("", "bye\n")
         assert following.returncode == 0
+        until(lambda: not Departure.objects.exists(), seconds=15, what="gone")
+
+        # Over, and read all the same: what it printed, and what its earlier placement did.
+        assert ann.out("logs", "jfoo/0").startswith("hello\n")
+        assert ann.out("logs", "jfoo/0", "--incarnation", "1") == "hello\nbye\n"
+        told = ann.json("logs", "jfoo/0", "--incarnation", "1", "--grep", "BYE", "-i")
+        assert (told["text"], told["offset"]) == ("bye", 6)
+        at = dt.datetime.fromisoformat(told["at"])
+        assert dt.timedelta() < dt.datetime.now(dt.UTC) - at < dt.timedelta(minutes=2)
+        assert ann.out("logs", "jfoo/0", "--incarnation", "1", "--grep", "nowhere") == ""
+        assert ann.out("logs", "jfoo/0", "--grep", "hello").endswith("  hello\n")
+        assert ann.out("logs", "jfoo/0", "--since", "1h") == ann.out("logs", "jfoo/0")
+        assert "there were 2 so far" in ann.failing("logs", "jfoo/0", "--incarnation", "3")[0]
+        assert "is no time" in ann.failing("logs", "jfoo/0", "--since", "noon", status=2)[0]

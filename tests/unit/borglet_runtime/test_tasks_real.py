@@ -294,7 +294,7 @@ async def test_a_flood_of_output_stays_within_its_files(machine: Machine) -> Non
         await end_of(runtime)
         assert time.monotonic() - began < 3.0  # 10,000 lines a second and more
         logs = machine.home / "logs" / f"{key().job}.0.1"
-        files = [file for file in logs.iterdir() if file.name.startswith("stdout")]
+        files = [file for file in logs.iterdir() if file.name.startswith("stdout.0")]
         assert len(files) == 3
         assert max(file.stat().st_size for file in files) <= 64 * 1024
         chunk = await runtime.read_log(LogRequest("r", key(), offset=-98, limit_bytes=49))

@@ -1,0 +1,68 @@
+"""A task that prints ten thousand lines a second, and more than that, stalls nobody but itself."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from scheduling.link import contact, logs
+from scheduling.models import Machine
+from scheduling.services.joining import join_token_issue
+from tests.integration import rows
+from tests.integration.link_world import a_job, place, running_link, task, until
+from tests.integration.real_borglet import Borglet
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MEASURED_S = 4.0
+TICKER = """
+import sys, time
+line, began, said = "x" * 90, time.monotonic(), 0
+while True:
+    due = int((time.monotonic() - began) * 10_000)
+    sys.stdout.write("".join(f"{number} {line}\\n" for number in range(said, due)))
+    sys.stdout.flush()
+    said = due
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [[sys.executable, "-c", TICKER], ["yes", "x" * 99]], ids=["10,000/s", "flat out"]
+)
+def test_polls_are_answered_while_a_task_chatters(tmp_path: Path, command: list[str]) -> None:
+    tmp_path.chmod(0o711)
+    cell = rows.a_cell()
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(running_link())
+        borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link)))
+        borglet.start(join_token_issue(principal=rows.ME, cell=cell))
+        machine = until(lambda: Machine.objects.filter(session__gt=0).first(), seconds=20, what="connected")
+        job = a_job(cell, command=command, limit={"cpu": "1", "ram": "64Mi"})
+        key = place(job, machine.id)
+        until(lambda: task(job).up, seconds=15, what="up")
+        until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
+        until(lambda: logs.fetch(machine, key).end > 2**20, seconds=15, what="a MiB printed")
+        began, first = time.monotonic(), logs.fetch(machine, key).end
+        latencies: list[float] = []
+        while time.monotonic() - began < MEASURED_S:
+            number, asked = len(latencies), time.monotonic()
+            if number % 5:
+                assert logs.fetch(machine, key).text
+            else:
+                assert not logs.fetch(machine, key, offset=0, search="is not there").lines
+            latencies.append(time.monotonic() - asked)
+        printed = logs.fetch(machine, key).end - first
+        took_s = time.monotonic() - began
+        kept = sum(path.stat().st_size for path in (tmp_path / "home" / "logs").rglob("*") if path.is_file())
+    print(f"slowest of {len(latencies)} answers {max(latencies):.3f} s, median {median(latencies):.4f} s,",
+          f"{printed / took_s / 100:.0f} lines a second, {kept / 2**20:.1f} MiB kept")  # fmt: skip
+    assert max(latencies) < 1.0
+    assert printed / took_s / 100 > 5_000
+    assert printed / took_s < 40 * 2**20, "what one task may print takes no more of the disk"
+    assert kept < 5 * 8 * 2**20
