@@ -1,0 +1,90 @@
+"""Names of packages, and specs whose packages are pinned."""
+
+from __future__ import annotations
+
+import pytest
+
+from quota.errors import Refused
+from scheduling import spec
+from scheduling.packages import pins
+from scheduling.packages.names import LATEST, Reference, parse
+from scheduling.taskspec import Change
+
+DIGEST = "sha256:" + "a" * 64
+OTHER = "sha256:" + "b" * 64
+
+
+@pytest.mark.parametrize(
+    "text, reference, tag",
+    [
+        ("web", Reference("web"), LATEST),
+        ("web@v1.2_x", Reference("web", "v1.2_x"), "v1.2_x"),
+        (f"web@{DIGEST}", Reference("web", "", DIGEST), ""),
+        (f"w3b-a.b_c@v2@{DIGEST}", Reference("w3b-a.b_c", "v2", DIGEST), ""),
+    ],
+)
+def test_a_reference_is_read_and_written_the_same(text: str, reference: Reference, tag: str) -> None:
+    assert parse(text) == reference
+    assert str(reference) == text
+    assert reference.wanted_tag == tag
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("", "no name"), ("Web", "lower-case"), ("a/b", "lower-case"), ("..", "lower-case"), (".web", "lower-case"),
+        ("web@", "names no package"), ("web@a b", "names no package"), ("web@v1@v2", "names no package"),
+        ("web@sha256:12", "64 hexadecimal"), (f"web@{DIGEST}@v1", "names no package"), (f"web@{DIGEST}0", "64 hexa"),
+        (f"web@v1@v2@{DIGEST}", "names no package"), ("w" * 64, "at most 63"), (f"web@{DIGEST.upper()}", "no package"),
+    ],
+)  # fmt: skip
+def test_what_names_no_package_says_the_cure(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse(text)
+
+
+def a_spec(*packages: str, **overrides: list[str]) -> spec.JobSpec:
+    return spec.parse(
+        {
+            "name": "web",
+            "tasks": 9,
+            "task": {"command": ["x"], "packages": list(packages)},
+            "overrides": {key.removeprefix("t"): {"packages": value} for key, value in overrides.items()},
+        }
+    )
+
+
+def test_every_mention_is_found_and_pinned_and_reads_back_equal() -> None:
+    given = a_spec("web", "lib@v1", t3=["web@v2"])
+    assert {str(reference) for reference in pins.mentions(given).values()} == {"web", "lib@v1", "web@v2"}
+    done = pins.pinned(given, {"web": DIGEST, "lib@v1": DIGEST, "web@v2": OTHER})
+    assert done.base.packages == (f"web@{DIGEST}", f"lib@v1@{DIGEST}")
+    assert done.task(3).packages == (f"web@v2@{OTHER}",)
+    assert spec.load(done.to_json()) == done
+    assert done.digest() != given.digest()
+    again = {text: parse(text).digest for text in pins.mentions(done)}
+    assert pins.pinned(done, again) is done, "what is pinned stays as it is"
+
+
+def test_a_mention_is_told_by_its_place() -> None:
+    with pytest.raises(Refused) as refused:
+        pins.mentions(a_spec("web", "No", t3=["web@v1", f"web@{DIGEST}"]))
+    assert set(refused.value.fields) == {"task.packages[1]", "overrides.3.packages[1]"}
+    assert pins.path_of(a_spec("web", t3=["lib"]), "lib") == "overrides.3.packages[0]"
+
+
+@pytest.mark.parametrize(
+    "before, after, change",
+    [
+        ([f"web@v1@{DIGEST}"], [f"web@v2@{DIGEST}"], Change.IN_PLACE),
+        ([f"web@v1@{DIGEST}"], [f"web@v1@{OTHER}"], Change.RESTART),
+        ([f"web@v1@{DIGEST}"], [f"lib@v1@{DIGEST}"], Change.RESTART),
+        ([f"web@{DIGEST}", f"lib@{OTHER}"], [f"lib@{OTHER}", f"web@{DIGEST}"], Change.RESTART),
+        ([f"web@{DIGEST}"], [], Change.RESTART),
+        (["web"], ["web@v1"], Change.RESTART),
+    ],
+)
+def test_tasks_start_again_when_their_content_changes(
+    before: list[str], after: list[str], change: Change
+) -> None:
+    assert spec.change(a_spec(*before), a_spec(*after), 0) is change
