@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from django.db import connection, transaction
@@ -109,7 +110,7 @@ def _ensure_partitions(hours: set[int]) -> None:
                 f"CREATE TABLE IF NOT EXISTS {_partition(hour)} PARTITION OF {TABLE} FOR VALUES FROM"
                 f" ('{first.isoformat()}') TO ('{(first + dt.timedelta(hours=1)).isoformat()}')"
             )
-        _known.add(hour)
+        transaction.on_commit(partial(_known.add, hour))
 
 
 def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:

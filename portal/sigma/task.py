@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 
 from portal.sigma import sentences
+from portal.sigma.charts import usage_charts
 from portal.sigma.page import page
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of, incarnations_of
 from portal.sigma.why import explain, receipts_for
 from quota.permissions import Action, Principal, may
-from scheduling import verdicts
+from scheduling import usage_history, verdicts
 from scheduling.core.states import TaskState
 from scheduling.models import Departure
 from scheduling.selectors import alloc_names, port_names, task_at
 from scheduling.services.shells import may_open_shells
+
+HISTORY = dt.timedelta(hours=3)
 
 
 @page
@@ -28,7 +34,10 @@ def task(
     history = incarnations_of(row)
     told = receipts_for(principal, job, [one.event for one in history])
     verdict = reads.verdict_of(job) if row.state == TaskState.PENDING else None
+    now = timezone.now()
+    windows = list(usage_history.of_task(row, since=now - HISTORY))
     context = {
+        "usage": usage_charts(windows, since=now - HISTORY, until=now),
         "job": job,
         "task": row,
         "placement": told.placement if row.state == TaskState.RUNNING else None,

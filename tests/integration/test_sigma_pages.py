@@ -7,10 +7,13 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from borglet.messages import TaskKey
 from quota.models import Token
+from scheduling import usage_history
 from scheduling.models import Job, JobSpec, Package, Task
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
+from tests.integration.test_usage_history import a_window
 
 pytestmark = pytest.mark.django_db
 JOB = "/jobs/cc/ubar/jfoo/"
@@ -60,6 +63,17 @@ def test_killing_asks_for_the_role(world, name, status, live) -> None:
 def test_buttons_show_only_to_those_who_may_press_them(world) -> None:
     assert "Kill the job" not in signed_in("viewer").get(JOB).text
     assert "Kill the job" in signed_in("operator").get(JOB).text
+
+
+def test_a_task_shows_what_it_used(world) -> None:
+    found = Task.objects.get(job=world.job, index=0)
+    assert "What it used" not in signed_in("viewer").get(JOB + "0/").text
+    window = a_window(TaskKey(world.job.uid.hex, 0, max(1, found.incarnation)))
+    usage_history.store([usage_history.TaskWindow(world.job.cell_id, 1, found.id, window)])
+    page = signed_in("viewer").get(JOB + "0/").text
+    assert page.count("<svg viewBox") == 2
+    assert page.count("<polyline") == 5
+    assert "limit 64 MiB" in page
 
 
 def test_one_task_can_be_killed_and_the_reason_is_kept(world) -> None:
