@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borglet.messages import Report, Usage, UsageWindow, decode_to_shard, encode
+from borglet.agent import Agent
+from borglet.messages import (
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    Phase,
+    Poll,
+    Report,
+    Usage,
+    UsageWindow,
+    decode_to_shard,
+    encode,
+)
+from borglet.prober import SimulatedProber
+from borglet.runtimes.simulated import SimulatedRuntime, Simulation
+from borglet.store import MemoryStore
 from borglet.windows import MOST_KEPT, MOST_TOLD, RETELL_S, SPREAD, WINDOW_S, Windows, quantile
-from tests.unit.borglet.builders import key, run_task
+from tests.unit.borglet.builders import desired, key, run_task
 
 LATE = WINDOW_S * (1 + SPREAD)  # when any machine has told
 
@@ -114,3 +129,34 @@ def test_a_window_travels_in_a_report() -> None:
     assert answer.windows == [window]
     assert isinstance(answer.windows[0], UsageWindow)
     assert len(encode(window)) < 300
+
+
+def test_an_agent_tells_the_windows_of_what_it_runs_until_they_are_stored() -> None:
+    now = [0.0]
+
+    async def scenario() -> None:
+        runtime = SimulatedRuntime(Simulation(lambda: now[0], start_delay_s=0.0), {"cpu": 1000})
+        agent = Agent(runtime, MemoryStore(), SimulatedProber(), clock=lambda: now[0])
+        await agent.open()
+        try:
+            agent.polled(1, Poll(1, desired=desired(1, [run_task()])))
+            while agent.state.incarnations()[0].phase is not Phase.UP:
+                await asyncio.sleep(0.001)
+            for second in range(0, 3 * WINDOW_S, 60):
+                now[0] = float(second)
+                await agent.sample()
+            for protocol in (OLDEST_PROTOCOL, PROTOCOL):
+                now[0] += RETELL_S
+                report = await agent.report(1, Poll(2), protocol=protocol)
+                sent = decode_to_shard(encode(report))
+                assert isinstance(sent, Report)
+                assert [(window.key, window.start) for window in sent.windows] == [
+                    (key(), 0),
+                    (key(), WINDOW_S),
+                ]
+            agent.polled(1, Poll(3, windows_until=WINDOW_S))
+            assert [window.start for window in (await agent.report(1, Poll(3))).windows] == [WINDOW_S]
+        finally:
+            await agent.close()
+
+    asyncio.run(scenario())
