@@ -28,7 +28,7 @@ from scheduling.link.said import Said
 
 log = structlog.get_logger(__name__)
 
-POLICY_VIOLATION, GOING_AWAY, INVALID_DATA = 1008, 1001, 1007
+POLICY_VIOLATION, GOING_AWAY, INVALID_DATA, TRY_ELSEWHERE = 1008, 1001, 1007, 1012
 
 
 class Wire(Protocol):

@@ -20,11 +20,13 @@ from scheduling.link import contact, logs, shells, usage
 from scheduling.link.connection import Connection
 from scheduling.link.said import Measured
 from scheduling.link.shard import Shard
+from scheduling.link.spread import Spread
 
 log = structlog.get_logger(__name__)
 
 BEAT_S = 1.0
 _SESSIONS = "borg:link:sessions"
+_LOADS = "borg:link:loads"  # hash: shard -> time, machines, cells
 _NOTICES = "borg:cell:*"
 _RETRY_S = 1.0
 
@@ -42,6 +44,7 @@ class Courier:
         self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
         self._away = False
         self._taken: list[str] = []
+        self._balance = Spread()
         shard.on_logs = self._logs_came
         shard.on_session = self._session_taken
 
@@ -96,6 +99,29 @@ class Courier:
         if by_cell:
             used = {cell_id: usage.pack(many) for cell_id, many in by_cell.items()}
             await usage.store(self._redis, used)
+        await self._spread(wall)
+
+    async def _spread(self, wall: float) -> None:
+        """Tell how many machines are served here; when the other shards of these cells serve far fewer, send some."""
+        shard, cells = self._shard, ",".join(map(str, sorted(self._shard.cell_ids)))
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hset(_LOADS, shard.name, f"{wall} {len(shard.connections)} {cells}")
+        pipe.hgetall(_LOADS)
+        others, gone = [], []
+        for name, value in (await pipe.execute())[1].items():
+            at, machines, served = value.decode().split(" ")
+            if wall - float(at) > contact.SHARD_TTL_S:
+                gone.append(name)
+            elif served == cells and name.decode() != shard.name:
+                others.append(int(machines))
+        if gone:
+            await self._redis.hdel(_LOADS, *gone)
+        now = asyncio.get_running_loop().time()
+        if number := self._balance.surplus(now, len(shard.connections), others):
+            log.info(
+                "machines are asked to dial again", number=number, here=len(shard.connections), others=others
+            )
+            shard.send_away(number)
 
     def _note(self, error: Exception | None) -> None:
         """Say once that Redis is away, and once that it is back; after that it knows no holders."""

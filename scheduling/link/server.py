@@ -33,6 +33,8 @@ class LinkServer(uvicorn.Server):
     """A server that looks after its certificate: new connections get the renewed one."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if sockets is None and settings.BORG_LINK_SHARED_PORT:
+            sockets = [_shared(self.config.host, self.config.port)]
         await super().startup(sockets=sockets)
         if self.started:
             self._renewal = asyncio.create_task(self._renew_forever())
@@ -92,6 +94,19 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
         timeout_graceful_shutdown=5,
     )
     return LinkServer(config)
+
+
+def _shared(host: str, port: int) -> socket.socket:
+    """A socket beside those of the other shards on this host: the kernel spreads who dials over all of them."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise SystemExit(f"BORG_LINK_HOST, BORG_LINK_PORT: can't listen on {host}:{port}: {error}") from error
+    return made
 
 
 def hosts() -> list[str]:

@@ -45,7 +45,7 @@ from scheduling.identities import SigningKey
 from scheduling.link import news as journal_news
 from scheduling.link import writer
 from scheduling.link.authority import AuthorityBroken, bundle_pem
-from scheduling.link.connection import GOING_AWAY, Connection, Wire
+from scheduling.link.connection import GOING_AWAY, TRY_ELSEWHERE, Connection, Wire
 from scheduling.link.desired import Loaded, Specs, load
 from scheduling.link.diff import Changes, compare
 from scheduling.link.identities import Identities
@@ -218,6 +218,12 @@ class Shard:
         self._inbox.windows.pop(gone, None)
         if self.connections.get(gone.machine_id) is gone:
             del self.connections[gone.machine_id]
+
+    def send_away(self, number: int) -> None:
+        """Hang up on so many machines, any of them: they dial again, and land where all do."""
+        for held in self._rng.sample(list(self.connections.values()), min(number, len(self.connections))):
+            held.close(TRY_ELSEWHERE, "machines spread over shards")
+            self.detach(held)
 
     def refresh(self, machine_id: int) -> None:
         """What should be on a machine may have changed: read it again."""

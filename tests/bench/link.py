@@ -36,6 +36,8 @@ CUT_S = float(os.environ.get("BENCH_CUT_S", "60"))
 PORT_LOW = 20_000
 WAIT_S = 600.0
 RECONCILED_S = 120.0
+# By then a master has read its state and watched for long enough to judge who is silent.
+MASTERED_S = 30.0
 _LIMIT = (500, 2**30, 2**30, 0, 0, 1)
 _CAPACITY = {"cpu": 16_000, "ram": 2**36, "disk": 2**40}
 
@@ -217,6 +219,7 @@ class _Bench:
 
         with link_cell.master(cell.home, cell.cell.name):
             until(lambda: self._mastered(), what="a master", seconds=WAIT_S)
+            time.sleep(MASTERED_S)
             before, ran = cell.revision(), cell.incarnations()
             gone.ask("cut")
             time.sleep(CUT_S)
@@ -254,7 +257,7 @@ class _Bench:
         return result
 
     def _mastered(self) -> bool:
-        """A master holds the lease and has swept for long enough to judge."""
+        """A master holds the lease."""
         from scheduling.models import Lease
 
         return Lease.objects.filter(cell=self.cell.cell).exclude(holder="").exists()

@@ -103,6 +103,7 @@ def shards(home: Path, number: int) -> Iterator[tuple[str, list[Program]]]:
         "DJANGO_SETTINGS_MODULE": "portal.settings.production",
         "BORG_SECRET_KEY": _SECRET,
         "BORG_LINK_PORT": str(port),
+        "BORG_LINK_SHARED_PORT": "1",
         "BORG_LINK_URL": url,
     }
     with ExitStack() as stack:
