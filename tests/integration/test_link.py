@@ -12,7 +12,7 @@ from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
-from scheduling import brakes, journal, metrics
+from scheduling import brakes, journal, metrics, notices
 from scheduling.core.events import TaskReported
 from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
@@ -100,6 +100,21 @@ def test_a_shard_tells_its_figures(cell, link: Link) -> None:
     assert float(figures["borg_link_reports_total"]) == 2
     assert float(figures["borg_link_handshakes_total"]) == 1
     assert float(figures['borg_link_poll_interval_seconds_bucket{le="+Inf"}']) == 2
+
+
+def test_a_shard_that_serves_too_many_sends_some_away(cell, link: Link) -> None:
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        until(lambda: link.shard.name.encode() in notices.client().hgetall("borg:link:loads"), what="a load told")
+        link.shard._pump.get_loop().call_soon_threadsafe(link.shard.send_away, 1)
+        with pytest.raises(ConnectionClosed) as caught:
+            while True:
+                machine.socket.recv(5)
+        assert caught.value.rcvd.code == 1012
+        with link.dial("m1", machine.secret) as socket:
+            again = link_world.Played(socket, "m1", machine.secret)
+            again.hello()
+            again.report(again.poll_with_desired())
 
 
 def test_an_unknown_machine_is_a_figure_by_reason(cell, link: Link) -> None:
