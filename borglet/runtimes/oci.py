@@ -10,6 +10,7 @@ with no capability, under the system calls of `syscalls`, and never gets more (n
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -83,6 +84,8 @@ class Contained:
 
     def __init__(self, home: Path, settings: OciSettings, *, engine: str, init: str) -> None:
         self._settings = settings
+        self._shared_root = rootfs.SharedRoot(home.absolute() / "roots")
+        self._shared_root.sweep(_roots_in_use(home.absolute()))
         self._networks = TaskNetworks(settings.network, home) if settings.network is not None else None
         self._engine, self._init = engine, init
         self._furniture: dict[str, _Furniture] = {}
@@ -209,8 +212,9 @@ class Contained:
         if directory.bundle.exists():
             shutil.rmtree(directory.bundle)
         directory.bundle.mkdir(mode=0o700)
-        mounts = rootfs.build(
+        root, mounts = rootfs.build(
             directory.root,
+            self._shared_root,
             work=directory.work,
             tmp=directory.tmp,
             identity=directory.identity.parent,
@@ -221,7 +225,7 @@ class Contained:
             hosts={hostname: plan.address} if hostname else {},
         )
         container = bundle.Container(
-            root=str(directory.root),
+            root=str(root),
             mounts=[*mounts, Mount(self._init, bundle.INIT)],
             hostname=hostname,
             marker=directory.marker,
@@ -306,11 +310,13 @@ def probe(home: Path, engine: str, init: str) -> None:
     with tempfile.TemporaryDirectory(dir=home, prefix="probe-") as folder:
         directory = Path(folder)
         account: Account = (FIRST_UID, FIRST_UID, [])
-        work, tmp, root = directory / "work", directory / "tmp", directory / "root"
+        work, tmp = directory / "work", directory / "tmp"
         work.mkdir()
         tmp.mkdir()
-        mounts = rootfs.build(
-            root,
+        shared = rootfs.SharedRoot(directory / "roots")
+        root, mounts = rootfs.build(
+            directory / "root",
+            shared,
             work=work,
             tmp=tmp,
             identity=None,
@@ -348,6 +354,15 @@ def probe(home: Path, engine: str, init: str) -> None:
 def write_bundle(directory: Path, config: dict[str, object], process: dict[str, object]) -> None:
     (directory / "config.json").write_bytes(msgspec.json.encode(config))
     (directory / "process.json").write_bytes(msgspec.json.encode(process))
+
+
+def _roots_in_use(home: Path) -> set[str]:
+    """What the containers described in this home have as their root."""
+    used = set()
+    for description in (home / "tasks").glob("*/bundle/config.json"):
+        with contextlib.suppress(OSError, msgspec.DecodeError, KeyError):
+            used.add(msgspec.json.decode(description.read_bytes())["root"]["path"])
+    return used
 
 
 def _forget_shells(directory: Path) -> None:

@@ -10,7 +10,7 @@ tasks/<job>.<index>.<incarnation>/
     identity/token   its signed identity, readable for its user alone
     work/  tmp/      the task's own: working directory (HOME) and TMPDIR
     packages/        a link to the tree of each of its packages; not inside work/, where the task could plant its own
-    root/  bundle/   of a contained task: what it sees as /, and its container's description and state
+    root/  bundle/   of a contained task: what of its / is its own, and its container's description and state
 logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; a link for a task inside an alloc
 """
 
