@@ -42,11 +42,12 @@ class Identities:
             return []
         run = loaded.desired.run
         if before is None:
-            identified.renew_at = now + rng.uniform(0.0, SPREAD_S)
             up = Phase.UP.value
             wanted = [task for task in run if loaded.view.run[task.key].phase != up]
+            all_new = len(wanted) == len(run)
+            identified.renew_at = now + (_half_life(rng) if all_new else rng.uniform(0.0, SPREAD_S))
         elif now >= identified.renew_at:
-            identified.renew_at = now + RENEW_S * rng.uniform(0.9, 1.0)
+            identified.renew_at = now + _half_life(rng)
             wanted = run
         else:
             wanted = [task for task in run if task.key not in before.run]
@@ -55,3 +56,7 @@ class Identities:
     def _issue(self, task: RunTask) -> TaskIdentity:
         assert self.key is not None
         return TaskIdentity(task.key, issue(self.key, task, issuer=self.issuer, now=time.time()))
+
+
+def _half_life(rng: random.Random) -> float:
+    return RENEW_S * rng.uniform(0.9, 1.0)

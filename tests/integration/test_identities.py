@@ -22,14 +22,15 @@ from quota.models import Tenant
 from quota.permissions import system
 from quota.services.tenants import tenant_set
 from scheduling import journal
-from scheduling.identities import issue
+from scheduling.identities import RENEW_S, issue
+from scheduling.link.identities import SPREAD_S
 from scheduling.models import Event, IdentityKey, Job, JobSpec, Machine
 from scheduling.services import transitions
 from scheduling.services.identity_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
 from scheduling.services.joining import join_token_issue
 from scheduling.services.transitions import Eviction
 from tests.integration import rows
-from tests.integration.link_world import Link, a_job, place, ran, running_link, task, until
+from tests.integration.link_world import Link, Played, a_job, place, ran, running_link, task, until
 from tests.integration.test_link_borglet import Borglet
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -258,6 +259,24 @@ def test_a_machine_is_given_the_identities_of_its_own_tasks_before_they_start(ce
             machine.report(poll)
         poll = other.poll_with_desired(lambda desired: bool(desired.run))
         assert [identity.key for identity in poll.identities] == [theirs_key]
+
+
+def test_a_machine_that_comes_back_is_given_new_ones_within_minutes_and_not_at_once(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell, "m1") as machine:
+        (held,) = link.shard.connections.values()
+        until(lambda: held.identified.renew_at < float("inf"))
+        assert held.identified.renew_at - held.heard_at > RENEW_S / 2  # it has nothing yet
+        key = place(job, Machine.objects.get().id)
+        machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
+        machine.keep_answering(lambda: task(job).up)
+    with link.dial("m1", machine.secret) as socket:
+        back = Played(socket, "m1", machine.secret)
+        back.hello()
+        poll = back.poll_with_desired(lambda desired: bool(desired.run))
+        assert poll.identities == []
+        (held,) = link.shard.connections.values()
+        assert held.identified.renew_at - held.heard_at <= SPREAD_S + 5
 
 
 def test_identities_are_renewed_when_half_of_their_time_is_over(cell, link: Link) -> None:
