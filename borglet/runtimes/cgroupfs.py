@@ -117,6 +117,21 @@ def memory_limit(groups: Groups) -> int:
     return read_number(directory, "memory.limit_in_bytes" if "memory" in groups else "memory.max")
 
 
+def _processes_directory(groups: Groups) -> str:
+    return groups.get("pids") or groups.get("unified", "")
+
+
+def processes_limit(groups: Groups) -> int:
+    """Of processes and threads; 0 for none."""
+    directory = _processes_directory(groups)
+    return read_number(directory, "pids.max") if directory else 0
+
+
+def limit_processes(groups: Groups, count: int) -> None:
+    """Raises OSError."""
+    write_text(_processes_directory(groups), "pids.max", str(count))
+
+
 def refused_forks(groups: Groups) -> int:
     directory = groups.get("pids") or groups.get("unified", "")
     return read_fields(directory, "pids.events").get("max", 0) if directory else 0

@@ -35,6 +35,7 @@ READ_BYTES = 65536
 # After the end nobody of the task is left to write, but a stranger may hold the pipe: read this much more.
 DRAIN_BYTES = 4 * 2**20
 KILL_POLL_S = 0.01
+ENGINE_PROCESSES = 8
 NEVER_RAN = 127 << 8  # as of a program that ended with status 127
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -102,6 +103,7 @@ class Supervisor:
         self.launch = launch
         self.pid = 0
         self.init = 0  # of the task's container
+        self.processes = 0  # its limit of processes, while the engine has more
         self.wait_status: int | None = None
         self.stop_cause = ""
         self.stop_detail = ""
@@ -142,6 +144,7 @@ class Supervisor:
         if box is not None:
             try:
                 self.init = box.open()
+                self._make_room()
             except (OSError, ValueError) as error:
                 self.wait_status = NEVER_RAN
                 return str(error)
@@ -204,6 +207,13 @@ class Supervisor:
         if self.launch.policy:
             os.sched_setscheduler(0, self.launch.policy, os.sched_param(0))
 
+    def _make_room(self) -> None:
+        """For the engine, which needs three processes at a time inside the task's limit to start one."""
+        limit = cgroupfs.processes_limit(self.launch.groups)
+        if 0 < limit < ENGINE_PROCESSES:
+            self.processes = limit
+            cgroupfs.limit_processes(self.launch.groups, ENGINE_PROCESSES)
+
     def _become_contained(self, box: Container, stdout: int, stderr: int) -> None:
         from borglet.runtimes.container import become_engine
 
@@ -217,6 +227,8 @@ class Supervisor:
 
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
+        if self.processes:
+            cgroupfs.limit_processes(self.launch.groups, self.processes)
         if status == 0:
             self.pid = read_pid(box.path("task.pid"))
             return ""

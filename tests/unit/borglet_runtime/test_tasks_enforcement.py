@@ -204,3 +204,14 @@ async def test_the_supervisor_is_outside_the_tasks_limits(machine: Machine) -> N
         await line_of(runtime)
         membership = Path(f"/proc/{supervisor_pid(machine)}/cgroup").read_text()
         assert f"{key().job}.0.1" not in membership
+
+
+async def test_a_task_may_be_limited_to_one_process(machine: Machine) -> None:
+    """Whatever its supervisor needs to start it does not count."""
+    program = "import os\ntry:\n    os.fork()\nexcept BlockingIOError:\n    print('alone', flush=True)"
+    async with machine.runtime() as runtime:
+        await runtime.start(python(program, max_processes=1), run=1)
+        end = await end_of(runtime)
+        assert end.exit is not None
+        if runtime.attributes()["isolation.processes"] != "polled":
+            assert await text_of(runtime) == "alone\n"
