@@ -45,6 +45,7 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
             (_("Pending: why"), "help", "scheduling_pendingverdict"),
             (_("Departures"), "logout", "scheduling_departure"),
             (_("Crashed pairs"), "block", "scheduling_crashedpair"),
+            (_("Shells"), "terminal", "scheduling_shellsession"),
             (_("Journal"), "history", "scheduling_event"),
         ),
     ),

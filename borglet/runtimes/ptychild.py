@@ -14,7 +14,7 @@ import resource
 import signal
 import termios
 
-from borglet.runtimes import cgroupfs
+from borglet.runtimes import cgroupfs, landlock
 from borglet.runtimes.shim import PR_SET_PDEATHSIG, execute, prctl
 
 ASK, ANSWER = 3, 4
@@ -46,6 +46,9 @@ def _become(wanted: dict[str, object]) -> None:
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # of all that the task runs, a shell is what it can best do without
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ports = wanted["tcp_ports"]
+    if isinstance(ports, list):
+        landlock.keep_to_ports(ports)
     if isinstance(user, tuple):
         uid, gid, more = user
         if not wanted["plain"]:

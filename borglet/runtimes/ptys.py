@@ -52,6 +52,7 @@ class PtyRequest:
     cols: int
     plain: bool = False
     engine: bool = False  # it is a container engine, which enters the task's container with it
+    tcp_ports: list[int] | None = None  # those that it may bind; None: any
 
 
 class Pty:
@@ -167,6 +168,7 @@ async def spawn(request: PtyRequest) -> Pty:
             "user": request.user,
             "plain": request.plain,
             "engine": request.engine,
+            "tcp_ports": request.tcp_ports,
         }
     )
     if len(content) > MAX_REQUEST_BYTES:

@@ -19,7 +19,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -541,6 +541,8 @@ class SupervisedRuntime:
             request = self._confinement.shell(known.kept, known.directory, known.supervisor, claims)
         except StartFailed as error:
             raise ShellRefused(str(error)) from error
+        if not request.engine:  # held back by rules of its own, an engine could not enter the container
+            request = replace(request, tcp_ports=self._tcp_ports(known.kept.task))
         return await ptys.spawn(request)
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from scheduling.admin.machines import MachineAdmin
 from scheduling.admin.notices import NoticeCountAdmin
 from scheduling.admin.packages import PackageAdmin, PackageTagAdmin
 from scheduling.admin.safety import BrakeAdmin, DrainAdmin
+from scheduling.admin.shells import ShellAdmin
 from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, TaskAdmin
 
 PAGES: dict[type[Model], type[ModelAdmin]] = {
@@ -34,5 +35,6 @@ PAGES: dict[type[Model], type[ModelAdmin]] = {
     models.Departure: DepartureAdmin,
     models.CrashedPair: CrashedPairAdmin,
     models.Lease: LeaseAdmin,
+    models.ShellSession: ShellAdmin,
     models.JoinToken: JoinTokenAdmin,
 }
