@@ -63,27 +63,17 @@ def choose_address(
     )
 
 
-class TaskNetworks:
-    """The networks of one home's tasks."""
+class FormerNetworks:
+    """The networks that tasks of a home may have left: each goes by the task's name alone, so that whoever meets its
+    end can take it away."""
 
-    def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
-        """Raises `BadNetwork` where the machine has no `ip` command."""
-        ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
-        if ip is None:
-            raise BadNetwork(
-                "task-network: needs the command ip, not found here; on Debian: apt-get install iproute2"
-            )
-        self.network = network
-        self._ip = ip
+    def __init__(self, home: Path) -> None:
+        self._ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin") or "ip"
         self._home = str(home.resolve())
         self.bridge = "borg-" + self._digest("")[:8]
 
     def _digest(self, name: str) -> str:
         return hashlib.sha256(f"{self._home}\0{name}".encode()).hexdigest()
-
-    @property
-    def gateway(self) -> ipaddress.IPv4Address:
-        return self.network[1]
 
     def namespace(self, name: str) -> Path:
         """Of the task with this directory name."""
@@ -92,6 +82,46 @@ class TaskNetworks:
     def interface(self, name: str) -> str:
         """The machine's end of the task's link; at most 15 characters."""
         return f"bt{self._digest(name)[:12]}"
+
+    async def disconnect(self, name: str) -> None:
+        """Take away what `connect` made for the task; nothing where it made nothing."""
+        if Path("/sys/class/net", self.interface(name)).exists():
+            await self._run([], [f"link del {self.interface(name)}"], may_fail=True)
+        if self.namespace(name).exists():
+            await self._run([], [f"netns del {self.namespace(name).name}"], may_fail=True)
+
+    def remove(self) -> None:
+        """The bridge, when no task is left."""
+        if Path("/sys/class/net", self.bridge).exists():
+            subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
+
+    async def _run(self, options: list[str], commands: list[str], *, may_fail: bool = False) -> None:
+        process = await asyncio.create_subprocess_exec(
+            self._ip, *options, "-batch", "-",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, errors = await process.communicate("\n".join(commands).encode())
+        if process.returncode != 0 and not may_fail:
+            raise StartFailed(
+                f"network: the machine could not make it: {errors.decode(errors='replace').strip()}"
+            )
+
+
+class TaskNetworks(FormerNetworks):
+    """The networks of one home's tasks, with addresses to give."""
+
+    def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
+        """Raises `BadNetwork` where the machine has no `ip` command."""
+        super().__init__(home)
+        if not Path(self._ip).is_absolute():
+            raise BadNetwork(
+                "task-network: needs the command ip, not found here; on Debian: apt-get install iproute2"
+            )
+        self.network = network
+
+    @property
+    def gateway(self) -> ipaddress.IPv4Address:
+        return self.network[1]
 
     def choose(self, name: str, *, mine: str, taken: Collection[str]) -> str:
         return str(choose_address(self.network, name, mine=mine, taken=taken))
@@ -125,26 +155,3 @@ class TaskNetworks:
             ],
         )
         return namespace
-
-    async def disconnect(self, name: str) -> None:
-        """Take away what `connect` made for the task; nothing where it made nothing."""
-        if Path("/sys/class/net", self.interface(name)).exists():
-            await self._run([], [f"link del {self.interface(name)}"], may_fail=True)
-        if self.namespace(name).exists():
-            await self._run([], [f"netns del {self.namespace(name).name}"], may_fail=True)
-
-    def remove(self) -> None:
-        """The bridge, when no task is left."""
-        if Path("/sys/class/net", self.bridge).exists():
-            subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
-
-    async def _run(self, options: list[str], commands: list[str], *, may_fail: bool = False) -> None:
-        process = await asyncio.create_subprocess_exec(
-            self._ip, *options, "-batch", "-",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        _, errors = await process.communicate("\n".join(commands).encode())
-        if process.returncode != 0 and not may_fail:
-            raise StartFailed(
-                f"network: the machine could not make it: {errors.decode(errors='replace').strip()}"
-            )

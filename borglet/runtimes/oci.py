@@ -33,7 +33,7 @@ from borglet.runtimes.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Device
 from borglet.runtimes.confinement import Plan
 from borglet.runtimes.container import Container, run_engine
 from borglet.runtimes.limits import kernel_limits
-from borglet.runtimes.networks import TaskNetworks
+from borglet.runtimes.networks import FormerNetworks, TaskNetworks
 from borglet.runtimes.ptys import PtyRequest
 from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
@@ -86,6 +86,7 @@ class Contained:
         self._settings = settings
         self._shared_root = rootfs.SharedRoot(home.absolute() / "roots")
         self._shared_root.sweep(_roots_in_use(home.absolute()))
+        self._former_networks = FormerNetworks(home)
         self._networks = TaskNetworks(settings.network, home) if settings.network is not None else None
         self._engine, self._init = engine, init
         self._furniture: dict[str, _Furniture] = {}
@@ -266,12 +267,10 @@ class Contained:
 
     async def clear(self, directory: TaskDirectory) -> None:
         """Its network; all other namespaces, and mounts, end with the last process."""
-        if self._networks is not None:
-            await self._networks.disconnect(directory.name)
+        await self._former_networks.disconnect(directory.name)
 
     def close(self) -> None:
-        if self._networks is not None:
-            self._networks.remove()
+        self._former_networks.remove()
 
 
 class OciRuntime(SupervisedRuntime):

@@ -13,6 +13,7 @@ from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes import accounts, launch
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.confinement import Plan
+from borglet.runtimes.networks import FormerNetworks
 from borglet.runtimes.ptys import PtyRequest
 from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
@@ -33,8 +34,9 @@ class OpenProcesses:
 
     name = "process"
 
-    def __init__(self, settings: ProcessSettings) -> None:
+    def __init__(self, home: Path, settings: ProcessSettings) -> None:
         self._settings = settings
+        self._former_networks = FormerNetworks(home)
 
     def attributes(self) -> dict[str, str]:
         reason = {"runtime.reason": self._settings.reason} if self._settings.reason else {}
@@ -122,14 +124,15 @@ class OpenProcesses:
         directory.link_packages(plan.trees)
 
     def close(self) -> None:
-        """Nothing was made."""
+        self._former_networks.remove()
 
     async def clear(self, directory: TaskDirectory) -> None:
-        """Nothing was made."""
+        """What a task has of a runtime that had networks to give, before this one."""
+        await self._former_networks.disconnect(directory.name)
 
 
 class ProcessRuntime(SupervisedRuntime):
     """All of a home's tasks as ordinary processes."""
 
     def __init__(self, home: Path, settings: ProcessSettings = ProcessSettings()) -> None:
-        super().__init__(home, settings, OpenProcesses(settings))
+        super().__init__(home, settings, OpenProcesses(home, settings))

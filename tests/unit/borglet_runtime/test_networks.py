@@ -14,6 +14,7 @@ from borglet.prober import SocketProber
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.networks import BadNetwork, TaskNetworks, choose_address, parse_network
 from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.process import ProcessRuntime
 from tests.unit.borglet_runtime.machine import (
     Machine,
     a_task,
@@ -122,6 +123,22 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
             await runtime.remove(task)
     for task in (*keys, third):
         await eventually(lambda: not left_of(networks, f"{task.job}.{task.index}.1"), "all of it gone")  # noqa: B023
+
+
+@pytest.mark.skipif(not may_limit(), reason="only root makes networks")
+async def test_whoever_meets_its_end_takes_the_network_away(box: Machine) -> None:
+    """As `stop-all` does, which knows neither containers nor addresses."""
+    assert isinstance(box.settings, OciSettings)
+    assert box.settings.network is not None
+    networks = TaskNetworks(box.settings.network, box.home)
+    async with box.runtime() as runtime:
+        await runtime.start(a_task("sleep", "100", network="own"), run=1)
+        assert len(left_of(networks, f"{key().job}.0.1")) == 3
+    plain = ProcessRuntime(box.home)
+    await plain.stop(key(), notice_s=0, cause=EndCause.STOPPED)
+    await end_of(plain)
+    await plain.close()
+    await eventually(lambda: not left_of(networks, f"{key().job}.0.1"), "all of it gone")
 
 
 @pytest.mark.skipif(not may_limit(), reason="only root makes networks")
