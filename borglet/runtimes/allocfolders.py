@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import msgspec
 from borglet.messages import AllocReport, RunAlloc, TaskKey
 from borglet.runtimes.meter import disk_bytes
 from borglet.runtimes.taskdirs import directory_name, key_of, link_into_alloc, replace_file
+from borglet.runtimes.trash import throw_away
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class AllocFolders:
             if not outside.exists():
                 os.rename(entry.path, outside)
                 os.utime(outside)
-        os.rename(folder, self._home / "trash" / f"{folder.name}.{time.time_ns()}")
+        throw_away(folder, self._home / "trash")
         self._disk_bytes.pop(folder.name, None)
 
     def forget_old_logs(self, *, now: float, present: Collection[str], keep_s: float) -> list[str]:

@@ -9,6 +9,8 @@ import os
 import signal
 
 Groups = dict[str, str]
+# The kernel takes memory for a group in portions; one more of these did not fit when a limit was met.
+CHARGE_BYTES = 2**20
 
 
 def read_text(directory: str, name: str) -> str:
@@ -90,8 +92,15 @@ def was_at_limit(groups: Groups) -> bool:
     directory = memory_directory(groups)
     around = (directory, os.path.dirname(directory)) if directory else ()
     if "memory" in groups:
-        return any(read_number(one, "memory.failcnt") for one in around)
+        return any(map(_met_limit, around))
     return any(read_fields(one, "memory.events.local").get("oom", 0) for one in around)
+
+
+def _met_limit(directory: str) -> bool:
+    """Version 1. New kernels count no failures at the limit that includes swap, which is met first; the peak tells."""
+    limit = read_number(directory, "memory.limit_in_bytes")
+    peak = read_number(directory, "memory.max_usage_in_bytes")
+    return read_number(directory, "memory.failcnt") > 0 or 0 < limit <= peak + CHARGE_BYTES
 
 
 def oom_kills(groups: Groups) -> int:

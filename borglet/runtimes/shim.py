@@ -36,6 +36,8 @@ READ_BYTES = 65536
 DRAIN_BYTES = 4 * 2**20
 KILL_POLL_S = 0.01
 ENGINE_PROCESSES = 8
+# Between the news that memory ran out and the kernel's kill.
+OOM_WITHIN_S = 2.0
 NEVER_RAN = 127 << 8  # as of a program that ended with status 127
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -110,7 +112,10 @@ class Supervisor:
         self.stop_notice_s = 0.0
         self.stop_deadline: float | None = None  # monotonic seconds
         self.killed_after_notice = False
-        self.oom_seen = False
+        self.oom_until: float | None = (
+            None  # memory ran out somewhere; whose it is shows by then, monotonic s
+        )
+        self.oom_kills = 0  # before this run
         self.poll = select.poll()
         self.control = os.open(os.path.join(launch.directory, "control"), os.O_RDWR | os.O_NONBLOCK)
         self.unread = b""
@@ -177,6 +182,7 @@ class Supervisor:
             self.poll.register(reader, select.POLLIN)
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(self.control, select.POLLIN)
+        self.oom_kills = cgroupfs.oom_kills(self.launch.groups)
         self.oom_event = cgroupfs.watch_oom(self.launch.groups)
         if self.oom_event >= 0:
             self.poll.register(self.oom_event, select.POLLIN)
@@ -277,6 +283,8 @@ class Supervisor:
             timeout = None
             if self.stop_deadline is not None:
                 timeout = max(0.0, self.stop_deadline - time.monotonic()) * 1000
+            if self.oom_until is not None:
+                timeout = KILL_POLL_S * 1000
             pause_s = self._pause()
             if pause_s > 0.0:
                 timeout = min(pause_s * 1000 + 1, timeout if timeout is not None else math.inf)
@@ -287,8 +295,9 @@ class Supervisor:
                 self._take_commands()
             if self.oom_event in ready:
                 os.read(self.oom_event, 8)
-                self.oom_seen = True
-                self._kill_everything()
+                self.oom_until = time.monotonic() + OOM_WITHIN_S
+            if self.oom_until is not None:
+                self._look_for_kills(self.oom_until)
             for reader in [reader for reader in self.streams if reader in ready]:
                 self._copy(reader)
             if self.stop_deadline is not None and time.monotonic() >= self.stop_deadline:
@@ -296,6 +305,15 @@ class Supervisor:
                 self._kill_everything()
                 self.stop_deadline = time.monotonic() + KILL_POLL_S
         self._listen(True)
+
+    def _look_for_kills(self, until: float) -> None:
+        """Version 1 tells everybody below a group whose memory ran out, before it kills: that of an alloc, of all
+        that is around the Borglet. Who lost none of its processes goes on."""
+        if cgroupfs.oom_kills(self.launch.groups) > self.oom_kills:
+            self._kill_everything()
+        elif time.monotonic() < until:
+            return
+        self.oom_until = None
 
     def _pause(self) -> float:
         """Read nothing while the task prints more than it may; how long from now."""
@@ -414,8 +432,8 @@ class Supervisor:
             if self.killed_after_notice and self.stop_notice_s > 0:
                 notes.append(f"killed after a notice of {self.stop_notice_s:g} s")
             fields |= {"cause": self.stop_cause, "detail": "; ".join(notes), "notice": self._notice()}
-        elif self.oom_seen or cgroupfs.oom_kills(groups):
-            fields |= out_of_memory(groups, own=self.oom_seen, ram_limit=self.launch.ram_limit)
+        elif cgroupfs.oom_kills(groups):
+            fields |= out_of_memory(groups, ram_limit=self.launch.ram_limit)
         elif code != 0 and (refused := cgroupfs.refused_forks(groups)):
             fields["detail"] = f"{refused} forks were refused at the limit of processes"
         return fields
@@ -436,15 +454,15 @@ class Supervisor:
         os.fsync(directory)
 
 
-def out_of_memory(groups: cgroupfs.Groups, *, own: bool, ram_limit: int) -> dict[str, object]:
-    """The kernel ended processes of the task: for its own limit (`own`: it told us so), or for the whole machine."""
+def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, object]:
+    """The kernel ended processes of the task: for its own limit or its alloc's, or for the whole machine."""
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
     figures = f"limit {mebibytes(limit)}" + (f", used {mebibytes(used)}" if used else "")
     ended = f"the kernel ended {kills} of its processes"
-    if not own and kills and not cgroupfs.was_at_limit(groups):
+    if not cgroupfs.was_at_limit(groups):
         return {"cause": "machine-short", "detail": f"the machine ran out of memory: {ended}; {figures}"}
-    return {"cause": "out-of-memory", "detail": f"{figures}; {ended}" if kills else figures}
+    return {"cause": "out-of-memory", "detail": f"{figures}; {ended}"}
 
 
 def mebibytes(count: int) -> str:

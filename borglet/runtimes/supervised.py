@@ -16,7 +16,6 @@ import asyncio
 import logging
 import math
 import os
-import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,7 @@ from borglet.messages import (
     TaskKey,
     Usage,
 )
-from borglet.runtimes import landlock, proctable, ptys, supervisors
+from borglet.runtimes import landlock, proctable, ptys, supervisors, trash
 from borglet.runtimes.allocfolders import AllocFolders
 from borglet.runtimes.base import NO_TREES, Presence, ShellRefused, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
@@ -319,11 +318,10 @@ class SupervisedRuntime:
         if directory.logs.is_dir():
             os.utime(directory.logs)
         if directory.path.is_dir():
-            os.rename(directory.path, self._home / "trash" / f"{directory.name}.{time.time_ns()}")
+            trash.throw_away(directory.path, self._home / "trash")
 
     def _empty_trash(self) -> None:
-        for entry in os.scandir(self._home / "trash"):
-            shutil.rmtree(entry.path, onerror=_unlock_and_retry)
+        trash.empty(self._home / "trash")
 
     # -- ends
 
@@ -565,14 +563,3 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return
-
-
-def _unlock_and_retry(function: object, path: str, error: object) -> None:
-    """For shutil.rmtree: a task may have closed its directories to itself, and so to us."""
-    parent = os.path.dirname(path)
-    os.chmod(parent, 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        os.chmod(path, 0o700)
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)

@@ -213,9 +213,22 @@ def test_who_ran_out_of_memory_is_told_apart(
     (group.parent / counter).write_text(never)
     short = "the machine ran out of memory: the kernel ended 2 of its processes; limit 64 MiB"
     own = {"cause": "out-of-memory", "detail": "limit 64 MiB; the kernel ended 2 of its processes"}
-    assert out_of_memory(groups, own=False, ram_limit=0) == {"cause": "machine-short", "detail": short}
-    assert out_of_memory(groups, own=True, ram_limit=0) == own
+    assert out_of_memory(groups, ram_limit=0) == {"cause": "machine-short", "detail": short}
     for at in (group.parent, group):
         (at / counter).write_text(once)
-        assert out_of_memory(groups, own=False, ram_limit=0) == own
+        assert out_of_memory(groups, ram_limit=0) == own
         (at / counter).write_text(never)
+
+
+def test_the_peak_tells_where_the_kernel_counts_no_failures(tmp_path: Path) -> None:
+    """Linux 6.18 counts none at the limit that includes swap."""
+    group = tmp_path / "envelope" / "task"
+    group.mkdir(parents=True)
+    for name, text in (V1 | {"memory.failcnt": "0"}).items():
+        (group / name).write_text(text)
+    (group.parent / "memory.limit_in_bytes").write_text(f"{48 * 2**20}")
+    peak, whose = group.parent / "memory.max_usage_in_bytes", {"memory": str(group)}
+    peak.write_text(f"{40 * 2**20}")
+    assert out_of_memory(whose, ram_limit=0)["cause"] == "machine-short"
+    peak.write_text(f"{48 * 2**20 - 4096}")
+    assert out_of_memory(whose, ram_limit=0)["cause"] == "out-of-memory"

@@ -218,3 +218,18 @@ async def test_nonsense_on_the_control_fifo_does_no_harm(machine: Machine) -> No
         end = await end_of(runtime)
         assert end.exit is not None
         assert end.exit.cause is EndCause.STOPPED
+
+
+async def test_a_bottomless_folder_of_a_task_stops_no_borglet(machine: Machine) -> None:
+    """Deeper than Python's stack, than a path, than the descriptors of a process."""
+    dig = "import os\nfor _ in range(1500):\n os.mkdir('d' * 10); os.chdir('d' * 10)\nopen('bottom', 'w')"
+    async with machine.runtime() as runtime:
+        await runtime.start(python(dig), run=1)
+        end = await end_of(runtime)
+        assert end.exit is not None
+        assert end.exit.status == 0
+        await runtime.remove(key())
+    async with machine.runtime() as runtime:
+        assert await runtime.presences() == []
+        assert runtime.capacity()["disk"] > 0
+    assert os.listdir(machine.home / "trash") == []

@@ -1,0 +1,83 @@
+"""Deleting what tasks left: trees that a hostile hand may have made.
+
+    home/trash/<name>    out of sight since a rename; deleted whole, now or by the next Borglet
+
+A tree as deep as anybody likes, folders closed to their owner, links, a mount: none may stop the Borglet, cost it a
+descriptor a level, or lead it elsewhere. Hence no recursion and no paths: every folder inside is first renamed to
+the top of the trash, which never leaves the file system and follows no link.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def throw_away(path: Path, trash: Path) -> None:
+    """Out of sight at once: into the trash, which lies on the same file system. Raises OSError."""
+    os.rename(path, trash / f"{path.name}.{time.time_ns()}")
+
+
+def empty(trash: Path) -> None:
+    """Delete everything in it. What can't be deleted stays, is logged, and is tried again next time."""
+    top = os.open(trash, _FOLDER)
+    try:
+        pending = os.listdir(top)
+        while pending:
+            name = pending.pop()
+            try:
+                pending += _delete(top, name)
+            except FileNotFoundError:
+                continue  # another thread was faster
+            except OSError as error:
+                log.warning("%s can't be deleted: %s", trash / name, error)
+    finally:
+        os.close(top)
+
+
+def _delete(top: int, name: str) -> list[str]:
+    """Delete one entry of the trash. The folders inside are in the trash itself now, by the names returned."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=top)
+        return []
+    _open_up(top, name)
+    folder = os.open(name, _FOLDER, dir_fd=top)
+    moved: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for inner, is_folder in listed:
+            if not is_folder:
+                os.unlink(inner, dir_fd=folder)
+                continue
+            _open_up(folder, inner)
+            new = f"{len(moved)}.{os.fstat(folder).st_ino}.{time.time_ns()}"
+            os.rename(inner, new, src_dir_fd=folder, dst_dir_fd=top)
+            moved.append(new)
+    except OSError:
+        if not moved:
+            raise
+        return [*moved, name]  # what moved goes now; what was in the way is met again, and then alone
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=top)
+    return moved
+
+
+def _open_up(parent: int, name: str) -> None:
+    """A task may have closed its folders to itself, and so to a Borglet of its own user; root needs no leave."""
+    if os.geteuid() == 0:
+        return
+    try:
+        os.chmod(name, 0o700, dir_fd=parent)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
