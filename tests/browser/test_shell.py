@@ -50,7 +50,7 @@ def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme
     page.goto(TASK)
     page.get_by_role("link", name="Shell").click()
     expect(page.get_by_role("status")).to_have_text("Open")
-    page.keyboard.type("echo zw$((10+2))lf $BORG_TASK; ls --color=always -la /\n")
+    page.keyboard.type("echo zw$((10+2))lf $BORG_TASK; ls --color=always -la /usr/\n")
     expect(screen(page)).to_contain_text("zw12lf cc/ubar/jfoo/0")
     SHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SHOTS / f"shell-{theme}-1280.png")
