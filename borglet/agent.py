@@ -184,7 +184,12 @@ class Agent:
 
     async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
         """The answer to `poll`, as of now, in this version of the protocol."""
-        logs = list(await asyncio.gather(*(self._read_log(request) for request in poll.logs)))
+        return self.report_with(await self.read_logs(poll), session, poll, protocol=protocol)
+
+    def report_with(
+        self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL
+    ) -> Report:
+        """`report`, when the logs that it asks for have been read."""
         make = self.state.report if protocol < WIRE_REPORTS_SINCE else self.state.wire_report
         report = make(
             session=session,
@@ -196,6 +201,10 @@ class Agent:
         if self._windows is not None and (windows := self._windows.due(self._clock())):
             report = msgspec.structs.replace(report, windows=windows)
         return report
+
+    async def read_logs(self, poll: Poll) -> list[LogChunk]:
+        """What `poll` asks for."""
+        return list(await asyncio.gather(*(self._read_log(request) for request in poll.logs)))
 
     async def _read_log(self, request: LogRequest) -> LogChunk:
         try:

@@ -11,7 +11,6 @@ latest after `hold_s`. A newer poll answers the held one first. Nothing here tou
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import ssl
@@ -22,7 +21,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.frames import CloseCode
 
@@ -34,6 +32,7 @@ from borglet.messages import (
     OLDEST_PROTOCOL,
     PROTOCOL,
     Hello,
+    LogChunk,
     MalformedMessage,
     Poll,
     Refusal,
@@ -44,6 +43,7 @@ from borglet.messages import (
 
 if TYPE_CHECKING:
     from borglet.shells import Shells
+from borglet.websocket import ClientSocket, dial
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Refused(Exception):
 class _Session:
     """One connection after its welcome, and the poll held open on it."""
 
-    socket: ClientConnection
+    socket: ClientSocket
     number: int
     protocol: int
     told_version: int = -1
@@ -136,7 +136,7 @@ class Link:
     def drop(self) -> None:
         """Break the connection off, as a network that fails does: no good-bye."""
         if self._session is not None:
-            self._session.socket.transport.abort()
+            self._session.socket.abort()
 
     async def run(self) -> None:
         while True:
@@ -167,19 +167,14 @@ class Link:
     async def _connect_and_serve(self) -> None:
         if self._admission is not None:
             await self._admission()
-        async with connect(
+        socket = await dial(
             self._url,
-            ssl=self._credentials.context,
-            additional_headers={"Authorization": self._credentials.authorization()},
-            compression=None,
-            max_size=MAX_FRAME_BYTES,
-            max_queue=4,
-            open_timeout=self._settings.connect_timeout_s,
-            ping_interval=None,  # the polls are the heartbeat
-            close_timeout=1.0,
-            proxy=None,
-            user_agent_header=None,
-        ) as socket:
+            self._credentials.context,
+            {"Authorization": self._credentials.authorization()},
+            within_s=self._settings.connect_timeout_s,
+            most_bytes=MAX_FRAME_BYTES,
+        )
+        try:
             self._credentials.admitted()
             session = _Session(socket, *await self._greet(socket))
             self._backoff.succeeded()
@@ -192,8 +187,10 @@ class Link:
             finally:
                 self._session = None
                 self._let_go(session)
+        finally:
+            socket.close(CloseCode.NORMAL_CLOSURE)
 
-    async def _greet(self, socket: ClientConnection) -> tuple[int, int]:
+    async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
         """Say hello; the session's number and protocol. Raises `Refused`."""
         introduction = self._introduction
         hello = Hello(
@@ -207,12 +204,12 @@ class Link:
             capacity=introduction.capacity,
             authority=self._credentials.authority,
         )
-        await socket.send(encode(hello), text=True)
+        socket.send(encode(hello))
         message = await self._receive(socket, self._settings.silence_s)
         if isinstance(message, Refusal):
             raise Refused(message)
         if not isinstance(message, Welcome):
-            await self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
+            self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
         assert isinstance(message, Welcome)
         if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
             detail = (
@@ -223,20 +220,19 @@ class Link:
         self._agent.runtime.api_url = self._credentials.api_url
         return message.session, message.protocol
 
-    async def _receive(self, socket: ClientConnection, timeout_s: float) -> Welcome | Refusal | Poll:
+    async def _receive(self, socket: ClientSocket, timeout_s: float) -> Welcome | Refusal | Poll:
         """The next message. Raises `Refused` for a frame that is none, after closing with the reason."""
-        async with asyncio.timeout(timeout_s):
-            frame = await socket.recv()
+        frame = await socket.receive(timeout_s)
         try:
             return decode_to_borglet(frame)
         except MalformedMessage as error:
-            await self._hang_up(socket, str(error))
+            self._hang_up(socket, str(error))
             raise AssertionError("unreachable") from error
 
-    async def _hang_up(self, socket: ClientConnection, reason: str) -> None:
+    def _hang_up(self, socket: ClientSocket, reason: str) -> None:
         """Always raises `Refused`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
-        await socket.close(CloseCode.INVALID_DATA, short)
+        socket.close(CloseCode.INVALID_DATA, short)
         raise Refused(Refusal("malformed", "", f"the shard sent a frame that is no message: {reason}"))
 
     # -- polls
@@ -249,7 +245,7 @@ class Link:
             if isinstance(message, Refusal):
                 raise Refused(message)
             if isinstance(message, Welcome):
-                await self._hang_up(session.socket, "type: a second welcome")
+                self._hang_up(session.socket, "type: a second welcome")
             assert isinstance(message, Poll)
             self._note_poll(session, loop.time())
             await self._answer_held(session)
@@ -291,25 +287,42 @@ class Link:
 
     def _release(self, session: _Session) -> None:
         session.release = None
-        answer = asyncio.get_running_loop().create_task(self._answer_held(session))
+        poll = self._unhold(session)
+        if poll is None or not poll.logs:
+            self._answer(session, poll, [])
+            return
+        answer = asyncio.get_running_loop().create_task(self._answer_with_logs(session, poll))
         session.answers.add(answer)
         answer.add_done_callback(session.answers.discard)
 
     async def _answer_held(self, session: _Session) -> None:
+        poll = self._unhold(session)
+        if poll is None or not poll.logs:
+            self._answer(session, poll, [])
+        else:
+            await self._answer_with_logs(session, poll)
+
+    async def _answer_with_logs(self, session: _Session, poll: Poll) -> None:
+        self._answer(session, poll, await self._agent.read_logs(poll))
+
+    def _unhold(self, session: _Session) -> Poll | None:
         poll, session.held = session.held, None
         if session.release is not None:
             session.release.cancel()
             session.release = None
         session.held_until = 0.0
+        if poll is not None:
+            session.told_version = self._agent.state.version
+        return poll
+
+    def _answer(self, session: _Session, poll: Poll | None, logs: list[LogChunk]) -> None:
+        """A connection that has closed is noticed where messages are received."""
         if poll is None:
             return
-        session.told_version = self._agent.state.version
-        report = await self._agent.report(session.number, poll, protocol=session.protocol)
+        report = self._agent.report_with(logs, session.number, poll, protocol=session.protocol)
         if poll.rotate:
             report = msgspec.structs.replace(report, offer=self._credentials.offer())
-        # A connection that closes meanwhile is noticed where frames are received.
-        with contextlib.suppress(ConnectionClosed):
-            await session.socket.send(encode(report), text=True)
+        session.socket.send(encode(report))
 
     def _let_go(self, session: _Session) -> None:
         if session.release is not None:

@@ -21,8 +21,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
+from borglet.frames import BadFrame, FrameReader, Opcode, close_code, closing, frame
 from borglet.messages import MAX_FRAME_BYTES
-from scheduling.link.frames import BadFrame, FrameReader, Opcode, close_code, closing, frame
 
 if TYPE_CHECKING:
     from scheduling.link.app import LinkApp

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from websockets.frames import Close, Frame
 from websockets.frames import Opcode as Known
 
-from scheduling.link.frames import BadFrame, FrameReader, Opcode, close_code, closing, frame
+from borglet.frames import BadFrame, FrameReader, Opcode, close_code, closing, frame
 
 MOST = 1_000_000
 
@@ -75,6 +75,15 @@ def test_what_is_no_frame_is_told_with_its_code(stream: bytes, code: int) -> Non
 def test_what_is_written_is_a_frame_of_a_server(size: int) -> None:
     written = frame(Opcode.TEXT, b"x" * size)
     assert written == Frame(Known.TEXT, b"x" * size).serialize(mask=False)
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
+def test_a_client_masks_and_a_server_does_not(size: int) -> None:
+    content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    assert read(FrameReader(MOST), frame(Opcode.TEXT, content, mask=b"abcd")) == [(Opcode.TEXT, content)]
+    assert read(FrameReader(MOST, masked=False), frame(Opcode.TEXT, content)) == [(Opcode.TEXT, content)]
+    with pytest.raises(BadFrame):
+        read(FrameReader(MOST, masked=False), sent(Opcode.TEXT, content))
 
 
 def test_a_close_has_a_code_and_a_reason_that_fits() -> None:

@@ -1,6 +1,6 @@
-"""WebSocket frames as a server reads and writes them (RFC 6455, §5). Pure: bytes in, messages out.
+"""WebSocket frames (RFC 6455, §5), of a Borglet, which masks them, and of a shard. Pure: bytes in, messages out.
 
-Instead of a general library's: no object, no queue and no coroutine a frame. A shard reads thousands a second.
+Instead of a general library's: no object, no queue and no coroutine a frame. Shards and fleets read thousands a second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from websockets.speedups import apply_mask
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # where nobody compiled it
+    from websockets.utils import apply_mask
 
 PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1002, 1007, 1009
 NO_STATUS = 1005
@@ -40,9 +43,11 @@ class BadFrame(Exception):
 
 @dataclass(slots=True)
 class FrameReader:
-    """Puts messages together from what arrives, in whatever pieces. `most_bytes`: of one message."""
+    """Puts messages together from what arrives, in whatever pieces. `most_bytes`: of one message. `masked`: they come
+    from a client."""
 
     most_bytes: int
+    masked: bool = True
     _left: bytearray | None = None  # the beginning of a frame
     _wanted: int = 0  # bytes that frame has, as far as is known
     _parts: list[bytes] = field(default_factory=list)  # of a message in several frames
@@ -78,16 +83,17 @@ class FrameReader:
         first, second = data[at], data[at + 1]
         if first & 0x70 or first & 0x0F not in _KNOWN:
             raise BadFrame(PROTOCOL_ERROR, "reserved bits or an unknown opcode")
-        if not second & 0x80:
-            raise BadFrame(PROTOCOL_ERROR, "a client's frames are masked")
-        length, head = second & 0x7F, 6
+        if bool(second & 0x80) is not self.masked:
+            raise BadFrame(PROTOCOL_ERROR, "a client's frames are masked, a server's are not")
+        mask = 4 if self.masked else 0
+        length, head = second & 0x7F, 2 + mask
         if length == _SHORT:
-            head = 8
+            head = 4 + mask
             if size < head:
                 return at
             (length,) = struct.unpack_from("!H", data, at + 2)
         elif length == _LONG:
-            head = 14
+            head = 10 + mask
             if size < head:
                 return at
             (length,) = struct.unpack_from("!Q", data, at + 2)
@@ -97,7 +103,9 @@ class FrameReader:
         if size < head + length:
             self._wanted = head + length
             return at
-        content = apply_mask(data[begin : begin + length], bytes(data[begin - 4 : begin]))
+        content = bytes(data[begin : begin + length])
+        if self.masked:
+            content = apply_mask(content, bytes(data[begin - 4 : begin]))
         self._take(Opcode(first & 0x0F), bool(first & 0x80), content, found)
         return begin + length
 
@@ -124,20 +132,22 @@ class FrameReader:
                 found.append((Opcode(begun[0][0]), b"".join(begun[1:])))
 
 
-def frame(opcode: Opcode, content: bytes) -> bytes:
-    """One whole frame of a server: not masked."""
-    length = len(content)
+def frame(opcode: Opcode, content: bytes, *, mask: bytes = b"") -> bytes:
+    """One whole frame. `mask`: four random bytes of a client, none of a server."""
+    first, length, masked = 0x80 | opcode, len(content), 0x80 if mask else 0
     if length < _SHORT:
-        return bytes((0x80 | opcode, length)) + content
-    if length < 2**16:
-        return struct.pack("!BBH", 0x80 | opcode, _SHORT, length) + content
-    return struct.pack("!BBQ", 0x80 | opcode, _LONG, length) + content
+        head = bytes((first, masked | length))
+    elif length < 2**16:
+        head = struct.pack("!BBH", first, masked | _SHORT, length)
+    else:
+        head = struct.pack("!BBQ", first, masked | _LONG, length)
+    return head + mask + apply_mask(content, mask) if mask else head + content
 
 
-def closing(code: int, reason: str) -> bytes:
+def closing(code: int, reason: str, *, mask: bytes = b"") -> bytes:
     """A close frame; the reason is cut to what fits."""
     told = reason.encode()[:_LONGEST_REASON].decode(errors="ignore").encode()
-    return frame(Opcode.CLOSE, struct.pack("!H", code) + told)
+    return frame(Opcode.CLOSE, struct.pack("!H", code) + told, mask=mask)
 
 
 def close_code(content: bytes) -> int:
