@@ -144,7 +144,7 @@ class SupervisedRuntime:
         if self.api_url:
             told = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
         plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, kept=here)
-        kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address)
+        kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name)
         incarnation = _Incarnation(directory, kept)
         self._tasks[task.key] = incarnation
         try:
@@ -535,6 +535,11 @@ class SupervisedRuntime:
         known = self._tasks.get(claims.key)
         if known is None or known.exit is not None or known.supervisor is None:
             raise ShellRefused(f"task {claims.key} does not run on this machine")
+        if known.kept.runtime != self.name:  # a shell of ours would be outside of what holds the task
+            raise ShellRefused(
+                f"task {claims.key} was started by the runtime {known.kept.runtime}, and the Borglet has"
+                f" {self.name} since; shells open once the task was started anew"
+            )
         try:
             request = self._confinement.shell(known.kept, known.directory, known.supervisor, claims)
         except StartFailed as error:

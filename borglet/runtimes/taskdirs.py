@@ -42,6 +42,7 @@ class Kept(msgspec.Struct, frozen=True):
     started_at: float
     own_uid: int = 0  # that no other task here has; 0: none of its own
     address: str = ""  # of a network of its own
+    runtime: str = "process"  # what started it
 
 
 class SupervisorId(msgspec.Struct, frozen=True):

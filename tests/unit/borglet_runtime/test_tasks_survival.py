@@ -12,7 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from borglet.messages import EndCause
+from borglet.messages import EndCause, ShellClaims
+from borglet.runtimes.base import ShellRefused
+from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.process import ProcessSettings
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 from tests.unit.borglet_runtime.machine import (
     Machine,
@@ -22,6 +25,7 @@ from tests.unit.borglet_runtime.machine import (
     is_alive,
     key,
     line_of,
+    may_limit,
     processes_of,
     python,
     supervisor_pid,
@@ -233,3 +237,25 @@ async def test_a_bottomless_folder_of_a_task_stops_no_borglet(machine: Machine) 
         assert await runtime.presences() == []
         assert runtime.capacity()["disk"] > 0
     assert os.listdir(machine.home / "trash") == []
+
+
+async def test_a_shell_never_opens_outside_of_what_holds_a_task(tmp_path: Path) -> None:
+    """The Borglet came back with another runtime: what it would open is no container, or is none's."""
+    contained = Machine(tmp_path / "home", OciSettings(disk_interval_s=0.0))
+    open_ = Machine(tmp_path / "home", ProcessSettings(disk_interval_s=0.0))
+    order = [contained, open_] if may_limit() else [open_]
+    for before, after in zip(order, reversed(order), strict=True):
+        async with before.runtime() as runtime:
+            await runtime.start(a_task("sleep", "100"), run=1)
+        if before is after:  # no root: nothing else can be had; a file of before tells of another
+            directory = TaskDirectory(before.home, key())
+            kept = directory.kept()
+            assert kept is not None
+            directory.write_kept(msgspec.structs.replace(kept, runtime="oci"))
+        async with after.runtime() as runtime:
+            claims = ShellClaims("ab" * 16, "m1", key(), "ada", 0.0, 60.0, 60.0, 600.0, command=["id"])
+            with pytest.raises(ShellRefused, match=r"was started by the runtime .*shells open once"):
+                await runtime.open_shell(claims)
+            await runtime.stop(key(), notice_s=0, cause=EndCause.STOPPED)
+            await end_of(runtime)
+            await runtime.remove(key())
