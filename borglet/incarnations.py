@@ -7,12 +7,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from borglet.health import Watch
-from borglet.messages import EndCause, Exit, Health, Phase, RunTask, TaskKey, TaskReport, Usage
+from borglet.messages import NO_USAGE, EndCause, Exit, Health, Phase, RunTask, TaskKey, TaskReport, Usage
 from borglet.phases import WITH_PROCESSES, Step, after
 
 log = logging.getLogger(__name__)
 STORY_LENGTH = 8
-NO_USAGE = Usage()
 
 
 @dataclass(slots=True)

@@ -422,6 +422,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     oom_kills: int = 0  # by the kernel, since the run began
 
 
+NO_USAGE = Usage()
+
+
 class Removal(msgspec.Struct, frozen=True):
     """A task that the machine asks the master to take away (§6.2): throttling did not help. It runs on until then."""
 
@@ -468,7 +471,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     restarts: int = 0
     started_at: float = 0.0
     spec_version: int = 0
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     exit: Exit | None = None  # of the last end, also while it runs again
     expected: bool = True  # False: in neither list of the desired state
     quarantined: bool = False  # unknown since a change of history: an SRE decides
@@ -492,7 +495,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_d
     generation: str  # of the desired state now in force; empty before the first
     revision: int
     tasks: list[TaskReport]
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     logs: list[LogChunk] = []
     attributes: dict[str, str] = {}
     refused: Refusal | None = None  # a desired state that was not accepted, and why

@@ -41,7 +41,7 @@ from borglet.events import (
     StopRefused,
     TimePassed,
 )
-from borglet.incarnations import NO_USAGE, Incarnation
+from borglet.incarnations import Incarnation
 from borglet.instructions import (
     CancelInstall,
     GivenUp,
@@ -57,6 +57,7 @@ from borglet.instructions import (
     Terminate,
 )
 from borglet.messages import (
+    NO_USAGE,
     AllocReport,
     Desired,
     EndCause,

@@ -35,6 +35,8 @@ class LinkServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if sockets is None and settings.BORG_LINK_SHARED_PORT:
             sockets = [_shared(self.config.host, self.config.port)]
+        if self.config.ssl is not None:
+            self.config.ssl.num_tickets = 0  # no Borglet resumes a session: two fewer to make, sign and keep
         await super().startup(sockets=sockets)
         if self.started:
             self._renewal = asyncio.create_task(self._renew_forever())

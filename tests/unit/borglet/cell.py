@@ -23,6 +23,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from borglet.messages import (
+    PROTOCOL,
     Desired,
     Hello,
     JoinAnswer,
@@ -215,6 +216,7 @@ class Shard:
         self.refuse_upgrade = False
         self.closed: list[tuple[int | None, str | None]] = []
         self.sessions = 0
+        self.protocol = PROTOCOL  # the newest that it speaks
 
     async def arrival(self) -> Conversation:
         async with asyncio.timeout(BOUND_S):
@@ -235,7 +237,7 @@ class Shard:
         conversation = Conversation(socket, hello)
         self.sessions += 1
         conversation.session = self.sessions
-        welcome = encode(Welcome(common_protocol(hello) or 0, self.sessions, "aa", "h1"))
+        welcome = encode(Welcome(min(common_protocol(hello) or 0, self.protocol), self.sessions, "aa", "h1"))
         await socket.send(self.first_frame if self.first_frame is not None else welcome, text=True)
         self.arrivals.put_nowait(conversation)
         await socket.wait_closed()
@@ -243,8 +245,10 @@ class Shard:
 
 
 @contextlib.asynccontextmanager
-async def running_shard(authority: Authority) -> AsyncIterator[Shard]:
+async def running_shard(authority: Authority, *, protocol: int = PROTOCOL) -> AsyncIterator[Shard]:
+    """`protocol`: the newest that it speaks."""
     shard = Shard("")
+    shard.protocol = protocol
     context = authority.server_context()
     async with serve(
         shard._serve,

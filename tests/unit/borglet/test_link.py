@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +16,7 @@ from borglet.backoff import Backoff
 from borglet.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
 from borglet.instructions import Remembered
 from borglet.link import BadAddress, Introduction, Link, LinkSettings, link_url
-from borglet.messages import EndCause, Exit, Health, LogRequest, Phase, Refusal
+from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, EndCause, Exit, Health, LogRequest, Phase, Refusal
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.failing import FailingRuntime
@@ -60,11 +61,13 @@ class Rig:
             await self.agent.close()
 
 
-def linked(authority: Authority, scenario: Callable[[Rig], Awaitable[None]]) -> None:
+def linked(
+    authority: Authority, scenario: Callable[[Rig], Awaitable[None]], *, protocol: int = PROTOCOL
+) -> None:
     async def whole() -> None:
         async with (
             asyncio.timeout(30),
-            running_shard(authority) as shard,
+            running_shard(authority, protocol=protocol) as shard,
             Rig(shard, authority).serving() as rig,
         ):
             await scenario(rig)
@@ -172,6 +175,48 @@ def test_a_lost_connection_comes_back_at_once_and_the_tasks_never_noticed(author
         assert (report.tasks[0].phase, report.tasks[0].restarts) == (Phase.UP, 0)
 
     linked(authority, scenario)
+
+
+def test_after_a_long_cut_only_what_was_rescheduled_is_stopped(authority: Authority) -> None:
+    async def scenario(rig: Rig) -> None:
+        before = await rig.shard.arrival()
+        staying, leaving = run_task(), run_task(1)
+        report = await before.until(
+            lambda found: [task.phase for task in found.tasks] == [Phase.UP, Phase.UP],
+            desired(1, [staying, leaving]),
+        )
+        rig.link.drop()
+        after = await rig.shard.arrival()
+        assert [task.phase for task in (await after.poll()).tasks] == [Phase.UP, Phase.UP]
+        found = await after.until(
+            lambda found: Phase.ENDED in [task.phase for task in found.tasks],
+            desired(2, [staying], [stop_task(1)]),
+        )
+        kept, stopped = sorted(found.tasks, key=lambda task: task.key)
+        assert kept == report.tasks[0]
+        assert stopped.exit is not None
+        assert stopped.exit.cause is EndCause.STOPPED
+        assert [call for call in rig.runtime.calls if call[0] == "stop"] == [("stop", leaving.key)]
+
+    linked(authority, scenario)
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_borglet_says_what_its_shard_understands(authority: Authority, protocol: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        shard = await rig.shard.arrival()
+        assert (shard.hello.protocol, shard.hello.newest) == (OLDEST_PROTOCOL, PROTOCOL)
+        report = await shard.until(
+            lambda found: [task.phase for task in found.tasks] == [Phase.UP], desired(1, [run_task()])
+        )
+        await rig.agent.sample()
+        await shard.ask()
+        frame = json.loads(await shard.socket.recv())
+        assert ("usages" in frame) is (protocol > 1)
+        assert ("usage" in frame["tasks"][0]) is (protocol == 1)
+        assert frame["tasks"][0]["key"]["job"] == report.tasks[0].key.job
+
+    linked(authority, scenario, protocol=protocol)
 
 
 @pytest.mark.parametrize(

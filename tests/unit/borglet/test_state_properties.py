@@ -20,7 +20,7 @@ from borglet.events import (
     TimePassed,
 )
 from borglet.instructions import CancelInstall, Install, Remembered, Remove, Save, Start, Terminate
-from borglet.messages import Desired, EndCause, Exit, RunTask, StopTask, TaskKey
+from borglet.messages import Desired, EndCause, Exit, RunTask, StopTask, TaskKey, opened
 from borglet.runtimes.base import Presence
 from borglet.state import AgentState
 from tests.unit.borglet.builders import check, desired, exited, key, killed, package, policy, run_task
@@ -158,7 +158,8 @@ class Borglet(RuleBasedStateMachine):
 
     @rule()
     def report_is_sent(self) -> None:
-        report = self.state.report(session=self.session, sequence=self.sequence)
+        report = opened(self.state.wire_report(session=self.session, sequence=self.sequence))
+        assert report.tasks == self.state._task_reports({})
         reported = {task.key: task for task in report.tasks}
         for known, presence in self.kept.items():
             assert known in reported, f"{known} is on the machine and not in the report"
