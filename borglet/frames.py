@@ -14,11 +14,12 @@ try:
 except ImportError:  # where nobody compiled it
     from websockets.utils import apply_mask
 
-PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1002, 1007, 1009
+PROTOCOL_ERROR, INVALID_DATA, POLICY_VIOLATION, TOO_BIG = 1002, 1007, 1008, 1009
 NO_STATUS = 1005
 _SHORT, _LONG = 126, 127
 _LONGEST_CONTROL = 125
 _LONGEST_REASON = 123
+_PART_BYTES = 64  # of memory that even an empty part takes
 
 
 class Opcode(IntEnum):
@@ -51,6 +52,7 @@ class FrameReader:
     _left: bytearray | None = None  # the beginning of a frame
     _wanted: int = 0  # bytes that frame has, as far as is known
     _parts: list[bytes] = field(default_factory=list)  # of a message in several frames
+    _parts_bytes: int = 0  # what they take here
 
     def read(self, arrived: memoryview) -> list[tuple[Opcode, bytes]]:
         """Whole messages and control frames, in order: `TEXT`, `BINARY`, `CLOSE`, `PING` or `PONG` with what they
@@ -120,12 +122,13 @@ class FrameReader:
             if final:
                 found.append((opcode, content))
             else:
-                self._parts = [bytes((opcode,)), content]
+                self._parts, self._parts_bytes = [bytes((opcode,)), content], len(content)
         else:
             if not self._parts:
                 raise BadFrame(PROTOCOL_ERROR, "a message goes on that never began")
             self._parts.append(content)
-            if sum(map(len, self._parts)) > self.most_bytes:
+            self._parts_bytes += len(content) + _PART_BYTES
+            if self._parts_bytes > self.most_bytes:
                 raise BadFrame(TOO_BIG, f"a message has at most {self.most_bytes} bytes")
             if final:
                 begun, self._parts = self._parts, []

@@ -166,6 +166,7 @@ class TaskDirectory:
     def write_identity(self, token: str) -> None:
         """Replace it whole, for the task's user alone. Raises OSError."""
         owner = os.stat(self.work)
+        self.identity.parent.mkdir(mode=0o711, exist_ok=True)  # a task that an older Borglet started has none
         new = self.identity.with_name("token.new")
         new.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -28,6 +28,7 @@ import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from borglet.messages import (
+    MAX_REPORTED_PACKAGES,
     PackageFailed,
     PackageHave,
     PackageSources,
@@ -61,6 +62,7 @@ MAX_BODY_BYTES = 64 * 1024
 ENTITLED_S = 20.0
 LOOK_EVERY_S = 1.0
 _MAX_ENTITLED = 20_000
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PATH = re.compile(r"/packages/(sha256:[0-9a-f]{64})(?:/(sources|have|gone|failed))?")
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 
@@ -300,7 +302,8 @@ class PackageDoors:
     async def _count(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._database, self._look_up, machine_id, installed)
+            digests = [text for text in installed[:MAX_REPORTED_PACKAGES] if _DIGEST.fullmatch(text)]
+            found = await loop.run_in_executor(self._database, self._look_up, machine_id, digests)
         except Refused:
             self._counted.pop(machine_id, None)  # the database is away: once more, later
             return

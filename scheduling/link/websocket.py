@@ -21,7 +21,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from borglet.frames import BadFrame, FrameReader, Opcode, close_code, closing, frame
+from borglet.frames import POLICY_VIOLATION, BadFrame, FrameReader, Opcode, close_code, closing, frame
 from borglet.messages import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 PATH = b"/link"
 # The peer has this long to answer a close.
 CLOSE_WITHIN_S = 5.0
+# Before it is served a machine says hello, and waits for the answer.
+MOST_EARLY = 2
 # Reads of all connections pass through here, one after the other.
 _buffer = memoryview(bytearray(2**16))
 
@@ -176,6 +178,9 @@ class LinkSocket(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._ended:
             return
+        if self._response is not None:  # nobody has told it yet that this is a WebSocket
+            self._transport.abort()
+            return
         try:
             for opcode, content in self._reader.read(_buffer[:size]):
                 self._take(opcode, content)
@@ -211,13 +216,16 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._awake()
             self._transport.close()
         elif opcode is Opcode.PING:
-            if not self.closing:
+            # Who reads nothing gets no answers to keep for it.
+            if not self.closing and not self.congested:
                 self._transport.write(frame(Opcode.PONG, content))
         elif self.closing or opcode is Opcode.PONG:
             return
         elif self.receive is not None:
             self.receive(content)
         elif self._heard is not None:
+            if len(self._heard) == MOST_EARLY:
+                raise BadFrame(POLICY_VIOLATION, "too much was said before the welcome")
             self._heard.append(content)
             self._awake()
 

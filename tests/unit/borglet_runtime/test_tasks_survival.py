@@ -259,3 +259,13 @@ async def test_a_shell_never_opens_outside_of_what_holds_a_task(tmp_path: Path) 
             await runtime.stop(key(), notice_s=0, cause=EndCause.STOPPED)
             await end_of(runtime)
             await runtime.remove(key())
+
+
+async def test_a_task_of_a_borglet_without_identities_gets_one(machine: Machine) -> None:
+    async with machine.runtime() as runtime:
+        await runtime.start(a_task("sleep", "100"), run=1)
+        folder = TaskDirectory(machine.home, key()).identity.parent
+        if folder.exists():
+            folder.rmdir()
+        await runtime.identify(key(), "token")
+        assert (folder / "token").read_text() == "token"

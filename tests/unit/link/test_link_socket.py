@@ -1,0 +1,134 @@
+"""A machine's socket keeps nothing for whoever floods it, before anybody knows who it is or after."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from websockets.frames import Frame
+from websockets.frames import Opcode as Known
+
+from borglet.frames import BadFrame, FrameReader
+from scheduling.link.websocket import MOST_EARLY, LinkSocket
+
+HEAD = (
+    b"GET /link HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer m1:s\r\n\r\n"
+)
+
+
+class Transport:
+    """Remembers what was written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+class Doors:
+    """An app that decides when the machine is let in."""
+
+    def __init__(self) -> None:
+        self.known = asyncio.Event()
+
+    async def converse(self, socket: LinkSocket, authorization: str) -> None:
+        await self.known.wait()
+        socket.accept()
+
+
+class Server:
+    def __init__(self) -> None:
+        self.connections: set[Any] = set()
+        self.tasks: set[Any] = set()
+
+
+def client(kind: Known, content: bytes, *, fin: bool = True) -> bytes:
+    return Frame(kind, content, fin).serialize(mask=True)
+
+
+def arrive(socket: LinkSocket, stream: bytes) -> None:
+    for begin in range(0, len(stream), 2**16):
+        piece = stream[begin : begin + 2**16]
+        socket.get_buffer(-1)[: len(piece)] = piece
+        socket.buffer_updated(len(piece))
+
+
+def conversed(act: Callable[[LinkSocket, Doors, Transport], Any]) -> Transport:
+    async def run() -> Transport:
+        doors, transport = Doors(), Transport()
+        socket = LinkSocket(doors, Server())  # type: ignore[arg-type]
+        socket.open(transport, HEAD)  # type: ignore[arg-type]
+        await act(socket, doors, transport)
+        doors.known.set()
+        for task in list(socket._server_state.tasks):
+            await task
+        return transport
+
+    return asyncio.run(run())
+
+
+async def let_in(doors: Doors, socket: LinkSocket) -> None:
+    doors.known.set()
+    for task in list(socket._server_state.tasks):
+        await task
+
+
+def test_who_speaks_before_it_is_known_is_cut_off() -> None:
+    async def act(socket: LinkSocket, doors: Doors, transport: Transport) -> None:
+        arrive(socket, client(Known.TEXT, b"x" * 1000))
+        assert transport.closed
+        assert not socket._heard
+
+    conversed(act)
+
+
+def test_a_hello_may_wait_and_a_flood_may_not() -> None:
+    async def act(socket: LinkSocket, doors: Doors, transport: Transport) -> None:
+        await let_in(doors, socket)
+        arrive(socket, client(Known.TEXT, b"hello"))
+        assert await socket.message() == b"hello"
+        arrive(socket, client(Known.TEXT, b"x") * MOST_EARLY)
+        assert not transport.closed
+        arrive(socket, client(Known.TEXT, b"x"))
+        assert transport.closed
+        assert b"before the welcome" in transport.written[-1]
+
+    conversed(act)
+
+
+def test_pings_of_who_reads_nothing_are_not_answered() -> None:
+    async def act(socket: LinkSocket, doors: Doors, transport: Transport) -> None:
+        await let_in(doors, socket)
+        before = len(transport.written)
+        arrive(socket, client(Known.PING, b"?"))
+        assert len(transport.written) == before + 1
+        socket.pause_writing()
+        arrive(socket, client(Known.PING, b"?") * 1000)
+        assert len(transport.written) == before + 1
+        socket.resume_writing()
+        arrive(socket, client(Known.PING, b"?"))
+        assert len(transport.written) == before + 2
+
+    conversed(act)
+
+
+def test_a_message_of_countless_empty_parts_is_refused_soon() -> None:
+    reader = FrameReader(8 * 2**20)
+    reader.read(memoryview(client(Known.TEXT, b"", fin=False)))
+    empty = memoryview(client(Known.CONT, b"", fin=False) * 200_000)
+    began = time.process_time()
+    with pytest.raises(BadFrame) as caught:
+        reader.read(empty)
+    assert caught.value.code == 1009
+    assert time.process_time() - began < 5.0  # 0.3 s; quadratic, it would be minutes
