@@ -4,7 +4,7 @@
     rows:  machines up, draining ─────────┘
 
 Nobody is silent unless this process watched for long enough: counting starts anew when no shard is alive, when
-Redis was away, and when this process itself stood still. When too many fall silent together, in the cell or at one
+Redis was away or forgot somebody, and when this process itself stood still. When too many fall silent together, in the cell or at one
 shard, the link is suspected first, for a bounded time; and machines of a shard that died have that time to find
 another. Marking a machine down moves no task: that is for `services.leaving`, behind the brake.
 """
@@ -49,6 +49,7 @@ class Silence:
 
     late: int = 0
     _since: dict[int, float] = field(default_factory=dict)
+    _heard: frozenset[int] = frozenset()  # of whom Redis knew at the last sweep when they answered
     _swept: float = 0.0
     _suspected: dict[str, float] = field(default_factory=dict)  # shard, or the whole cell -> since when
     _away_until: float = 0.0  # on this process' clock
@@ -92,9 +93,11 @@ class Silence:
         `holders`: machine -> the shard that held its connection last; asked only when someone is silent.
         """
         now = contacts.now
-        if contacts.shards == 0 or not 0 <= now - self._swept <= STANDSTILL_S:
+        ids = frozenset(ids)
+        emptied = not (self._heard & ids) <= contacts.last.keys()
+        if contacts.shards == 0 or emptied or not 0 <= now - self._swept <= STANDSTILL_S:
             self._start_anew()
-        self._swept = now
+        self._swept, self._heard = now, ids & contacts.last.keys()
         self._since = {machine: self._since.get(machine, now) for machine in ids}
         polled_s = poll_interval(len(self._since), settings.poll_interval_s) * _JITTER
         late_s = max(0.0, settings.down_after_s - polled_s)
@@ -141,6 +144,7 @@ class Silence:
 
     def _start_anew(self) -> None:
         self._since = {}
+        self._heard = frozenset()
         self._swept = 0.0
         self._suspected = {}
 

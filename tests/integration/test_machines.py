@@ -214,6 +214,14 @@ def test_counting_starts_anew_after_redis_came_back_empty_or_a_standstill() -> N
     assert (second, down) == (1, [1, 2])
 
 
+def test_counting_starts_anew_when_redis_forgot_and_shards_were_quick_to_beat_again() -> None:
+    silence = Silence()
+    assert watch(silence, [1, 2], {1: None, 2: None}, start=1000, seconds=60) == []
+    assert watch(silence, [1, 2], {}, start=1060, seconds=12) == []
+    ((_, down), *_) = watch(silence, [1, 2], {}, start=1072, seconds=3)
+    assert down == [1, 2]
+
+
 def test_nobody_is_silent_while_no_shard_is_alive() -> None:
     silence = Silence()
     assert watch(silence, [1], {1: 1000.0}, start=1000, seconds=100, shards=0) == []
