@@ -25,6 +25,7 @@ from django.urls import get_resolver  # noqa: E402
 from portal.bodies import BoundedBodies  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
+from portal.live.origins import SameOrigin  # noqa: E402
 from portal.uploads import PackageUploads  # noqa: E402
 
 # Python's collector walks all long-lived objects again and again; a long-lived process does better without
@@ -58,7 +59,9 @@ application = ProtocolTypeRouter(
             BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
             most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         ),
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(routing.urlpatterns))),
+        "websocket": AllowedHostsOriginValidator(
+            SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns)))
+        ),
         "lifespan": lifespan,
     }
 )

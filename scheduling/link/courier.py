@@ -73,6 +73,9 @@ class Courier:
                 self._note(None)
             except (RedisError, OSError) as error:
                 self._note(error)
+            except Exception:
+                # Without a heartbeat all machines here would count as silent, whatever one of them said.
+                log.exception("a heartbeat was not told whole; the next follows")
             await asyncio.sleep(BEAT_S)
 
     async def _beat(self) -> None:
@@ -172,6 +175,8 @@ class Courier:
                         await self._take(message)
             except (RedisError, OSError) as error:
                 self._note(error)
+            except Exception:
+                log.exception("what came through Redis is not understood; listening anew")
             finally:
                 await self._quietly(pubsub.aclose())
             await asyncio.sleep(_RETRY_S)

@@ -102,6 +102,22 @@ def test_a_shard_tells_its_figures(cell, link: Link) -> None:
     assert float(figures['borg_link_poll_interval_seconds_bucket{le="+Inf"}']) == 2
 
 
+def test_a_shard_goes_on_whatever_it_finds_in_redis(cell, link: Link) -> None:
+    """Else it would be thought dead, and all its machines silent."""
+    notices.client().hset("borg:link:loads", "another", "of a release to come")
+    notices.client().publish("borg:link:sessions", "of a release to come")
+    with link.machine(cell) as machine:
+        machine.report(machine.poll_with_desired())
+        shards = contact.shards_key(cell.id)
+        ((_, before),) = notices.client().zrange(shards, 0, -1, withscores=True)
+        until(
+            lambda: notices.client().zrange(shards, 0, -1, withscores=True)[0][1] > before + 1.5,
+            what="two heartbeats",
+        )
+        until(lambda: notices.client().publish("borg:link:sessions", "0 0"), what="it listens again")
+    notices.client().delete("borg:link:loads")
+
+
 def hung_up(machine: link_world.Played) -> int:
     """The code that its shard closes with."""
     while True:

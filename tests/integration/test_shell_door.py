@@ -107,7 +107,8 @@ def test_a_token_that_is_none_is_not_helped_by_a_session(portal, world) -> None:
 
 
 def test_pages_of_other_sites_are_turned_away_before_anything(portal, world) -> None:
-    for origin in ("https://elsewhere.example", None):
+    beside = portal.rpartition(":")[0]  # what else runs on this host, such as a task, gets its cookies too
+    for origin in ("https://elsewhere.example", None, f"{beside}:1", beside, "null"):
         with pytest.raises(InvalidStatus) as refused:
             answer(portal, client=signed_in("operator"), origin=origin)
         assert refused.value.response.status_code == 403
