@@ -103,7 +103,12 @@ class TarStream:
                     raise ArchiveRefused(f"after {self._name!r}: an extended header without its entry")
                 self._end()
                 return None
-            self._check_sum(header)
+            try:
+                self._check_sum(header)
+            except ArchiveRefused as refused:
+                if self._offset > BLOCK:
+                    raise
+                raise ArchiveRefused("the archive: is neither a tar nor one in gzip") from refused
             kind = header[156:157]
             size = self._number(header[124:136], "size")
             if kind not in b"xgLK":

@@ -134,7 +134,7 @@ class LogWriter:
             return
         self.marked_at, self.unmarked = now, 0
         try:
-            file = os.open(times_name(self.stream, self.first), FLAGS, 0o640, dir_fd=self.directory)
+            file = os.open(times_name(self.stream, self.first), FLAGS, 0o644, dir_fd=self.directory)
         except OSError:
             return  # the lines are there all the same
         try:

@@ -54,6 +54,19 @@ async def test_a_helper_reads_what_the_server_beside_it_writes_and_logs(machine:
         assert await line_of(runtime, HELPER) == "7 served"
 
 
+async def test_a_log_saver_copies_all_that_lies_beside_a_log(machine: Machine) -> None:
+    """As `examples/shelf-logs.jsonnet` does."""
+    async with machine.runtime() as runtime:
+        await runtime.hold_allocs([an_alloc()], [])
+        await runtime.start(server("echo served; sleep 100"), run=1)
+        assert await line_of(runtime) == "served"
+        logs = machine.home / "allocs" / directory_name(SHELF) / "logs" / directory_name(key())
+        await eventually(lambda: list(logs.glob("stdout.times.*")), "when it was printed")
+        await runtime.start(helper('cp -r "$BORG_ALLOC_DIR"/logs/. $TMPDIR/saved && echo saved'), run=1)
+        await end_of(runtime)
+        assert await text_of(runtime, task=HELPER) == "saved\n"
+
+
 async def test_an_alloc_survives_its_tasks(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.hold_allocs([an_alloc()], [])
