@@ -240,13 +240,17 @@ def read_task(
     problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
     problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
     problems.text(f"{path}.working_dir", file.working_dir, 4096)
+    if ".." in file.working_dir.split("/") and not role.stored:
+        told = f"{file.working_dir!r} climbs out with '..'; give a path without it"
+        problems.add(f"{path}.working_dir", told)
     if file.user and not _USER.fullmatch(file.user):
         problems.add(f"{path}.user", f"{file.user!r} is no user name; leave it out to run as the cell's own")
     if len(file.packages) > MAX_PACKAGES:
         problems.add(f"{path}.packages", f"{len(file.packages)} packages; at most {MAX_PACKAGES}")
     for number, package in enumerate(file.packages):
         if not _PACKAGE.fullmatch(package):
-            problems.add(f"{path}.packages[{number}]", f"{package!r} is no package name")
+            told = f"{package!r} is no package: write NAME, NAME@TAG or NAME@sha256:…"
+            problems.add(f"{path}.packages[{number}]", told)
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
     if file.whole_cores and role.batch and not role.stored:

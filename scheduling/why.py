@@ -16,7 +16,7 @@ from quota.permissions import Action, Principal, may
 from scheduling import receipts, verdicts
 from scheduling.core import wording
 from scheduling.core.reasons import Why
-from scheduling.core.states import JobState, TaskState
+from scheduling.core.states import JobState, MachineStatus, TaskState
 from scheduling.guidance import shapes_document
 from scheduling.models import Event, Job, Task
 from scheduling.receipts import Placement, Preempted
@@ -225,6 +225,12 @@ def _running(name: str, task: Task) -> str:
     there = f"{name} has machine {host}"
     if task.alloc is not None:
         there += f", inside {task.alloc.job.name}/{task.alloc.index},"
+    if task.machine is not None and task.machine.state == MachineStatus.DOWN:
+        why = f": {task.machine.reason}" if task.machine.reason else ""
+        return (
+            f"{there}, which is down{why}. Whether it runs there is not known; it is placed elsewhere as soon as"
+            " the cell's brake `lost` lets it."
+        )
     if task.up:
         return f"{there} and is up."
     return f"{there} and is {task.phase}, health {task.health or 'unknown'}."
@@ -234,9 +240,13 @@ def _exit_told(task: Task) -> str:
     if not task.exit:
         return ""
     ended = task.exit
-    how = f"signal {ended['signal']}" if ended.get("signal") else f"status {ended.get('status')}"
     detail = f", {ended['detail']}" if ended.get("detail") else ""
-    return f"Its processes last ended with {how} ({ended.get('cause', 'unknown')}{detail})."
+    cause = ended.get("cause", "unknown")
+    if ended.get("signal"):
+        return f"Its processes last ended with signal {ended['signal']} ({cause}{detail})."
+    if ended.get("status") is None:  # they never ran, or nobody saw how they ended
+        return f"Its last end: {cause}{detail}."
+    return f"Its processes last ended with status {ended['status']} ({cause}{detail})."
 
 
 def _step_told(event: Event) -> str:

@@ -287,8 +287,10 @@ def _addresses(row: dict[str, Any]) -> str:
 def _exit(ended: dict[str, Any] | None) -> str:
     if not ended:
         return ""
-    how = f"signal {ended['signal']}" if ended.get("signal") else f"status {ended.get('status')}"
-    return f"last ended: {ended['cause']} ({how})" + (f", {ended['detail']}" if ended.get("detail") else "")
+    how = f" (status {ended['status']})" if ended.get("status") is not None else ""
+    if ended.get("signal"):
+        how = f" (signal {ended['signal']})"
+    return f"last ended: {ended['cause']}{how}" + (f", {ended['detail']}" if ended.get("detail") else "")
 
 
 def _about(row: dict[str, Any]) -> str:

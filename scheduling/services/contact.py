@@ -4,9 +4,9 @@
     rows:  machines up, draining ─────────┘
 
 Nobody is silent unless this process watched for long enough: counting starts anew when no shard is alive, when
-Redis was away or forgot somebody, and when this process itself stood still. When too many fall silent together, in the cell or at one
-shard, the link is suspected first, for a bounded time; and machines of a shard that died have that time to find
-another. Marking a machine down moves no task: that is for `services.leaving`, behind the brake.
+Redis was away or forgot somebody, and when this process itself stood still. When too many fall silent together, in
+the cell or at one shard, the link is suspected first, for a bounded time; and machines of a shard that died have that
+time to find another. Marking a machine down moves no task: that is for `services.leaving`, behind the brake.
 """
 
 from __future__ import annotations

@@ -112,10 +112,12 @@ def _pinned(
     for text, reference in found.items():
         facts = known.get((tenant, reference.name, reference.digest or reference.wanted_tag))
         if facts is None:
+            tagged = "" if reference.digest else f" --tag {reference.wanted_tag}"
             wanted = reference.digest or f"tag {reference.wanted_tag!r}"
             problems[pins.path_of(job_spec, text)] = (
                 f"tenant {job_spec.tenant} has no package {reference.name!r} with {wanted} in this cell; upload it "
-                f"with `borgctl package upload FILE --name {reference.name}`, or name one of `borgctl package list`"
+                f"with `borgctl package upload FILE --name {reference.name}{tagged}`, or name one of `borgctl package"
+                " list`"
             )
             continue
         digests[text] = facts[0]

@@ -73,6 +73,7 @@ def test_a_task_shows_what_it_used(world) -> None:
     page = signed_in("viewer").get(JOB + "0/").text
     assert page.count("<svg viewBox") == 2
     assert page.count("<polyline") == 5
+    assert 'class="chart"' not in page, "the console's scripts take that for a canvas of theirs"
     assert "limit 64 MiB" in page
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from scheduling import journal, verdicts, why
 from scheduling.core.requirement import task_id
+from scheduling.core.states import MachineStatus
 from scheduling.models import Cell, Job, PendingVerdict, Task
 from scheduling.services import transitions
 from scheduling.services.transitions import Eviction, Placement
@@ -172,6 +173,23 @@ def test_a_verdict_of_an_earlier_release_is_still_told(ann, cell) -> None:
     job.refresh_from_db()
     job.verdict = PendingVerdict(job=job, revision=1, whys=[old])
     assert "with the constraint gpu given up" in why.job_sentences(_detailed(job))[1]
+
+
+def test_a_task_whose_machine_vanished_is_not_told_to_be_up(ann, cell) -> None:
+    machine, job = rows.a_machine(cell, "m1"), rows.a_job(cell, rows.a_tenant("ubar"), "web")
+    place(job, 0, machine.id)
+    portal_world.report(job, 0)
+    machine.state, machine.reason = MachineStatus.DOWN.value, "not heard of for more than 12 s"
+    machine.save()
+    told = ann.get(f"{JOBS}/ubar/web/why/?index=0").json()["sentences"]
+    assert "m1, which is down: not heard of for more than 12 s. Whether it runs there is not known" in told[0]
+
+
+def test_an_end_without_a_status_shows_none(ann, cell) -> None:
+    job = rows.a_job(cell, rows.a_tenant("ubar"), "web")
+    Task.objects.filter(job=job, index=0).update(exit={"cause": "start-failed", "detail": "network: none"})
+    told = ann.get(f"{JOBS}/ubar/web/why/?index=0").json()["sentences"]
+    assert "Its last end: start-failed, network: none." in told
 
 
 def _detailed(job: Job) -> Job:

@@ -170,7 +170,11 @@ HOSTILE: dict[str, tuple[BinaryIO, str]] = {
     ),
     "directory with content": (archive(header("a", b"5", size=512)), "a directory with 512 bytes"),
     "link with content": (archive(header("a", b"2", size=9, target="b")), "a symbolic link with 9 bytes"),
-    "bad checksum": (io.BytesIO(b"x" + file("a")[1:] + END), "no tar header (checksum"),
+    "no archive": (io.BytesIO(b"root:x:0:0\n" * 200), "the archive: is neither a tar nor one in gzip"),
+    "bad checksum": (
+        io.BytesIO(file("a") + b"x" + file("b")[1:] + END),
+        "after 'a': no tar header (checksum",
+    ),
     "cut short in a file": (
         io.BytesIO(header("a", size=1000) + b"x" * 600),
         "'a': the archive ends inside it",

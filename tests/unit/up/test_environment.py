@@ -21,8 +21,14 @@ def test_every_variable_that_is_set_is_a_known_setting() -> None:
 
 
 def test_an_operator_may_tune_but_not_redirect() -> None:
-    env = _of_a_server(BORG_LOG_LEVEL="DEBUG", BORG_DATABASE_URL="postgresql:///elsewhere", EDITOR="vi")
+    env = _of_a_server(
+        BORG_LOG_LEVEL="DEBUG",
+        BORG_USAGE_KEEP_HOURS="3",
+        BORG_DATABASE_URL="postgresql:///elsewhere",
+        EDITOR="vi",
+    )
     assert env["BORG_LOG_LEVEL"] == "DEBUG"
+    assert env["BORG_USAGE_KEEP_HOURS"] == "3"
     assert env["BORG_DATABASE_URL"] == "postgresql:///b"
     assert env["BORG_PORTAL_URL"] == "http://127.0.0.1:8100"
     assert env["BORG_ZONE"] == "example.org"
