@@ -201,8 +201,11 @@ async def _until(event: asyncio.Event) -> None:
 
 async def _sweep_logs(runtime: SupervisedRuntime) -> None:
     while True:
-        for name in await runtime.sweep(time.time()):
-            log.info("the logs of task %s were deleted: their time was up", name)
+        try:
+            for name in await runtime.sweep(time.time()):
+                log.info("the logs of task %s were deleted: their time was up", name)
+        except OSError:
+            log.exception("old logs can't be deleted; the next attempt follows")
         await asyncio.sleep(LOG_SWEEP_INTERVAL_S)
 
 

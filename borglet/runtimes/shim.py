@@ -36,6 +36,8 @@ READ_BYTES = 65536
 DRAIN_BYTES = 4 * 2**20
 KILL_POLL_S = 0.01
 ENGINE_PROCESSES = 8
+# The most that an end takes on the disk.
+EXIT_BYTES = 16 * 1024
 # Between the news that memory ran out and the kernel's kill.
 OOM_WITHIN_S = 2.0
 NEVER_RAN = 127 << 8  # as of a program that ended with status 127
@@ -134,6 +136,7 @@ class Supervisor:
                 os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600
             )
         )
+        self._reserve_exit()
         if self.launch.tcp_ports is not None:
             # Of the supervisor too: whoever enters a container must be held back as those inside are, or none may.
             landlock.keep_to_ports(self.launch.tcp_ports)
@@ -444,11 +447,18 @@ class Supervisor:
             return "full"
         return "short" if self.stop_notice_s > 0 else "none"
 
+    def _reserve_exit(self) -> None:
+        """How a task ended is told on a full disk, too: a success that nobody hears of would be run again."""
+        path = os.path.join(self.launch.directory, "exit.json.new")
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.write(file, b" " * EXIT_BYTES)
+        os.close(file)
+
     def write_exit(self, fields: dict[str, object]) -> None:
         directory = os.open(self.launch.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open("exit.json.new", flags, 0o600, dir_fd=directory)
-        os.write(file, to_json(fields).encode())
+        os.ftruncate(file, os.write(file, to_json(fields).encode()))
         os.fsync(file)
         os.rename("exit.json.new", "exit.json", src_dir_fd=directory, dst_dir_fd=directory)
         os.fsync(directory)

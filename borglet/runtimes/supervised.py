@@ -232,7 +232,7 @@ class SupervisedRuntime:
         self._containers.release(incarnation.kept.task.key)
         incarnation.exit = Exit(EndCause.START_FAILED, time.time(), detail=reason)
         if directory.path.is_dir() and directory.exit() is None:
-            directory.write_exit(incarnation.exit)
+            _write_end(directory, incarnation.exit)
 
     async def _supervisor_ended(self, supervisor: SupervisorId) -> None:
         """Wait for a supervisor that is ending by itself."""
@@ -367,7 +367,7 @@ class SupervisedRuntime:
             if left:
                 detail += f"; processes {sorted(left)} can't be killed"
             exit_ = Exit(EndCause.SUPERVISOR_LOST, time.time(), detail=detail)
-        directory.write_exit(exit_)
+        _write_end(directory, exit_)
         return exit_
 
     def addresses(self) -> dict[TaskKey, str]:
@@ -406,7 +406,10 @@ class SupervisedRuntime:
         directory = TaskDirectory(self._home, TaskKey(job, int(index), int(incarnation_number)))
         kept = directory.kept()
         if kept is not None and kept.task.alloc is not None:
-            directory = self._directory_of(kept.task)
+            try:
+                directory = self._directory_of(kept.task)
+            except StartFailed as error:  # a full disk: what runs runs on
+                log.error("task %s is adopted without its alloc: %s", name, error)
         supervisor = directory.supervisor()
         if kept is None:
             log.warning(
@@ -451,7 +454,7 @@ class SupervisedRuntime:
         incarnation.exit = Exit(
             EndCause.STOPPED, time.time(), detail="the Borglet ended while starting it again"
         )
-        directory.write_exit(incarnation.exit)
+        _write_end(directory, incarnation.exit)
 
     # -- measuring
 
@@ -560,6 +563,14 @@ class SupervisedRuntime:
         self._confinement.close()
         if self._tree is not None:
             self._tree.remove()
+
+
+def _write_end(directory: TaskDirectory, exit_: Exit) -> None:
+    """Should there be no room for it now, this Borglet tells it, and the next one comes to the same."""
+    try:
+        directory.write_exit(exit_)
+    except OSError as error:
+        log.error("the end of task %s can't be written: %s", directory.name, error)
 
 
 def _reap(pid: int) -> None:
