@@ -306,7 +306,9 @@ def find_engine(search: str = "") -> tuple[str, str]:
 
 def probe(home: Path, engine: str, init: str) -> None:
     """Open a container that ends at once: 10 ms that tell more than any list of features. Raises `Unavailable`."""
-    with tempfile.TemporaryDirectory(dir=home, prefix="probe-") as folder:
+    trash = home / "trash"  # what a Borglet that is killed here leaves goes with the rest
+    trash.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=trash, prefix="probe-") as folder:
         directory = Path(folder)
         account: Account = (FIRST_UID, FIRST_UID, [])
         work, tmp = directory / "work", directory / "tmp"
