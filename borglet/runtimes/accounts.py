@@ -83,10 +83,10 @@ def _reachable(folder: Path) -> bool:
 
 
 def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
-    """A number of `first`, … that no other task of this machine has. `taken`: directory name -> its number.
+    """A number of `first`, … that no other task of this machine has. `taken`: name -> its number.
 
-    An incarnation keeps what it has over all its runs, for its files belong to it; the next is spread over the range,
-    so that a number comes back late. Raises `StartFailed` when all are in use.
+    An incarnation (inside an alloc: a task) keeps what it has over all its runs, for its files belong to it; the next
+    is spread over the range, so that a number comes back late. Raises `StartFailed` when all are in use.
     """
     if mine := taken.get(name, 0):
         return mine

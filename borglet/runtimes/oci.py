@@ -179,10 +179,14 @@ class Contained:
     ) -> tuple[Account, int]:
         """A user of the task's own, or the one it names; and the number that is its own."""
         if not task.user:
-            taken = {name: other.own_uid for name, other in kept.items()}
-            uid = accounts.own_uid(
-                directory.name, taken, first=self._settings.first_uid, count=self._settings.uids
-            )
+            who, taken = directory.name, {name: other.own_uid for name, other in kept.items()}
+            if task.alloc is not None:  # what its earlier incarnations left in the alloc stays its own
+                who = f"{task.key.job}.{task.key.index}"
+                taken = {
+                    who if _same_in_alloc(other.task, task) else name: other.own_uid
+                    for name, other in kept.items()
+                }
+            uid = accounts.own_uid(who, taken, first=self._settings.first_uid, count=self._settings.uids)
             return (uid, uid, []), uid
         account = accounts.account_of(task.user, default="", allowed=self._settings.users)
         if account is None or account[0] == 0:
@@ -371,6 +375,10 @@ def _forget_shells(directory: Path) -> None:
     for path in directory.glob("shell-*.json"):
         if time.time() - path.stat().st_mtime > 60.0:
             path.unlink()
+
+
+def _same_in_alloc(one: RunTask, other: RunTask) -> bool:
+    return (one.key.job, one.key.index, one.alloc) == (other.key.job, other.key.index, other.alloc)
 
 
 def _open_files(wanted: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+import msgspec
 import pytest
 
 from borglet.messages import EndCause, RunAlloc, RunTask, TaskKey
@@ -65,6 +66,20 @@ async def test_a_log_saver_copies_all_that_lies_beside_a_log(machine: Machine) -
         await runtime.start(helper('cp -r "$BORG_ALLOC_DIR"/logs/. $TMPDIR/saved && echo saved'), run=1)
         await end_of(runtime)
         assert await text_of(runtime, task=HELPER) == "saved\n"
+
+
+async def test_what_a_task_left_in_its_alloc_is_its_next_incarnations_to_change(machine: Machine) -> None:
+    """A log saver that runs again goes on where it was."""
+    save = "umask 077; cd $BORG_ALLOC_DIR/shared && mkdir -p saved && echo x >> saved/log && echo ok"
+    later = TaskKey(HELPER.job, HELPER.index, HELPER.incarnation + 1)
+    async with machine.runtime() as runtime:
+        await runtime.hold_allocs([an_alloc()], [])
+        await runtime.start(helper(save), run=1)
+        await end_of(runtime)
+        await runtime.remove(HELPER)
+        await runtime.start(msgspec.structs.replace(helper(save), key=later), run=1)
+        await end_of(runtime)
+        assert await text_of(runtime, task=later) == "ok\n"
 
 
 async def test_an_alloc_survives_its_tasks(machine: Machine) -> None:
