@@ -97,6 +97,8 @@ class SupervisedRuntime:
         self._meter = Meter(self._tree)
         self._keeps_ports = landlock.knows_ports()
         self._allocs = AllocFolders(self._home)
+        self._emptying = asyncio.Lock()
+        self._closing = False
         self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
         self._tasks: dict[TaskKey, _Incarnation] = {}
         self._identities: dict[TaskKey, str] = {}  # of what is still to be started
@@ -208,7 +210,7 @@ class SupervisedRuntime:
             self._allocs.hold(alloc)
             self._containers.hold_alloc(alloc)
         self._drop_allocs()
-        await asyncio.to_thread(self._empty_trash)
+        await self._empty_trash()
 
     def allocs(self) -> list[AllocReport]:
         return self._allocs.reports()
@@ -311,7 +313,7 @@ class SupervisedRuntime:
         del self._tasks[key]
         self._discard(known.directory)
         self._drop_allocs()
-        await asyncio.to_thread(self._empty_trash)
+        await self._empty_trash()
 
     def _discard(self, directory: TaskDirectory) -> None:
         """Out of sight at once, deleted after; its logs' time begins."""
@@ -320,8 +322,9 @@ class SupervisedRuntime:
         if directory.path.is_dir():
             trash.throw_away(directory.path, self._home / "trash")
 
-    def _empty_trash(self) -> None:
-        trash.empty(self._home / "trash")
+    async def _empty_trash(self) -> None:
+        async with self._emptying:  # two at a time would take entries from each other
+            await asyncio.to_thread(trash.empty, self._home / "trash", goes_on=lambda: not self._closing)
 
     # -- ends
 
@@ -337,9 +340,12 @@ class SupervisedRuntime:
         self._unwatch(incarnation)
         assert incarnation.supervisor is not None
         _reap(incarnation.supervisor.pid)
-        burial = asyncio.get_running_loop().create_task(self._finish(incarnation))
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
+        self._keep(asyncio.get_running_loop().create_task(self._finish(incarnation)))
+
+    def _keep(self, work: asyncio.Task[None]) -> None:
+        """Until it is done, which `close` waits for."""
+        self._burials.add(work)
+        work.add_done_callback(self._burials.discard)
 
     def _unwatch(self, incarnation: _Incarnation) -> None:
         if incarnation.pidfd >= 0:
@@ -395,7 +401,8 @@ class SupervisedRuntime:
         self._containers.settle()
         if self._tree is not None:
             self._tree.sweep({incarnation.directory.name for incarnation in self._tasks.values()})
-        await asyncio.to_thread(self._empty_trash)
+        # Millions of files may lie there: what runs must not be thought lost meanwhile.
+        self._keep(asyncio.get_running_loop().create_task(self._empty_trash()))
 
     async def _adopt_directory(self, name: str) -> None:
         job, _, rest = name.partition(".")
@@ -552,6 +559,7 @@ class SupervisedRuntime:
         return await ptys.spawn(request)
 
     async def close(self) -> None:
+        self._closing = True
         if self._adoption is not None:
             await self._adoption
         for burial in list(self._burials):

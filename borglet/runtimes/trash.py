@@ -14,6 +14,7 @@ import logging
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ def throw_away(path: Path, trash: Path) -> None:
     os.rename(path, trash / f"{path.name}.{time.time_ns()}")
 
 
-def empty(trash: Path) -> None:
-    """Delete everything in it. What can't be deleted stays, is logged, and is tried again next time."""
+def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Delete everything in it, folder by folder as long as `goes_on`. What can't be deleted stays, is logged, and is
+    tried again next time."""
     top = os.open(trash, _FOLDER)
     try:
         pending = os.listdir(top)
-        while pending:
+        while pending and goes_on():
             name = pending.pop()
             try:
                 pending += _delete(top, name)

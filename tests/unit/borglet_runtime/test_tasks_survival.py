@@ -269,3 +269,14 @@ async def test_a_task_of_a_borglet_without_identities_gets_one(machine: Machine)
             folder.rmdir()
         await runtime.identify(key(), "token")
         assert (folder / "token").read_text() == "token"
+
+
+async def test_adoption_does_not_wait_for_the_trash(machine: Machine) -> None:
+    async with machine.runtime() as runtime:
+        await runtime.start(a_task("sleep", "100"), run=1)
+    for number in range(3000):
+        (machine.home / "trash" / f"{number}").mkdir()
+    async with machine.runtime() as runtime:
+        assert len(await runtime.presences()) == 1
+        assert os.listdir(machine.home / "trash"), "it was waited for"
+        await eventually(lambda: not os.listdir(machine.home / "trash"), "the trash is deleted")

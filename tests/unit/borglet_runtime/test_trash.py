@@ -104,3 +104,13 @@ assert os.listdir(".") == [], os.listdir(".")
 """
     code = f"import sys; sys.path.insert(0, {os.getcwd()!r}); from borglet.runtimes import trash{code}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=bin_)
+
+
+def test_whoever_ends_meanwhile_leaves_the_rest_for_the_next(bin_: Path) -> None:
+    for name in ("a", "b", "c"):
+        (bin_ / name).mkdir()
+    left = iter([True, False])
+    trash.empty(bin_, goes_on=lambda: next(left))
+    assert len(os.listdir(bin_)) == 2
+    trash.empty(bin_)
+    assert os.listdir(bin_) == []
