@@ -206,11 +206,17 @@ class SupervisedRuntime:
     async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
         await self._adopt()
         self._dropped = set(dropped)
+        failed: OSError | ValueError | None = None
         for alloc in allocs:
-            self._allocs.hold(alloc)
-            self._containers.hold_alloc(alloc)
+            try:
+                self._allocs.hold(alloc)
+                self._containers.hold_alloc(alloc)
+            except (OSError, ValueError) as error:  # the others are held all the same
+                failed = failed or error
         self._drop_allocs()
         await self._empty_trash()
+        if failed is not None:
+            raise failed
 
     def allocs(self) -> list[AllocReport]:
         return self._allocs.reports()
