@@ -38,7 +38,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_DNS_PORT", "5353", "Port the resolver listens on, UDP and TCP."),
     Setting("BORG_LINK_HOST", "127.0.0.1", "Address a link shard listens on."),
     Setting("BORG_LINK_PORT", "8443", "Port a link shard listens on."),
-    Setting("BORG_LINK_SHARED_PORT", "0", "1: link shards of one host share BORG_LINK_PORT; run any number of them."),
+    Setting(
+        "BORG_LINK_SHARED_PORT",
+        "0",
+        "1: link shards of one host share BORG_LINK_PORT; run any number of them.",
+    ),
     Setting("BORG_LINK_URL", "https://127.0.0.1:8443", "Where Borglets reach the link shards, all as one."),
     Setting("BORG_AUTHORITY", "", "Folder of the TLS authority; empty: authority/ in BORG_HOME."),
     Setting(

@@ -63,7 +63,8 @@ def test_nothing_of_what_arrived_is_kept() -> None:
         (b"\x89\xfe\x00\x7e" + bytes(4 + 126), 1002),
         (sent(Opcode.TEXT, b"x" * (MOST + 1))[:20], 1009),
         (sent(Opcode.TEXT, b"x" * MOST, fin=False) + sent(Opcode.CONTINUATION, b"yy"), 1009),
-    ],    ids=range(9),  # masks are drawn anew each time
+    ],
+    ids=range(9),  # masks are drawn anew each time
 )
 def test_what_is_no_frame_is_told_with_its_code(stream: bytes, code: int) -> None:
     with pytest.raises(BadFrame) as caught:
