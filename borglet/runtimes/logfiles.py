@@ -102,7 +102,7 @@ def printed_since(directory: int, stream: str, since: float) -> int:
 def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
     """When what begins at each offset was printed, oldest first: (offset, seconds since the epoch)."""
     marks: list[tuple[int, float]] = []
-    for _, name in files_of(os.listdir(directory), f"{stream}.times"):
+    for _, name in files_of(os.listdir(directory), f"times.{stream}"):
         file = _open_regular(directory, name)
         if file < 0:
             continue

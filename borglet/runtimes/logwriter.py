@@ -3,7 +3,7 @@
 A file is named `<stream>.<offset of its first byte>`, 16 digits: the offset of any byte since the task's
 first start is the name plus the position, whatever was rotated away and however often the task restarted.
 
-Beside it `<stream>.times.<offset>` says when: lines of `<offset> <milliseconds since the epoch>`, one before what is
+Beside it `times.<stream>.<offset>` says when: lines of `<offset> <milliseconds since the epoch>`, one before what is
 printed, each ten seconds at most, each second where much is printed.
 
 A task that prints faster than this writes waits in its pipe: nothing is dropped but what the disk refuses.
@@ -22,7 +22,7 @@ def file_name(stream: str, offset: int) -> str:
 
 
 def times_name(stream: str, offset: int) -> str:
-    return f"{stream}.times.{offset:016d}"
+    return f"times.{stream}.{offset:016d}"
 
 
 def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:

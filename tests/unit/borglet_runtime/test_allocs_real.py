@@ -49,7 +49,7 @@ async def test_a_helper_reads_what_the_server_beside_it_writes_and_logs(machine:
         hits = machine.home / "allocs" / directory_name(SHELF) / "shared" / "hits"
         await eventually(lambda: hits.exists() and hits.read_text(), "hits")
         await runtime.start(
-            helper("echo $$(cat $BORG_ALLOC_DIR/shared/hits $BORG_ALLOC_DIR/logs/*/stdout.0*); sleep 100"),
+            helper("echo $$(cat $BORG_ALLOC_DIR/shared/hits $BORG_ALLOC_DIR/logs/*/stdout.*); sleep 100"),
             run=1,
         )
         assert await line_of(runtime, HELPER) == "7 served"
@@ -62,7 +62,7 @@ async def test_a_log_saver_copies_all_that_lies_beside_a_log(machine: Machine) -
         await runtime.start(server("echo served; sleep 100"), run=1)
         assert await line_of(runtime) == "served"
         logs = machine.home / "allocs" / directory_name(SHELF) / "logs" / directory_name(key())
-        await eventually(lambda: list(logs.glob("stdout.times.*")), "when it was printed")
+        await eventually(lambda: list(logs.glob("times.stdout.*")), "when it was printed")
         await runtime.start(helper('cp -r "$BORG_ALLOC_DIR"/logs/. $TMPDIR/saved && echo saved'), run=1)
         await end_of(runtime)
         assert await text_of(runtime, task=HELPER) == "saved\n"
