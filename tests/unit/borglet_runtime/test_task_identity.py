@@ -70,3 +70,10 @@ def test_only_the_tasks_user_reads_it_and_no_trick_of_the_task_moves_it(tmp_path
     directory.identity.with_name("token.new").symlink_to(victim)
     directory.write_identity("two")
     assert (victim.read_text(), directory.identity.read_text()) == ("untouched", "two")
+
+
+def test_a_task_that_an_earlier_release_started_gets_one(tmp_path: Path) -> None:
+    directory = TaskDirectory(tmp_path, key())
+    directory.work.mkdir(parents=True)
+    directory.write_identity("one")
+    assert directory.identity.read_text() == "one"
