@@ -137,7 +137,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     def requirement_of(self, task: TaskSpec) -> Requirement:
         return Requirement(
             limit=task.limit,
-            constraints=task.constraints,
+            # Tasks in an alloc go where the alloc is, whatever they need of its machine.
+            constraints=task.constraints if self.alloc_set else task.demands(),
             max_per_machine=self.spread.max_per_machine,
             max_per_rack=self.spread.max_per_rack,
             max_per_power_domain=self.spread.max_per_power_domain,

@@ -106,6 +106,17 @@ class TaskSpec(msgspec.Struct, frozen=True):
     whole_cores: bool = False
     flags: dict[str, str | bool] = {}
 
+    def demands(self) -> tuple[Constraint, ...]:
+        """Its constraints, and those that follow from what it needs of a machine's runtime."""
+        implied = []
+        if self.root == "packages":
+            implied.append(Constraint("runtime", Relation.EQUAL, "oci"))
+        if self.network == "own":
+            implied.append(Constraint("isolation.network", Relation.EQUAL, "own"))
+        if self.whole_cores:
+            implied.append(Constraint("isolation.cores", Relation.NOT_EQUAL, "none"))
+        return tuple(sorted({*self.constraints, *implied})) if implied else self.constraints
+
     @property
     def argv(self) -> list[str]:
         """The command with its flags behind it, by name: `--name=value`, `--name` for true, nothing for false."""

@@ -112,6 +112,8 @@ def test_the_first_alone_keeps_house(cell, tenant) -> None:
     count = batch(cell, tenant)
     background = Master(cell.id, BATCH)
     background.tick()
+    # Another that has no room: where all machines vanish together nothing is moved at all.
+    rows.a_machine(cell, "m2", capacity=[1, 1, 1, 0, 0, 0])
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
     background._kept = 0.0
     background.tick()

@@ -367,3 +367,16 @@ def test_single_tasks_may_have_other_flags() -> None:
     assert job.task(0).argv == ["serve", "--leader", "--level=4", "--name=$(index)"]
     assert spec.load(job.to_json()) == job
     assert spec.change(job, spec.parse({**file, "tasks": 2}), 0) is spec.Change.RESTART
+
+
+def test_what_a_task_needs_of_a_runtime_is_a_demand_on_machines() -> None:
+    file = with_task(root="packages", packages=["web@v1"], network="own", whole_cores=True, limit={"cpu": 2})
+    job = spec.parse({**file, "appclass": "latency-sensitive"})
+    assert [(c.attribute, c.relation, c.value, c.hard) for c in job.requirement(0).constraints] == [
+        ("isolation.cores", "!=", "none", True),
+        ("isolation.network", "=", "own", True),
+        ("runtime", "=", "oci", True),
+    ]
+    assert spec.parse(hello()).requirement(0).constraints == ()
+    inside = spec.parse({**file, "appclass": "latency-sensitive", "alloc_set": "shelf"})
+    assert inside.requirement(0).constraints == ()
