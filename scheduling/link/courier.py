@@ -42,7 +42,7 @@ class Courier:
         self.shells = shells.connect(url)
         self._tasks: set[asyncio.Task[None]] = set()
         self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
-        self._away = False
+        self._away = self._stopping = False
         self._taken: list[str] = []
         self._balance = Spread()
         shard.on_logs = self._logs_came
@@ -53,6 +53,7 @@ class Courier:
         self._spawn(self._listen_forever())
 
     async def stop(self) -> None:
+        self._stopping = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -67,7 +68,7 @@ class Courier:
     # -- out
 
     async def _beat_forever(self) -> None:
-        while True:
+        while not self._stopping:
             try:
                 await self._beat()
                 self._note(None)
@@ -160,7 +161,7 @@ class Courier:
     # -- in
 
     async def _listen_forever(self) -> None:
-        while True:
+        while not self._stopping:  # a library may swallow that it is cancelled
             pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
                 await pubsub.psubscribe(_NOTICES)
