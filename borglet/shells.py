@@ -35,8 +35,7 @@ from borglet.messages import (
     shell_frame_of,
 )
 from borglet.phases import WITH_PROCESSES
-from borglet.runtimes.base import ShellRefused
-from borglet.runtimes.ptys import Pty
+from borglet.runtimes.ptys import Pty, ShellRefused
 
 log = logging.getLogger(__name__)
 

@@ -40,10 +40,6 @@ class StartFailed(Exception):
     """The task could not be started; the text says why and reaches the person who owns the job."""
 
 
-class ShellRefused(Exception):
-    """No shell can be opened in the task; the text says why and reaches the person who asked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Presence:
     """One incarnation on this machine: running while `exit` is None, else ended that way.

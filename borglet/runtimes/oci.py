@@ -28,13 +28,13 @@ import msgspec
 from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes import accounts, bundle, launch, rootfs
 from borglet.runtimes.accounts import Account
-from borglet.runtimes.base import ShellRefused, StartFailed
+from borglet.runtimes.base import StartFailed
 from borglet.runtimes.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
 from borglet.runtimes.confinement import Plan
 from borglet.runtimes.container import Container, run_engine
 from borglet.runtimes.limits import kernel_limits
 from borglet.runtimes.networks import FormerNetworks, TaskNetworks
-from borglet.runtimes.ptys import PtyRequest
+from borglet.runtimes.ptys import PtyRequest, ShellRefused
 from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from borglet.runtimes import proctable
-from borglet.runtimes.base import ShellRefused
 from borglet.runtimes.ptychild import ANSWER, ASK
 
 START_TIMEOUT_S = 20.0
@@ -37,6 +36,10 @@ _CODE = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.ptychild
 _PIDFD_GETFD = 438  # of every architecture
 # Below these numbers are the descriptors that the child expects.
 _FIRST_FREE = 10
+
+
+class ShellRefused(Exception):
+    """No shell can be opened in the task; the text says why and reaches the person who asked."""
 
 
 @dataclass(frozen=True, slots=True)

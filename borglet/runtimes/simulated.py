@@ -29,9 +29,9 @@ from borglet.messages import (
     TaskKey,
     Usage,
 )
-from borglet.runtimes.base import NO_TREES, Presence, ShellRefused, StartFailed
+from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 from borglet.runtimes.limits import Grant
-from borglet.runtimes.ptys import Pty
+from borglet.runtimes.ptys import Pty, ShellRefused
 
 BATCH_PRIORITY = 100  # below it, work is free
 MID_PRIORITY = 116  # the trace's upper part of the batch band

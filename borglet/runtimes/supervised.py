@@ -38,13 +38,14 @@ from borglet.messages import (
 )
 from borglet.runtimes import landlock, proctable, ptys, supervisors, trash
 from borglet.runtimes.allocfolders import AllocFolders
-from borglet.runtimes.base import NO_TREES, Presence, ShellRefused, StartFailed
+from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
 from borglet.runtimes.confinement import Confinement
 from borglet.runtimes.containers import Containers
 from borglet.runtimes.limits import Grant, mebibytes, overuse
 from borglet.runtimes.logfiles import LogRetention, read_log, sweep_logs
 from borglet.runtimes.meter import Meter, Metered, disk_bytes
+from borglet.runtimes.ptys import ShellRefused
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory, directory_name
 
 log = logging.getLogger(__name__)

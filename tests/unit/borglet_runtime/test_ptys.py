@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes.base import ShellRefused
-from borglet.runtimes.ptys import Pty, PtyRequest, spawn
+from borglet.runtimes.ptys import Pty, PtyRequest, ShellRefused, spawn
 
 PATH = f"{os.environ['PATH']}:{sys.base_prefix}/bin"
 

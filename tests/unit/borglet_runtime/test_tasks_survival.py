@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause, ShellClaims
-from borglet.runtimes.base import ShellRefused
 from borglet.runtimes.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
+from borglet.runtimes.ptys import ShellRefused
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 from tests.unit.borglet_runtime.machine import (
     Machine,
