@@ -119,6 +119,7 @@ class Agent:
         self._store, self._prober, self._clock, self._settings = store, prober, clock, settings
         self._windows = Windows(random.Random(), span_s=settings.window_s) if settings.window_s else None
         self._listeners: list[Callable[[], None]] = []
+        self._allocs_due: HoldAllocs | None = None  # what failed
         self._work: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -222,7 +223,9 @@ class Agent:
             self._windows.add(known, self._clock())
         if self._guard is not None:
             await self._guard_neighbours(self._guard)
-        if self.state.allocs:
+        if self._allocs_due is not None:
+            await self._hold_allocs(self._allocs_due)
+        elif self.state.allocs:
             self._tell_allocs()
 
     async def _guard_neighbours(self, guard: Guard) -> None:
@@ -361,10 +364,12 @@ class Agent:
             self._tell_allocs()
 
     async def _hold_allocs(self, instruction: HoldAllocs) -> None:
+        self._allocs_due = None
         try:
             await self.runtime.hold_allocs(instruction.allocs, instruction.dropped)
         except (OSError, ValueError):
-            log.exception("the folders of allocs could not be made or removed; they are tried again")
+            log.exception("the folders of allocs could not be made or removed; the next sample tries again")
+            self._allocs_due = instruction
         self._tell_allocs()
 
     def _tell_allocs(self) -> None:
