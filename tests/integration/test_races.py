@@ -56,9 +56,9 @@ def wait_until_blocked(number: int = 1) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
                 # Of this database alone: the tests of another worker wait for locks of their own.
-                "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
-                " WHERE NOT granted AND pid <> pg_backend_pid() AND datname = current_database()"
-                " AND locktype IN ('transactionid', 'tuple')"
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+                " AND locktype IN ('transactionid', 'tuple') AND pid IN (SELECT pid FROM pg_locks WHERE database"
+                " = (SELECT oid FROM pg_database WHERE datname = current_database()))"
             )
             if cursor.fetchone()[0] >= number:
                 return
