@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 from django.db import connection
@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from quota.errors import Conflict
 from quota.permissions import Action, Principal, require, system
-from quota.resources import ACCELERATORS, DISK, PORTS, ZERO, add
+from quota.resources import ACCELERATORS, DISK, PORTS
 from scheduling import journal
 from scheduling.core import events
 from scheduling.journal import Entry
@@ -80,9 +80,8 @@ def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
 
 def _kept(entry: Entry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[str, Any]]) -> KeptAlloc:
     alloc = tasks[0]
-    hold = list(ZERO)
-    for saver in savers:
-        hold = list(add(_padded(hold, saver["limit"]), _padded(saver["limit"], hold)))
+    # A limit from before the cell had further resources is shorter.
+    hold = [sum(amounts) for amounts in zip_longest(*[saver["limit"] for saver in savers], fillvalue=0)]
     hold[DISK], hold[PORTS], hold[ACCELERATORS] = alloc["alloc_limit"][DISK], 0, 0
     return KeptAlloc(
         machine_id=alloc["machine_id"],
@@ -194,7 +193,3 @@ def _announce(entry: Entry, machine_ids: set[int]) -> None:
         )
     for machine in Machine.objects.filter(pk__in=machine_ids).order_by("id"):
         entry.append(machine_set_event(machine))
-
-
-def _padded(vector: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    return (*vector, *[0] * (len(other) - len(vector)))
