@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from borglet.messages import RunAlloc, RunTask, TaskKey
-from borglet.runtimes import cgroupfs
+from borglet.runtimes import cgroupfs, proctable
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.cgroupfs import Groups
 from borglet.runtimes.cgroups import CgroupTree
@@ -69,22 +69,24 @@ class Containers:
         return self.tree is not None and self.tree.enforces("cpu")
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
-        """Niceness and scheduling class of a task's processes: what is left where no group limits CPU."""
+        """Niceness and scheduling class of a task's threads. Where groups weigh, batch is of the idle class as threads
+        too: beside threads of the ordinary class the kernel may leave a waking one to wait for its next tick."""
         if self.weighs:
-            return {"nice": 0, "policy": os.SCHED_OTHER}
+            return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
         policy = os.SCHED_IDLE if limits.cpu_idle else os.SCHED_BATCH if limits.batch else os.SCHED_OTHER
         return {"nice": limits.nice, "policy": policy}
 
     def behave(self, task: RunTask, pids: Collection[int]) -> None:
-        """Give running processes the manners of their task's class and priority, where no group weighs it. Without
-        privilege a process may only be made to wait more, never less."""
+        """Give all threads of running processes the manners of their task's class and priority. Without privilege one
+        may only be made to wait more, never less."""
         manners = self.manners(self.limits_of(task))
         for pid in pids:
-            try:
-                os.sched_setscheduler(pid, manners["policy"], os.sched_param(0))
-                os.setpriority(os.PRIO_PROCESS, pid, manners["nice"])
-            except (ProcessLookupError, PermissionError):
-                continue
+            for thread in proctable.threads_of(pid):
+                try:
+                    os.sched_setscheduler(thread, manners["policy"], os.sched_param(0))
+                    os.setpriority(os.PRIO_PROCESS, thread, manners["nice"])
+                except (ProcessLookupError, PermissionError):
+                    continue
 
     def ceiling_of(self, task: RunTask) -> dict[str, int]:
         """The limit beyond which it is ended, by resource: with slack, what it is granted now."""

@@ -59,16 +59,20 @@ def descendants(children: dict[int, list[int]], root: int) -> list[int]:
     return found
 
 
+def threads_of(pid: int) -> list[int]:
+    """The threads of a process; none when it is gone or of another user who hides them."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
 def ready_threads(pids: list[int], *, at_most: int) -> int:
     """How many threads of these processes run or wait for a core; who is gone has none. Looks at no more threads than
     `at_most`."""
     ready = looked = 0
     for pid in pids:
-        try:
-            threads = os.listdir(f"/proc/{pid}/task")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        for thread in threads:
+        for thread in threads_of(pid):
             if looked == at_most:
                 return ready
             looked += 1

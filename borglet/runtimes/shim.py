@@ -56,7 +56,7 @@ class Launch:
     user: tuple[int, int, list[int]] | None  # uid, gid, supplementary groups
     open_files: int
     nice: int
-    policy: int  # of the scheduler, where no group is: SCHED_BATCH, SCHED_IDLE; 0 for the ordinary one
+    policy: int  # of the scheduler: SCHED_IDLE, SCHED_BATCH; 0 for the ordinary one
     oom_score_adj: int
     notice_s: float
     ram_limit: int  # bytes, 0 for none

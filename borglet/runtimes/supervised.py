@@ -283,9 +283,7 @@ class SupervisedRuntime:
         known.directory.write_kept(known.kept)
         if known.supervisor is None:
             return
-        if not self._containers.weighs:
-            children = proctable.children_of(proctable.table())
-            self._containers.behave(task, proctable.descendants(children, known.supervisor.pid))
+        self._behave([known])
         try:
             refused = self._containers.resize(task)
         except StartFailed as error:
@@ -394,6 +392,15 @@ class SupervisedRuntime:
         await self._adopt()
         return [incarnation.presence() for incarnation in self._tasks.values()]
 
+    def _behave(self, incarnations: list[_Incarnation]) -> None:
+        """Their processes' scheduling classes are those of their tasks."""
+        children = proctable.children_of(proctable.table())
+        for known in incarnations:
+            if known.supervisor is not None and known.exit is None:
+                self._containers.behave(
+                    known.kept.task, proctable.descendants(children, known.supervisor.pid)
+                )
+
     # -- adopting
 
     async def _adopt(self) -> None:
@@ -406,6 +413,7 @@ class SupervisedRuntime:
         for entry in sorted(os.scandir(self._home / "tasks"), key=lambda entry: entry.name):
             await self._adopt_directory(entry.name)
         self._containers.settle()
+        self._behave(list(self._tasks.values()))  # a release before this one may have started them otherwise
         if self._tree is not None:
             self._tree.sweep({incarnation.directory.name for incarnation in self._tasks.values()})
         # Millions of files may lie there: what runs must not be thought lost meanwhile.

@@ -11,6 +11,7 @@ import pytest
 
 from borglet.messages import EndCause
 from borglet.runtimes import cgroupfs
+from borglet.runtimes.proctable import threads_of
 from tests.unit.borglet_runtime.machine import (
     MIB,
     Machine,
@@ -150,7 +151,8 @@ async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
     """Where CPU is no group's business, work that can wait is nice, and what nobody waits for is idle."""
     machine.with_settings(cap_cpu=True)
     program = (
-        "import os; print(os.nice(0), os.sched_getscheduler(0), flush=True); import time; time.sleep(60)"
+        "import os, threading, time; threading.Thread(target=time.sleep, args=[60]).start();"
+        "print(os.nice(0), os.sched_getscheduler(0), flush=True); time.sleep(60)"
     )
     task = python(program, latency_sensitive=False, prod=False, priority=50, limit={"cpu": 2000})
     async with machine.runtime() as runtime:
@@ -167,7 +169,15 @@ async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
             assert (group / "cpu.shares").read_text() == "2048\n"
             if runtime.attributes()["isolation.cpu_quota"] != "none":
                 assert (group / "cpu.cfs_quota_us").read_text() == "200000\n"
-            assert (nice, policy) == (os.nice(0), os.SCHED_OTHER)
+            assert (nice, policy) == (os.nice(0), os.SCHED_IDLE)
+            # Latency-sensitive after all: the thread that was never asked, too.
+            if os.geteuid() == 0:
+                await runtime.resize(msgspec.structs.replace(task, priority=200, latency_sensitive=True))
+                threads = [
+                    thread for pid in descendants(supervisor_pid(machine)) for thread in threads_of(pid)
+                ]
+                assert len(threads) >= 2
+                assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
         else:
             assert (nice, policy) == (os.nice(0) + 15, os.SCHED_IDLE)
             await runtime.resize(msgspec.structs.replace(task, priority=110))
