@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import dns.name
+import dns.tsig
+
+from naming.cookies import Cookies
 from naming.names import check_zone
 from naming.table import NameTable
 
@@ -25,6 +30,9 @@ class Directory:
 
     `nameserver`: address of this resolver as its clients reach it, the A or AAAA of `ns.<zone>`.
     `serial`: of the parent zone, which changes when cells come and go; the highest id of a cell, so far.
+    `keyring`: keys that questions may be signed with (TSIG), by name.
+    `nsid`: what this process calls itself to who asks (RFC 5001); `cookies`: none for no cookies.
+    `generation`: moves when a cell's table is replaced or leaves, not with what happens inside one.
     """
 
     zone: str = DEFAULT_ZONE
@@ -33,8 +41,12 @@ class Directory:
     negative_ttl_s: int = 5
     serial: int = 1
     loaded: bool = False
+    generation: int = 0
     status: Status = Status.LOADING
     cells: dict[str, NameTable] = field(default_factory=dict)
+    keyring: Mapping[dns.name.Name, dns.tsig.Key] = field(default_factory=dict)
+    nsid: bytes = b""
+    cookies: Cookies | None = None
     labels: tuple[bytes, ...] = field(init=False)  # of the zone, without the root
 
     def __post_init__(self) -> None:

@@ -91,6 +91,7 @@ class Follower:
             if names.get(cell_id) != table.cell:
                 del self._tables[cell_id]
                 del self.directory.cells[table.cell]
+                self.directory.generation += 1
         for cell_id, name in names.items():
             if cell_id not in self._tables:
                 self._put(cell_id, NameTable(name))
@@ -99,6 +100,7 @@ class Follower:
 
     def _put(self, cell_id: int, table: NameTable) -> None:
         self._tables[cell_id] = self.directory.cells[table.cell] = table
+        self.directory.generation += 1
 
     async def _catch_up(self, facts: CellFacts) -> None:
         table = self._tables[facts.cell_id]

@@ -24,9 +24,11 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rdtypes.ANY.HINFO
 import dns.rrset
+import dns.tsig
 from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
+from naming.cookies import Client
 from naming.directory import Directory
 from naming.records import Limits, Node, NotLoaded, Outside, Records, find
 
@@ -37,13 +39,20 @@ UDP_LIMITS = Limits(addresses=24, services=1_000)
 TCP_LIMITS = Limits(addresses=1_000, services=1_000)
 _TCP_SERVICES_BYTES = 60_000
 
+_nsid: Any = dns.edns.NSIDOption
+_cookie: Any = dns.edns.CookieOption
 _hinfo: Any = dns.rdtypes.ANY.HINFO.HINFO  # untyped in dnspython
 
 Transport = Literal["udp", "tcp"]
 
 
-def answer(query: bytes, directory: Directory, *, via: Transport, rng: Random) -> bytes | None:
-    """The response to a datagram or to one message of a TCP stream; None for what deserves none."""
+def answer(
+    query: bytes, directory: Directory, *, via: Transport, rng: Random, client: Client | None = None
+) -> bytes | None:
+    """The response to a datagram or to one message of a TCP stream; None for what deserves none.
+
+    `client`: who asks, for a cookie; without it none is given.
+    """
     if len(query) < HEADER.size:
         return None
     _, flags, questions, *_ = HEADER.unpack_from(query)
@@ -54,18 +63,48 @@ def answer(query: bytes, directory: Directory, *, via: Transport, rng: Random) -
     if questions != 1 or len(query) > MAX_QUERY:
         return bare(query, dns.rcode.FORMERR)
     try:
-        message = dns.message.from_wire(query)
+        message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
         response = dns.message.make_response(message, our_payload=UDP_PAYLOAD)
-    except dns.message.UnknownTSIGKey:
+    except (dns.message.UnknownTSIGKey, dns.tsig.BadSignature, dns.tsig.BadTime, dns.tsig.BadKey):
         return bare(query, dns.rcode.NOTAUTH)
     except (dns.exception.DNSException, ValueError):
         return bare(query, dns.rcode.FORMERR)
+    if message.edns >= 0:
+        response.use_edns(0, 0, UDP_PAYLOAD, message.payload, options=_options(message, directory, client))
     room = _room(message, via)
     if message.edns > 0:
         response.set_rcode(dns.rcode.BADVERS)
     else:
         _fill(response, directory, room, via, rng)
     return response.to_wire(max_size=room, prefer_truncation=True, want_shuffle=False)
+
+
+def _options(
+    message: dns.message.Message, directory: Directory, client: Client | None
+) -> list[dns.edns.Option]:
+    """What is told beside the answer: our name, and a cookie, to who asked for them."""
+    told: list[dns.edns.Option] = []
+    for option in message.options:
+        if option.otype == dns.edns.OptionType.NSID and directory.nsid:
+            told.append(_nsid(directory.nsid))
+        elif isinstance(option, dns.edns.CookieOption) and directory.cookies and client:
+            told.append(_cookie(option.client, directory.cookies.server(option.client, client)))
+    return told
+
+
+def truncated(query: bytes) -> bytes | None:
+    """The question back with the TC bit: come again over TCP. No longer than the query; None where there is none."""
+    at = HEADER.size
+    while at < len(query) and (length := query[at]):
+        if length > 63:
+            return None
+        at += length + 1
+    ends = at + 5
+    if ends > len(query) or query[2] & 0x80:
+        return None
+    identity, flags, *_ = HEADER.unpack_from(query)
+    kept = flags & (0x7800 | dns.flags.RD)
+    return HEADER.pack(identity, dns.flags.QR | dns.flags.TC | kept, 1, 0, 0, 0) + query[HEADER.size : ends]
 
 
 def bare(query: bytes, rcode: int) -> bytes:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection, transaction
 
+from naming.feeds import Endpoint, Service
 from naming.names import JobName, TaskName
 from naming.news import CellFacts, Snapshot
 from naming.table import NAMING_KINDS
-from quota.errors import NotFound
-from quota.permissions import Action, Principal, may
+from quota.errors import NotFound, Refused
+from quota.permissions import Action, CapabilityKind, Principal, may
+from quota.selectors import tenants_visible
 from scheduling.core import events
 from scheduling.core.events import Event
 from scheduling.core.requirement import Group, Requirement
@@ -22,6 +24,7 @@ from scheduling.models import Cell, Job, Machine
 from scheduling.models import Task as TaskRow
 from scheduling.models.machines import REMOVED
 
+MOST_ENDPOINTS = 100_000  # of one answer
 _NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
 
 
@@ -219,6 +222,74 @@ def job_endpoints(principal: Principal, name: JobName, *, zone: str) -> JobEndpo
         revision=job.cell.revision,
         endpoints=endpoints,
     )
+
+
+def services(
+    principal: Principal,
+    *,
+    cell: str = "",
+    tenant: str = "",
+    job: str = "",
+    labels: Mapping[str, str] | None = None,
+    names: Collection[JobName] | None = None,
+) -> list[Service]:
+    """Live jobs with their placed tasks, of the tenants whose jobs `principal` may see; `names`: no others than these.
+
+    Three queries, and one a cell in which an update is under way. Raises `Refused` beyond `MOST_ENDPOINTS` tasks.
+    """
+    jobs = Job.objects.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").order_by("id")
+    if not (principal.sre or any(kind is CapabilityKind.ANY_JOB for kind, _ in principal.capabilities)):
+        jobs = jobs.filter(tenant__in=tenants_visible(principal))
+    for field, value in (("cell__name", cell), ("tenant__name", tenant), ("name", job)):
+        if value:
+            jobs = jobs.filter(**{field: value})
+    if labels:
+        jobs = jobs.filter(labels__contains=dict(labels))
+    if names is not None:
+        jobs = jobs.filter(name__in={name.job for name in names})
+    found = {
+        one.id: one
+        for one in jobs
+        if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)
+        and (names is None or JobName(one.cell.name, one.tenant.name, one.name) in names)
+    }
+    rows = list(
+        TaskRow.objects.filter(job__in=found, state=TaskState.RUNNING.value)
+        .select_related("machine")
+        .order_by("job_id", "index")[: MOST_ENDPOINTS + 1]
+    )
+    if len(rows) > MOST_ENDPOINTS:
+        raise Refused(
+            "too-many-endpoints",
+            f"more than {MOST_ENDPOINTS} tasks; ask for one cell, tenant, job or label",
+            fields={"cell": "choose fewer tasks"},
+        )
+    updating = {
+        found[row.job_id].cell_id for row in rows if row.spec_version != found[row.job_id].spec_version
+    }
+    older = {
+        job_id: dict(known) for cell_id in updating for job_id, known in _older_port_names(cell_id).items()
+    }
+    endpoints: dict[int, list[Endpoint]] = {job_id: [] for job_id in found}
+    for row in rows:
+        of = found[row.job_id]
+        ports = {**older.get(of.id, {}), of.spec_version: tuple(of.port_names)}
+        assert row.machine is not None
+        endpoints[of.id].append(
+            Endpoint(
+                index=row.index,
+                address=row.address or row.machine.address,
+                ports=dict(zip(ports.get(row.spec_version, tuple(of.port_names)), row.ports, strict=False)),
+                serving=row.up,
+                phase=row.phase,
+                health=row.health or "unknown",
+                machine=row.machine.hostname,
+            )
+        )
+    return [
+        Service(JobName(one.cell.name, one.tenant.name, one.name), one.labels, endpoints[job_id])
+        for job_id, one in found.items()
+    ]
 
 
 def _visible_job(principal: Principal, name: JobName) -> Job:

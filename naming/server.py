@@ -1,6 +1,7 @@
 """`python -m naming.server`: the resolver process. UDP and TCP on one port, several processes may share it.
 
-Settings: BORG_DNS_HOST, BORG_DNS_PORT, BORG_ZONE, BORG_CELLS. It answers from memory; `TXT health.<zone>` says
+Settings: BORG_DNS_HOST, BORG_DNS_PORT, BORG_ZONE, BORG_CELLS; for transfers of zones BORG_DNS_TRANSFER, BORG_DNS_KEYS,
+BORG_DNS_SECONDARIES. It answers from memory; `TXT health.<zone>` says
 whether it is loading, ok, or stale.
 """
 
@@ -12,22 +13,33 @@ import ipaddress
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
+from functools import lru_cache
 from random import Random
 from typing import cast
 
+import dns.exception
+import dns.message
+import dns.opcode
 import dns.rcode
 import structlog
 
+from naming.cookies import Client, Cookies, at_the_end
 from naming.directory import Directory
 from naming.follower import Follower
+from naming.limiting import RateLimit, Verdict
 from naming.news import NewsSource
-from naming.resolver import Transport, answer, bare
+from naming.primary import InvalidPeers, Peers, Primary
+from naming.resolver import Transport, answer, bare, truncated
+from naming.shortpath import ShortPath
+from naming.transfer import wanted
 
 log = structlog.get_logger(__name__)
 
 TCP_IDLE_S = 10.0
 TCP_CONNECTIONS = 512
+MOST_NSID = 64  # octets of a name
 RECEIVE_BUFFER = 4 * 2**20  # bytes; absorbs a burst while a slice of news is applied
 _ERROR_LOG_S = 1.0
 
@@ -35,11 +47,22 @@ _ERROR_LOG_S = 1.0
 class Server:
     """Sockets around `resolver.answer`. `port` is the one in use, also when 0 was asked for."""
 
-    def __init__(self, directory: Directory, host: str, port: int) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        host: str,
+        port: int,
+        *,
+        primary: Primary | None = None,
+        limit: RateLimit | None = None,
+    ) -> None:
         self.directory = directory
+        self.limit = limit
+        self.primary = primary
         self.host = host
         self.port = port
         self._rng = Random()
+        self.short = ShortPath(directory, self._rng)
         self._streams: set[asyncio.Task[None]] = set()
         self._udp: asyncio.DatagramTransport | None = None
         self._tcp: asyncio.Server | None = None
@@ -68,14 +91,15 @@ class Server:
             stream.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
 
-    def answer(self, query: bytes, via: Transport) -> bytes | None:
+    def answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
         try:
-            return answer(query, self.directory, via=via, rng=self._rng)
+            client = Client(packed(source), int(time.time()))
+            return answer(query, self.directory, via=via, rng=self._rng, client=client)
         except Exception:  # noqa: BLE001 - one question must never stop the answers to all others
-            self._report_error()
+            self.report_error()
             return bare(query, dns.rcode.SERVFAIL)
 
-    def _report_error(self) -> None:
+    def report_error(self) -> None:
         """In the log at most once a second: whoever found the question may repeat it."""
         self._errors += 1
         now = asyncio.get_running_loop().time()
@@ -96,13 +120,31 @@ class Server:
             self._streams.discard(task)
             writer.close()
 
+    def _transfer_asked(self, query: bytes) -> dns.message.Message | None:
+        """The question when it is for a transfer, its signature checked where it has one."""
+        if self.primary is None:
+            return None
+        try:
+            message = dns.message.from_wire(query, keyring=dict(self.directory.keyring) or None)
+        except (dns.exception.DNSException, ValueError):
+            return None  # the ordinary way answers it
+        return message if message.opcode() == dns.opcode.QUERY and wanted(message) else None
+
     async def _serve_queries(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """RFC 7766: any number of queries on a connection, until it idles."""
+        source: str = writer.get_extra_info("peername")[0]
         while True:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))
                 query = await reader.readexactly(length)
-            response = self.answer(query, "tcp")
+            transfer = self._transfer_asked(query)
+            if transfer is not None and self.primary is not None:
+                async for wire in self.primary.transfer(transfer, source):
+                    writer.write(len(wire).to_bytes(2) + wire)
+                    async with asyncio.timeout(TCP_IDLE_S):
+                        await writer.drain()
+                continue
+            response = self.answer(query, "tcp", source)
             if response is None:
                 return
             writer.write(len(response).to_bytes(2) + response)
@@ -113,14 +155,38 @@ class Server:
 class _Datagrams(asyncio.DatagramProtocol):
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._short = server.short.answer
+        self._limit = server.limit
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
+        self._send = cast(asyncio.DatagramTransport, transport).sendto
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        response = self._server.answer(data, "udp")
+        if self._limit is not None and (verdict := self._verdict(data, addr[0])) is not Verdict.ANSWER:
+            if verdict is Verdict.TRUNCATE and (response := truncated(data)) is not None:
+                self._send(response, addr)
+            return
+        try:
+            response = self._short(data)
+        except Exception:  # noqa: BLE001 - as for the long path, which answers instead
+            self._server.report_error()
+            response = None
+        response = response or self._server.answer(data, "udp", addr[0])
         if response is not None:
-            self._transport.sendto(response, addr)
+            self._send(response, addr)
+
+    def _verdict(self, data: bytes, source: str) -> Verdict:
+        """Who has our cookie is where it says it is, and may ask as much as it likes."""
+        assert self._limit is not None
+        verdict = self._limit.verdict(source, time.monotonic())
+        if verdict is Verdict.ANSWER:
+            return verdict
+        cookies = self._server.directory.cookies
+        both = at_the_end(data)
+        if cookies is None or both is None:
+            return verdict
+        known = cookies.believed(*both, Client(packed(source), int(time.time())))
+        return Verdict.ANSWER if known else verdict
 
     def error_received(self, exc: Exception) -> None:
         log.debug("datagram not delivered", error=str(exc))
@@ -143,6 +209,12 @@ def _bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
     return sock
 
 
+@lru_cache(maxsize=4_096)
+def packed(source: str) -> bytes:
+    """An address as octets; the scope of a link-local one is nobody's business."""
+    return ipaddress.ip_address(source.split("%", 1)[0]).packed
+
+
 def nameserver_address(host: str) -> str:
     """What `ns.<zone>` answers: the address listened on, or the one this machine shows to the world."""
     if not ipaddress.ip_address(host).is_unspecified:
@@ -162,25 +234,36 @@ def _settle_memory() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-async def serve(directory: Directory, source: NewsSource, host: str, port: int) -> None:
+async def serve(
+    directory: Directory,
+    source: NewsSource,
+    host: str,
+    port: int,
+    *,
+    peers: Peers | None = None,
+    limit: RateLimit | None = None,
+) -> None:
     """Until SIGTERM or SIGINT. Raises `OSError` when the port can't be had."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = Server(directory, host, port)
+    primary = Primary(directory, peers) if peers else None
+    server = Server(directory, host, port, primary=primary, limit=limit)
     await server.start()
     log.info("resolver listens", host=host, port=server.port, zone=directory.zone)
     following = asyncio.create_task(Follower(directory, source, on_loaded=_settle_memory).run())
-    stopping = asyncio.create_task(stopped.wait())
+    ends = {following, asyncio.create_task(stopped.wait())}
+    if primary is not None:
+        ends.add(asyncio.create_task(primary.watch()))
     try:
-        await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if following.done():
-            following.result()  # raises what ended it: the supervisor starts us anew
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # raises what ended it: the supervisor starts us anew
     finally:
-        for task in (following, stopping):
+        for task in ends:
             task.cancel()
-        await asyncio.gather(following, stopping, return_exceptions=True)
+        await asyncio.gather(*ends, return_exceptions=True)
         await server.stop()
         log.info("resolver stopped")
 
@@ -195,11 +278,27 @@ def main() -> int:
     from naming.journal_news import JournalNews
 
     host, port = settings.BORG_DNS_HOST, settings.BORG_DNS_PORT
-    directory = Directory(zone=settings.BORG_ZONE, nameserver=nameserver_address(host))
+    try:
+        peers = Peers.read(
+            networks=settings.BORG_DNS_TRANSFER,
+            keys=settings.BORG_DNS_KEYS,
+            secondaries=settings.BORG_DNS_SECONDARIES,
+        )
+    except InvalidPeers as error:
+        log.error("resolver can't start", error=str(error))
+        return 1
+    directory = Directory(
+        zone=settings.BORG_ZONE,
+        nameserver=nameserver_address(host),
+        keyring=peers.keys,
+        nsid=settings.BORG_DNS_NSID.encode()[:MOST_NSID],
+        cookies=Cookies.from_secret(settings.SECRET_KEY),
+    )
+    limit = RateLimit(settings.BORG_DNS_RATE) if settings.BORG_DNS_RATE else None
     source = JournalNews(cells=settings.BORG_CELLS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(directory, source, host, port))
+            runner.run(serve(directory, source, host, port, peers=peers, limit=limit))
     except OSError as error:
         log.error(
             "resolver can't listen; free the port or set BORG_DNS_PORT",

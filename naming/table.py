@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduling.core import events
 from scheduling.core.requirement import Group
@@ -22,6 +22,9 @@ SERIAL_MODULUS = 1 << 32
 # A restored cell continues this far above what it may have published before: more revisions than a restore
 # can lose (a week at 100 a second), and far less than the half circle that RFC 1982 allows for one step.
 HISTORY_STEP = 1 << 26
+
+
+GONE = -1  # the revision of a job that has ended: what is kept of its names is no answer any more
 
 
 def serial_of(revision: int, history_ordinal: int = 1) -> int:
@@ -108,6 +111,9 @@ class Pool:
             self._at[last.index] = at
         return task
 
+    def any_on(self, machine: Machine) -> bool:
+        return any(task.machine is machine for task in self._tasks)
+
     def sample(self, most: int, rng: Random) -> list[Task]:
         """At most `most` tasks, in random order, each as likely as any other."""
         return rng.sample(self._tasks, min(most, len(self._tasks)))
@@ -129,6 +135,10 @@ class Indexes:
     def __contains__(self, index: int) -> bool:
         at = bisect_right(self._firsts, index) - 1
         return at >= 0 and index <= self._lasts[at]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            yield from range(first, last + 1)
 
     def add(self, ranges: Iterable[tuple[int, int]]) -> None:
         merged: list[tuple[int, int]] = []
@@ -152,7 +162,7 @@ class Job:
     indexes: Indexes = field(default_factory=Indexes)
     placed: Pool = field(default_factory=Pool)
     serving: Pool = field(default_factory=Pool)
-    revision: int = 0  # of the last change of its names
+    revision: int = 0  # of the last change of its names, or `GONE`
     versions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # spec version -> names of its ports
 
     @property
@@ -169,12 +179,22 @@ class Job:
         return set(self.port_names).union(*self.versions.values())
 
 
+class Touched(NamedTuple):
+    """Names that may have changed: a machine's, a job's own (`task` None), a task's, or all below a job (`whole`)."""
+
+    tenant: str
+    name: str  # of the job or, where `tenant` is `machine`, the host
+    task: int | None = None  # its index
+    whole: bool = False
+
+
 class NameTable:
     """One cell's names. `ready` turns true when the table has caught up with its cell for the first time.
 
     `revision` is the last one applied, `names_revision` the last that changed a name; the serial is made of
     the latter, so it moves only when names do, and every resolver of the cell counts alike.
     `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it.
+    `touched` collects what changed for whoever sets it to a set and empties it (`naming.zone`).
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1) -> None:
@@ -188,6 +208,7 @@ class NameTable:
         self.families: set[int] = set()  # of addresses that its machines have or have had
         self.jobs: dict[int, Job] = {}
         self.tenants: dict[str, dict[str, Job]] = {}
+        self.touched: set[Touched] | None = None
 
     @property
     def serial(self) -> int:
@@ -219,10 +240,16 @@ class NameTable:
         elif (machine.hostname, machine.address) == (host, event.address):
             return False
         else:
-            self.hosts.pop(machine.hostname, None)
+            before = machine.hostname
+            self.hosts.pop(before, None)
             machine.hostname, machine.address, machine.family = host, event.address, family
+            for job in self.jobs.values():  # rare, and names of all its tasks change
+                if job.placed.any_on(machine):
+                    self._touch(job, revision, whole=True)
+            self._note(Touched("machine", before))
         self.machines[event.machine_id] = self.hosts[host] = machine
         self.families.add(family)
+        self._note(Touched("machine", host))
         return True
 
     def _machine_removed(self, event: events.MachineRemoved, revision: int) -> bool:
@@ -231,6 +258,7 @@ class NameTable:
             return False
         if self.hosts.get(machine.hostname) is machine:
             del self.hosts[machine.hostname]
+        self._note(Touched("machine", machine.hostname))
         return True
 
     def _job_submitted(self, event: events.JobSubmitted, revision: int) -> bool:
@@ -238,8 +266,11 @@ class NameTable:
         job.versions[event.spec_version] = event.port_names
         job.indexes.add(_ranges(event.groups))
         self.jobs[event.job_id] = job
-        self.tenants.setdefault(event.tenant, {})[event.name] = job
-        return True
+        names = self.tenants.setdefault(event.tenant, {})
+        if (before := names.get(event.name)) is not None:
+            before.revision = GONE
+        names[event.name] = job
+        return self._touch(job, revision, whole=True)
 
     def _job_changed(self, event: events.JobChanged, revision: int) -> bool:
         job = self.jobs.get(event.job_id)
@@ -248,12 +279,13 @@ class NameTable:
         changed = (job.port_names, job.labels) != (event.port_names, event.labels)
         job.port_names, job.labels = event.port_names, event.labels
         job.versions[event.spec_version] = event.port_names
-        return changed and _touch(job, revision)
+        return changed and self._touch(job, revision, whole=True)
 
     def _job_ended(self, event: events.JobEnded, revision: int) -> bool:
         job = self.jobs.pop(event.job_id, None)
         if job is None:
             return False
+        self._touch(job, GONE, whole=True)
         names = self.tenants[job.tenant]
         if names.get(job.name) is job:
             del names[job.name]
@@ -266,7 +298,7 @@ class NameTable:
         if job is None:
             return False
         job.indexes.add(_ranges(event.groups))
-        return _touch(job, revision)
+        return self._touch(job, revision, whole=True)
 
     def _task_placed(self, event: events.TaskPlaced, revision: int) -> bool:
         job, machine = self.jobs.get(event.job_id), self.machines.get(event.machine_id)
@@ -275,7 +307,7 @@ class NameTable:
         names = job.versions.get(event.spec_version, job.port_names)
         job.serving.discard(event.index)
         job.placed.put(Task(event.index, event.incarnation, machine, names, event.ports, revision=revision))
-        return _touch(job, revision)
+        return self._touch(job, revision, event.index)
 
     def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
         """It leaves the answers with the decision, before its processes hear of it."""
@@ -285,7 +317,7 @@ class NameTable:
             return False
         job.placed.discard(event.index)
         job.serving.discard(event.index)
-        return _touch(job, revision)
+        return self._touch(job, revision, event.index)
 
     def _task_reported(self, event: events.TaskReported, revision: int) -> bool:
         job = self.jobs.get(event.job_id)
@@ -303,7 +335,20 @@ class NameTable:
             job.serving.put(task)
         else:
             job.serving.discard(task.index)
-        return _touch(job, revision)
+        return self._touch(job, revision, event.index)
+
+    def _touch(self, job: Job, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
+        """Its own name changed, besides that of a task, or of all of them."""
+        job.revision = revision
+        if self.touched is not None:
+            self._note(Touched(job.tenant, job.name, None, whole))
+            if index is not None:
+                self._note(Touched(job.tenant, job.name, index))
+        return True
+
+    def _note(self, touched: Touched) -> None:
+        if self.touched is not None:
+            self.touched.add(touched)
 
 
 def _family(address: str) -> int:
@@ -315,11 +360,6 @@ def _family(address: str) -> int:
 
 def _ranges(groups: Iterable[Group]) -> list[tuple[int, int]]:
     return [bounds for group in groups for bounds in group.ranges]
-
-
-def _touch(job: Job, revision: int) -> bool:
-    job.revision = revision
-    return True
 
 
 # One line for every event that can change a name; all others only advance the revision.

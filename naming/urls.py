@@ -1,10 +1,11 @@
-"""Routes below /bns/, with or without a final slash."""
+"""Routes below /bns/, with or without a final slash; and the feeds, below /api/v1/feeds/ and where Envoy asks."""
 
 from __future__ import annotations
 
-from django.urls import re_path
+from django.urls import path, re_path
 
 from naming.api import CellNamesView, JobEndpointsView, TaskEndpointView
+from naming.feeds_api import EnvoyView, PrometheusView, TraefikView
 
 _JOB = r"^(?P<cell>[^/]+)/(?P<tenant>[^/]+)/(?P<job>[^/]+)"
 
@@ -12,4 +13,10 @@ urlpatterns = [
     re_path(r"^(?P<cell>[^/]+)/?$", CellNamesView.as_view(), name="bns-cell"),
     re_path(_JOB + r"/?$", JobEndpointsView.as_view(), name="bns-job"),
     re_path(_JOB + r"/(?P<index>[^/]+)/?$", TaskEndpointView.as_view(), name="bns-task"),
+]
+
+feeds = [
+    path("api/v1/feeds/prometheus/", PrometheusView.as_view(), name="feed-prometheus"),
+    path("api/v1/feeds/traefik/", TraefikView.as_view(), name="feed-traefik"),
+    path("v3/discovery:endpoints", EnvoyView.as_view(), name="feed-envoy"),
 ]

@@ -1,0 +1,68 @@
+"""How much one network may ask of us over UDP, where the sender of a question may be made up. Pure.
+
+Of what is beyond the rate in a second every other question is answered with the TC bit and nothing else, so that a
+client that is what it says comes back over TCP; the rest is dropped. So a victim of forged questions gets no more than
+the rate. Exempt are given networks, and, by the caller, whoever has a cookie that is believed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from enum import Enum
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# Networks on which nobody forges what we could not see: ours.
+PRIVATE = tuple(
+    ipaddress.ip_network(text)
+    for text in ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
+)
+PREFIX_4, PREFIX_6 = 24, 56  # bits: who shares them counts as one
+_MOST_REMEMBERED = 65_536  # addresses
+
+
+class Verdict(Enum):
+    ANSWER = "answer"
+    TRUNCATE = "truncate"
+    DROP = "drop"
+
+
+class RateLimit:
+    """`rate`: answers a second to one network."""
+
+    def __init__(self, rate: int, exempt: Iterable[Network] = PRIVATE) -> None:
+        self._rate = rate
+        self._exempt = tuple(exempt)
+        self._networks: dict[str, str] = {}  # address -> its network, empty for an exempt one
+        self._counts: dict[str, int] = {}
+        self._second = 0
+
+    def verdict(self, address: str, now: float) -> Verdict:
+        """`now`: seconds of any clock that doesn't go back."""
+        network = self._networks.get(address)
+        if network is None:
+            network = self._remember(address)
+        if not network:
+            return Verdict.ANSWER
+        if int(now) != self._second:
+            self._second = int(now)
+            self._counts.clear()
+        count = self._counts[network] = self._counts.get(network, 0) + 1
+        if count <= self._rate:
+            return Verdict.ANSWER
+        return Verdict.TRUNCATE if count % 2 else Verdict.DROP
+
+    def _remember(self, address: str) -> str:
+        if len(self._networks) >= _MOST_REMEMBERED:
+            self._networks.clear()
+        read = ipaddress.ip_address(address.split("%", 1)[0])
+        mapped = getattr(read, "ipv4_mapped", None)
+        read = mapped or read
+        if any(read in network for network in self._exempt if network.version == read.version):
+            network = ""
+        else:
+            bits = PREFIX_4 if read.version == 4 else PREFIX_6
+            network = str(ipaddress.ip_network((read, bits), strict=False))
+        self._networks[address] = network
+        return network

@@ -1,0 +1,217 @@
+"""The primary of each cell's zone: who may transfer it, and who is told when it moved (NOTIFY, RFC 1996).
+
+    Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names move ─► NOTIFY ─► secondaries
+    secondary ─► TCP ─► Server ─► Primary.transfer ─► messages of `naming.transfer`
+
+A zone is read when it is first asked for, or at once where there are secondaries to tell. It is kept by this process
+alone: of several on one port each remembers other steps, and who comes to another is given a whole zone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dns.asyncquery
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.opcode
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+import dns.tsig
+import structlog
+
+from naming import transfer
+from naming.directory import Directory
+from naming.table import NameTable
+from naming.zone import Zone
+
+log = structlog.get_logger(__name__)
+
+COALESCE_S = 0.2  # between two serials that secondaries are told of
+NOTIFY_TIMEOUT_S = 2.0
+NOTIFY_TRIES = 5
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Keyring = Mapping[dns.name.Name, dns.tsig.Key]
+
+
+class InvalidPeers(ValueError):
+    """A setting of transfers that can't be read; the text names it and says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Who may transfer zones: whoever signs with one of `keys`, or asks from one of `networks`; nobody by default.
+
+    `secondaries`: (address, port) of those that are told of changes, signed with the first key if there is any.
+    """
+
+    networks: tuple[Network, ...] = ()
+    keys: Keyring = field(default_factory=dict)
+    secondaries: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def read(cls, *, networks: Sequence[str], keys: Sequence[str], secondaries: Sequence[str]) -> Peers:
+        """From settings: networks; `name:algorithm:base64`; `address` or `address@port`. Raises `InvalidPeers`."""
+        return cls(
+            tuple(_network(text) for text in networks),
+            {key.name: key for key in map(_key, keys)},
+            tuple(_secondary(text) for text in secondaries),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.networks or self.keys or self.secondaries)
+
+    def may_transfer(self, query: dns.message.Message, source: str) -> bool:
+        if query.had_tsig:
+            return True  # its signature was checked with one of our keys when it was read
+        address = ipaddress.ip_address(source.split("%", 1)[0])
+        return any(address in network for network in self.networks if network.version == address.version)
+
+
+class Primary:
+    """The zones of one directory."""
+
+    def __init__(self, directory: Directory, peers: Peers) -> None:
+        self.directory = directory
+        self.peers = peers
+        self._zones: dict[str, Zone] = {}
+        self._filling: dict[str, asyncio.Task[Zone]] = {}
+        self._told: dict[str, int] = {}  # serial by cell
+        self._notifying: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+
+    async def transfer(self, query: dns.message.Message, source: str) -> AsyncIterator[bytes]:
+        """The messages that answer a question for a transfer, to be sent in order over TCP."""
+        rcode, table = self._table_asked(query, source)
+        if table is None:
+            yield _bare(query, rcode)
+            return
+        zone = await self._zone(table)
+        zone.publish()
+        # The loop goes on between messages and the zone with it: what they say must be of one moment.
+        for wire in list(transfer.messages(query, zone, ttl_s=self.directory.ttl_s)):
+            yield wire
+
+    def _table_asked(
+        self, query: dns.message.Message, source: str
+    ) -> tuple[dns.rcode.Rcode, NameTable | None]:
+        if not self.peers.may_transfer(query, source):
+            log.info("transfer refused", source=source, zone=query.question[0].name.to_text())
+            return dns.rcode.REFUSED, None
+        labels = tuple(label.lower() for label in query.question[0].name.labels[:-1])
+        if labels[1:] != self.directory.labels:
+            return dns.rcode.NOTAUTH, None
+        table = self.directory.cells.get(labels[0].decode("latin-1"))
+        if table is None:
+            return dns.rcode.NOTAUTH if self.directory.loaded else dns.rcode.SERVFAIL, None
+        return dns.rcode.NOERROR if table.ready else dns.rcode.SERVFAIL, table if table.ready else None
+
+    async def _zone(self, table: NameTable) -> Zone:
+        """As of now or a moment ago; read in steps when it is the first time, or when the table was replaced."""
+        zone = self._zones.get(table.cell)
+        if zone is not None and zone.table is table:
+            return zone
+        filling = self._filling.get(table.cell)
+        if filling is None:
+            filling = self._filling[table.cell] = asyncio.create_task(self._fill(table))
+            filling.add_done_callback(lambda _: self._filling.pop(table.cell, None))
+        return await asyncio.shield(filling)
+
+    async def _fill(self, table: NameTable) -> Zone:
+        zone = Zone(self.directory, table)
+        for _ in zone.fill():
+            await asyncio.sleep(0)
+        self._zones[table.cell] = zone
+        log.info("zone read", zone=zone.apex.to_text(), serial=zone.serial, records=len(zone))
+        return zone
+
+    async def watch(self) -> None:
+        """Publish what moved and tell the secondaries, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(COALESCE_S)
+                for table in list(self.directory.cells.values()):
+                    if table.ready and (self.peers.secondaries or table.cell in self._zones):
+                        await self._publish(table)
+        finally:
+            for task in (*self._notifying.values(), *self._filling.values()):
+                task.cancel()
+
+    async def _publish(self, table: NameTable) -> None:
+        zone = await self._zone(table)
+        zone.publish()
+        if self._told.get(table.cell) != zone.serial:  # a transfer may have published it meanwhile
+            self._told[table.cell] = zone.serial
+            for address, port in self.peers.secondaries:
+                key = (table.cell, address, port)
+                if (running := self._notifying.get(key)) is not None:
+                    running.cancel()  # it told of an older serial
+                self._notifying[key] = asyncio.create_task(self._notify(zone, address, port))
+
+    async def _notify(self, zone: Zone, address: str, port: int) -> None:
+        """Until it is acknowledged, a few times, less and less often. Who misses it asks by itself in time."""
+        for attempt in range(NOTIFY_TRIES):
+            message = dns.message.make_query(zone.apex, dns.rdatatype.SOA)
+            message.set_opcode(dns.opcode.NOTIFY)
+            message.flags = (message.flags | dns.flags.AA) & ~dns.flags.RD
+            message.answer.append(dns.rrset.from_rdata(zone.apex, 0, zone.soa))
+            if self.peers.keys:
+                message.use_tsig(dict(self.peers.keys))
+            try:
+                await dns.asyncquery.udp(message, address, port=port, timeout=NOTIFY_TIMEOUT_S)
+            except (dns.exception.DNSException, OSError) as error:
+                log.debug("secondary silent", address=address, port=port, reason=type(error).__name__)
+                await asyncio.sleep(2**attempt)
+            else:
+                return
+        log.warning("secondary not told", address=address, port=port, zone=zone.apex.to_text())
+
+
+def _bare(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:
+    response = dns.message.make_response(query)
+    response.set_rcode(rcode)
+    return response.to_wire()
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text.strip())
+    except ValueError as error:
+        raise InvalidPeers(
+            f"BORG_DNS_TRANSFER: {text!r}: {error}; give networks such as 192.0.2.0/24"
+        ) from error
+
+
+def _key(text: str) -> dns.tsig.Key:
+    name, _, rest = text.strip().partition(":")
+    algorithm, _, secret = rest.partition(":")
+    known: Any = dns.tsig.HMAC_SHA256, dns.tsig.HMAC_SHA384, dns.tsig.HMAC_SHA512
+    try:
+        key = dns.tsig.Key(name, secret, algorithm)
+    except (dns.exception.DNSException, ValueError) as error:
+        raise InvalidPeers(
+            f"BORG_DNS_KEYS: a key named {name[:32]!r} can't be read; give name:hmac-sha256:base64"
+        ) from error
+    if not name or not key.secret or key.algorithm not in known:
+        names = ", ".join(one.to_text(omit_final_dot=True) for one in known)
+        raise InvalidPeers(f"BORG_DNS_KEYS: key {name[:32]!r} wants a secret and one of {names}")
+    return key
+
+
+def _secondary(text: str) -> tuple[str, int]:
+    address, _, port = text.strip().partition("@")
+    try:
+        number = int(port or 53)
+        if not 0 < number < 65_536:
+            raise ValueError("no port")
+        return str(ipaddress.ip_address(address)), number
+    except ValueError as error:
+        raise InvalidPeers(
+            f"BORG_DNS_SECONDARIES: {text!r}: give addresses, with another port as 192.0.2.1@5353"
+        ) from error

@@ -1,0 +1,81 @@
+"""A resolver with 1,000 jobs of 100 tasks on 5,000 machines, for `tests.bench.dns`. Run as a script.
+
+dns_resolver.py PORT CORE [empty]      until it is ended; `empty`: without names
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import uvloop
+
+from naming.directory import Directory
+from naming.news import CellFacts, News, Snapshot
+from naming.server import serve
+from scheduling.core import events
+from scheduling.core.requirement import Group, Requirement
+
+MACHINES, JOBS, TASKS = 5_000, 1_000, 100
+CELL, TENANT, ZONE = "cc", "ubar", "borg.internal"
+
+
+def address_of(machine: int) -> str:
+    return f"10.{machine >> 16}.{machine >> 8 & 255}.{machine & 255}"
+
+
+def machine_of(job: int, task: int) -> int:
+    return (job * TASKS + task) % MACHINES
+
+
+def news() -> Iterator[events.Event]:
+    for machine in range(MACHINES):
+        yield events.MachineSet(
+            machine_id=machine, hostname=f"m{machine}", address=address_of(machine), capacity=()
+        )
+    for job in range(JOBS):
+        yield events.JobSubmitted(
+            job_id=job, uid=f"{job:032x}", tenant_id=1, tenant=TENANT, name=f"job{job}", job_kind="job", priority=200,
+            latency_sensitive=True, spec_version=1, groups=(Group(Requirement(()), ((0, TASKS - 1),)),),
+            port_names=("http",),
+        )  # fmt: skip
+        for task in range(TASKS):
+            where = {"job_id": job, "index": task, "machine_id": machine_of(job, task), "incarnation": 1}
+            yield events.TaskPlaced(**where, ports=(20_000 + task,))
+            yield events.TaskReported(**where, phase="up", health="healthy", up=True, restarts=0)
+
+
+class Standing:
+    """A cell that never changes, told once and not held, as PostgreSQL's rows are not held by a resolver."""
+
+    def __init__(self, *, empty: bool) -> None:
+        self._empty = empty
+
+    def cells(self) -> list[CellFacts]:
+        return [CellFacts(1, CELL, 1)]
+
+    def snapshot(self, cell_id: int) -> Snapshot:
+        return Snapshot(1, 1, 1, [] if self._empty else list(news()))
+
+    def tail(self, cell_id: int, after: int) -> list[News]:
+        return []
+
+    def wait(self, timeout_s: float) -> None:
+        time.sleep(timeout_s)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def main() -> None:
+    port, core = int(sys.argv[1]), int(sys.argv[2])
+    os.sched_setaffinity(0, {core})
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(Directory(zone=ZONE), Standing(empty="empty" in sys.argv), "127.0.0.1", port))
+
+
+if __name__ == "__main__":
+    main()

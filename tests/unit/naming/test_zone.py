@@ -1,0 +1,212 @@
+"""Zones handed to other name servers: whole and in steps, equal to what is answered here, signed where asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from random import Random
+
+import dns.message
+import dns.name
+import dns.rdata
+import dns.rdatatype
+import dns.rrset
+import dns.tsigkeyring
+import dns.xfr
+import dns.zone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naming.directory import Directory
+from naming.resolver import answer
+from naming.transfer import messages
+from naming.zone import Zone
+from scheduling.core import events
+from tests.unit.naming.cells import WEB, directory_of, ended, machine, placed, reported, running, table_of
+from tests.unit.naming.test_shortpath import NEWS
+
+APEX = dns.name.from_text("cc.borg.internal.")
+KEY = dns.tsigkeyring.from_text(
+    {"secondary.": ("hmac-sha256", "bm90IHZlcnkgc2VjcmV0IGF0IGFsbCBidXQgbG9uZw==")}
+)
+
+
+def filled(directory: Directory, **bounds: int) -> Zone:
+    made = Zone(directory, directory.cells["cc"], **bounds)
+    for _ in made.fill():
+        pass
+    return made
+
+
+class Secondary:
+    """Another name server, as dnspython's transfer code plays one."""
+
+    def __init__(self) -> None:
+        self.zone = dns.zone.Zone(APEX, relativize=False)
+
+    def refresh(self, primary: Zone, *, keyring: dict | None = None, whole: bool = False) -> int:
+        """Ask for what is new; how many messages it took."""
+        have = self.zone.get_soa().serial if self.zone.nodes else None
+        rdtype = "AXFR" if whole or have is None else "IXFR"
+        query, serial = (
+            dns.xfr.make_query(self.zone, serial=have if rdtype == "IXFR" else None)
+            if (rdtype == "IXFR")
+            else (dns.message.make_query(APEX, "AXFR"), None)
+        )
+        if keyring is not None:
+            query.use_tsig(keyring)
+        asked = dns.message.from_wire(query.to_wire(), keyring=keyring)
+        count, context = 0, None
+        rdatatype = query.question[0].rdtype
+        with dns.xfr.Inbound(self.zone, rdatatype, serial) as inbound:
+            done = False
+            for wire in messages(asked, primary, ttl_s=5):
+                response = dns.message.from_wire(
+                    wire, keyring=keyring, request_mac=query.mac, xfr=True, origin=None,
+                    tsig_ctx=context, multi=True, one_rr_per_rrset=rdatatype == dns.rdatatype.IXFR,
+                )  # fmt: skip
+                context = response.tsig_ctx
+                assert not done
+                done = inbound.process_message(response)
+                count += 1
+            assert done
+            assert keyring is None or response.had_tsig
+        return count
+
+
+def assert_equal_to_answers(secondary: Secondary, directory: Directory) -> None:
+    """Each record of the secondary is answered here, and each answer it would give is the one given here."""
+    asked = 0
+    for name, node in secondary.zone.nodes.items():
+        for rdataset in node.rdatasets:
+            query = dns.message.make_query(name, rdataset.rdtype)
+            wire = answer(query.to_wire(), directory, via="tcp", rng=Random(1))
+            assert wire is not None
+            (rrset,) = dns.message.from_wire(wire).answer
+            assert {*map(lasting, rrset)} == {*map(lasting, rdataset)}, name
+            assert rrset.ttl == rdataset.ttl
+            asked += 1
+    assert asked > 0
+
+
+def test_a_whole_zone_is_what_is_answered() -> None:
+    directory = directory_of(table_of(*running(30), machine(77, "2001:db8::1")))
+    secondary = Secondary()
+    secondary.refresh(filled(directory))
+    assert_equal_to_answers(secondary, directory)
+    names = {name.to_text() for name in secondary.zone.nodes}
+    assert {"_http._tcp.7.web.ubar.cc.borg.internal.", "m77.machine.cc.borg.internal."} <= names
+
+
+@given(st.lists(st.lists(NEWS, min_size=1, max_size=4), max_size=8), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_steps_lead_where_the_whole_zone_leads(steps: list[list[events.Event]], signed: bool) -> None:
+    table = table_of(*running(4))
+    directory = directory_of(table)
+    primary, by_steps, keyring = filled(directory), Secondary(), KEY if signed else None
+    by_steps.refresh(primary, keyring=keyring)
+    revision = 100
+    for step in steps:
+        for event in step:
+            revision += 1
+            table.apply(event, revision)
+        primary.publish()
+        assert by_steps.refresh(primary, keyring=keyring) == 1
+        whole = Secondary()
+        whole.refresh(filled(directory), keyring=keyring)
+        assert records_of(by_steps) == records_of(whole)
+        assert_equal_to_answers(by_steps, directory)
+
+
+def records_of(secondary: Secondary) -> set[tuple[str, str]]:
+    return {
+        (name.to_text(), f"{rdata.rdtype} {lasting(rdata)}")
+        for name, node in secondary.zone.nodes.items()
+        for rdataset in node.rdatasets
+        for rdata in rdataset
+    }
+
+
+def lasting(rdata: dns.rdata.Rdata) -> str:
+    """Without the revision that a cell stands at, which moves while its names and their serial stay."""
+    return re.sub(r'"revision=\d+" "names', '"names', rdata.to_text())
+
+
+def test_who_is_too_far_behind_takes_the_whole_zone() -> None:
+    table = table_of(*running(3))
+    directory = directory_of(table)
+    primary, secondary = filled(directory), Secondary()
+    secondary.refresh(primary)
+    for revision in range(100, 110):
+        table.apply(reported(0, "starting" if revision % 2 else "up"), revision)
+        primary.publish()
+    primary.changes.popleft()
+    assert primary.since(10) is None
+    secondary.refresh(primary)
+    assert_equal_to_answers(secondary, directory)
+
+
+def test_changes_are_forgotten_beyond_a_bound() -> None:
+    table = table_of(*running(3))
+    primary = filled(directory_of(table), most_remembered=40)
+    for revision in range(101, 150):
+        table.apply(reported(0, "starting" if revision % 2 else "up"), revision)
+        assert primary.publish()
+    assert 0 < sum(change.size for change in primary.changes) <= 40
+
+
+def test_what_changes_while_a_zone_is_filled_is_in_it() -> None:
+    table = table_of(*running(50))
+    directory = directory_of(table)
+    primary = Zone(directory, table)
+    for number, _ in enumerate(primary.fill()):
+        table.apply(ended(number), 200 + number)
+    assert primary.filled
+    secondary = Secondary()
+    secondary.refresh(primary)
+    assert_equal_to_answers(secondary, directory)
+    whole = Secondary()
+    whole.refresh(filled(directory))
+    assert records_of(secondary) == records_of(whole)
+
+
+def test_a_job_that_ends_leaves_nothing() -> None:
+    table = table_of(*running(5))
+    directory = directory_of(table)
+    primary = filled(directory)
+    table.apply(events.JobEnded(job_id=WEB, how="killed"), 100)
+    primary.publish()
+    assert {record.owner for record in primary.records()} == {(), *((f"m{n}", "machine") for n in range(5))}
+
+
+def test_a_large_zone_takes_several_messages_each_signed() -> None:
+    directory = directory_of(table_of(*running(600)))
+    secondary = Secondary()
+    assert secondary.refresh(filled(directory), keyring=KEY) > 3
+    assert_equal_to_answers_of(secondary, ["599.web.ubar.cc", "web.ubar.cc"], directory)
+
+
+def assert_equal_to_answers_of(secondary: Secondary, names: Iterable[str], directory: Directory) -> None:
+    for name in names:
+        node = secondary.zone.nodes[dns.name.from_text(f"{name}.borg.internal.")]
+        assert {rdataset.rdtype for rdataset in node.rdatasets} >= {dns.rdatatype.A, dns.rdatatype.SRV}
+
+
+def test_a_serial_that_is_not_older_gets_the_soa_alone() -> None:
+    primary = filled(directory_of(table_of(*running(3))))
+    for serial in (primary.serial, primary.serial + 5):
+        query = dns.message.make_query(APEX, "IXFR")
+        query.authority.append(dns.rrset.from_text(APEX, 0, "IN", "SOA", f"ns.x. h.x. {serial} 1 1 1 1"))
+        (wire,) = messages(query, primary, ttl_s=5)
+        assert [rrset.rdtype for rrset in dns.message.from_wire(wire).answer] == [dns.rdatatype.SOA]
+
+
+def test_a_placement_changes_its_names_alone() -> None:
+    table = table_of(*running(20))
+    primary = filled(directory_of(table))
+    table.apply(placed(3, 4, incarnation=2), 100)
+    primary.publish()
+    (change,) = primary.changes
+    owners = {record.owner for record in (*change.removed, *change.added)}
+    assert all(owner == () or owner[-2:] == ("web", "ubar") for owner in owners)
+    assert ("4", "web", "ubar") not in owners
