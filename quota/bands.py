@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -26,6 +26,24 @@ PRODUCTION = Band("production", 120, 359, prod=True, preempts_within=False)
 BATCH = Band("batch", 100, 119, prod=False, preempts_within=True)
 BEST_EFFORT = Band("best-effort", 0, 99, prod=False, preempts_within=True)
 DEFAULT_BANDS: tuple[Band, ...] = (MONITORING, PRODUCTION, BATCH, BEST_EFFORT)
+
+
+class Factors(NamedTuple):
+    """How quota of a band is sold, in thousandths: of the base price, and of what a cell has."""
+
+    price_milli: int
+    oversell_milli: int
+
+
+# Work that may be preempted and squeezed into reclaimed resources costs less, and more of it is sold than there is.
+DEFAULT_FACTORS: Mapping[str, Factors] = {
+    MONITORING.name: Factors(1500, 1000),
+    PRODUCTION.name: Factors(1000, 1000),
+    BATCH.name: Factors(400, 1500),
+    BEST_EFFORT.name: Factors(150, 2000),
+}
+PLAIN = Factors(1000, 1000)
+MAX_FACTOR = 1_000_000
 
 # Infinite free quota is for this priority alone (§2.5).
 FREE_PRIORITY = 0

@@ -41,6 +41,12 @@ class IdPaging(CursorPagination):
         return cursor
 
 
+class NewestPaging(IdPaging):
+    """The same, newest first."""
+
+    ordering = "-id"
+
+
 def _is_whole(text: str, *, digits: int) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= digits
 

@@ -53,8 +53,14 @@ class Action(StrEnum):
     SHELL_OPEN = "shell.open"  # in a task: who may change the job, and has the capability besides
     QUOTA_VIEW = "quota.view"
     QUOTA_BUY = "quota.buy"
+    QUOTA_APPROVE = "quota.approve"  # orders that a rule leaves to an owner
+    BILLING_VIEW = (
+        "billing.view"  # balances, ledger, budgets, invoices, costs: of who buys, not of every viewer
+    )
+    BILLING_ADMIN = "billing.admin"  # how the budget is watched; hand money down to teams
     TENANT_VIEW = "tenant.view"
     TENANT_ADMIN = "tenant.admin"  # members, settings
+    TENANT_SELF = "tenant.self"  # leave it, ask for capabilities
     PLATFORM_ADMIN = "platform.admin"  # bands, tenants, grants
 
 
@@ -69,16 +75,51 @@ _SCOPE: Mapping[Action, Scope] = {
     Action.SHELL_OPEN: Scope.WRITE,
     Action.QUOTA_VIEW: Scope.READ,
     Action.QUOTA_BUY: Scope.WRITE,
+    Action.QUOTA_APPROVE: Scope.WRITE,
+    Action.BILLING_VIEW: Scope.READ,
+    Action.BILLING_ADMIN: Scope.ADMIN,
     Action.TENANT_VIEW: Scope.READ,
     Action.TENANT_ADMIN: Scope.ADMIN,
+    Action.TENANT_SELF: Scope.WRITE,
     Action.PLATFORM_ADMIN: Scope.ADMIN,
 }
-_VIEW = frozenset({Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW})
+# What a person is told that they may not do.
+_WORDS: Mapping[Action, str] = {
+    Action.CELL_VIEW: "look at cells",
+    Action.CELL_ADMIN: "change how the cell is run",
+    Action.MACHINE_ADMIN: "change machines",
+    Action.JOB_VIEW: "see jobs",
+    Action.JOB_WRITE: "change jobs",
+    Action.PACKAGE_VIEW: "see packages",
+    Action.PACKAGE_WRITE: "change packages",
+    Action.SHELL_OPEN: "open shells",
+    Action.QUOTA_VIEW: "see quota",
+    Action.QUOTA_BUY: "buy quota",
+    Action.QUOTA_APPROVE: "decide about orders",
+    Action.BILLING_VIEW: "see money",
+    Action.BILLING_ADMIN: "set budgets and hand credits on",
+    Action.TENANT_VIEW: "see the tenant",
+    Action.TENANT_ADMIN: "change members and settings",
+    Action.TENANT_SELF: "do this as a member",
+    Action.PLATFORM_ADMIN: "do what only SREs may",
+}
+_VIEW = frozenset(
+    {Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF}
+)
 _ROLE: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEW,
     Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE},
-    Role.BUYER: _VIEW | {Action.QUOTA_BUY},
-    Role.OWNER: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE, Action.QUOTA_BUY, Action.TENANT_ADMIN},
+    Role.BUYER: _VIEW | {Action.QUOTA_BUY, Action.BILLING_VIEW},
+    Role.OWNER: _VIEW
+    | {
+        Action.JOB_WRITE,
+        Action.PACKAGE_WRITE,
+        Action.QUOTA_BUY,
+        Action.QUOTA_APPROVE,
+        Action.TENANT_ADMIN,
+        Action.BILLING_VIEW,
+        Action.BILLING_ADMIN,
+    },
 }
 
 
@@ -86,7 +127,8 @@ _ROLE: Mapping[Role, frozenset[Action]] = {
 class Principal:
     """Who asks. `name` goes into every event as its actor; `request_id` ties the events of one request.
 
-    `roles`: tenant name -> role. `capabilities`: (kind, cell) pairs in force, cell "" for all.
+    `roles`: tenant name -> role; `inherited`: the role that the organisation of a team gives in it, beside one's own.
+    Each tenant of `inherited` is in `roles` too. `capabilities`: (kind, cell) pairs in force, cell "" for all.
     `tenant`, `cell`: set when a token is bound to one. `sre`: runs the cells, may do everything its scopes allow.
     `expires_at`: when the token that asks ends; None for one without an end, and for sessions.
     """
@@ -96,6 +138,7 @@ class Principal:
     user_id: int | None = None
     sre: bool = False
     roles: Mapping[str, Role] = field(default_factory=dict)
+    inherited: Mapping[str, Role] = field(default_factory=dict)
     capabilities: frozenset[tuple[CapabilityKind, str]] = frozenset()
     tenant: str | None = None
     cell: str | None = None
@@ -134,8 +177,8 @@ def may(principal: Principal, action: Action, *, tenant: str | None = None, cell
         )
     if action in (Action.JOB_VIEW, Action.JOB_WRITE) and principal.has(CapabilityKind.ANY_JOB, cell):
         return True
-    role = principal.roles.get(tenant)
-    return role is not None and action in _ROLE[role]
+    held = (principal.roles.get(tenant), principal.inherited.get(tenant))
+    return any(role is not None and action in _ROLE[role] for role in held)
 
 
 def require(principal: Principal, action: Action, *, tenant: str | None = None, cell: str = "") -> None:
@@ -146,10 +189,12 @@ def require(principal: Principal, action: Action, *, tenant: str | None = None, 
             raise Forbidden(
                 action,
                 f"{principal.name} may not open shells{what}; that needs the capability {CapabilityKind.SHELL}, which"
-                f" an SRE grants, and a role that may change jobs, through a token with scope {_SCOPE[action]}",
+                " an SRE grants (ask on the portal's page Capabilities of the tenant), and"
+                f" a role that may change jobs, through a token with scope {_SCOPE[action]}",
             )
+        roles = [role for role, actions in _ROLE.items() if action in actions]
+        cure = f"ask an owner of the tenant for the role {' or '.join(roles)}" if roles else "ask an SRE"
         raise Forbidden(
             action,
-            f"{principal.name} may not do {action}{what}; ask an owner of the tenant for a role, "
-            f"or use a token with scope {_SCOPE[action]}",
+            f"{principal.name} may not {_WORDS[action]}{what}; {cure}, or use a token with scope {_SCOPE[action]}",
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from quota.models import Record
+from quota.models import Notice, Record
 from quota.permissions import Principal
 
 _STREAM = "platform"
@@ -22,22 +22,29 @@ _STREAM = "platform"
 
 class Entry:
     def __init__(self, principal: Principal) -> None:
-        self._principal = principal
+        self.principal = principal
         self._news: list[tuple[str, str, dict[str, Any]]] = []
+        self._notices: list[Notice] = []
 
     def append(self, kind: str, *, tenant: str = "", **data: Any) -> None:
         """Add one piece of news; `data` must be JSON-ready."""
         self._news.append((kind, tenant, data))
 
+    def tell(self, notice: Notice) -> None:
+        """Add what people are told of it; see `quota.services.notices.tell`."""
+        self._notices.append(notice)
+
     def _flush(self) -> None:
+        if self._notices:
+            Notice.objects.bulk_create(self._notices)
         if not self._news:
             return
         last, time = _take(len(self._news))
         first = last - len(self._news) + 1
         Record.objects.bulk_create(
             Record(
-                revision=first + offset, time=time, kind=kind, tenant=tenant, actor=self._principal.name,
-                request_id=self._principal.request_id, data=data,
+                revision=first + offset, time=time, kind=kind, tenant=tenant, actor=self.principal.name,
+                request_id=self.principal.request_id, data=data,
             )
             for offset, (kind, tenant, data) in enumerate(self._news)
         )  # fmt: skip

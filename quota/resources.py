@@ -74,7 +74,7 @@ def parse_quantity(name: str, given: int | float | str) -> int:
         raise QuantityError(f"{given!r} is no quantity of {name}") from error
     value = int(scaled.to_integral_value(rounding="ROUND_CEILING"))
     if value > MAX_QUANTITY:
-        raise QuantityError(f"{given!r} of {name} is absurd: no task may ask for more than {MAX_QUANTITY}")
+        raise QuantityError(f"{given!r} of {name} is absurd: nobody may ask for more than {MAX_QUANTITY}")
     return value
 
 
@@ -100,6 +100,16 @@ def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
                 return f"{value / size:.4g} {suffix}{tail}"
         return f"{value} B{tail}"
     return f"{value} {name}"
+
+
+def told(quantities: Mapping[int, int]) -> str:
+    """Several quantities for people, by their place on the axis: `1 core, 4 GiB of ram`."""
+    return ", ".join(f"{describe(index, value)}{_of(index)}" for index, value in quantities.items() if value)
+
+
+def _of(index: int) -> str:
+    name = NAMES[index]
+    return f" of {name.replace('_', ' ')}" if name in ("ram", "disk", "disk_bandwidth") else ""
 
 
 def as_mapping(vector: Sequence[int], *, extra: Sequence[str] = ()) -> dict[str, int]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 
+from quota import clock
 from quota.errors import NotFound
 from quota.models import Quota, QuotaUse, Tenant, Token
 from quota.permissions import Action, Principal, Scope, may
@@ -63,14 +63,16 @@ class Standing:
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[Standing]:
-    """Grants in force and use, by tenant, cell and band: two queries."""
-    now = timezone.now()
+    """Grants in force, their graces included, and use, by tenant, cell and band: two queries."""
+    now = clock.now()
     visible = tenants_visible(principal)
     if tenant is not None:
         visible = visible.filter(name=tenant)
     granted: dict[tuple[str, str, str], Vector] = {}
     rows = Quota.objects.filter(
-        Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lte=now, tenant__in=visible
+        Q(ends_at__isnull=True) | Q(ends_at__gt=now) | Q(grace_until__gt=now),
+        starts_at__lte=now,
+        tenant__in=visible,
     ).values_list("tenant__name", "cell", "band__name", "amounts")
     for *key, amounts in rows:
         granted[tuple(key)] = add(granted.get(tuple(key), ZERO), amounts[:SIZE])

@@ -1,19 +1,62 @@
-"""Facts of who may ask for what. Rules live in `quota.services`."""
+"""Facts of who may ask for what, what it costs, and who was told. Rules live in `quota.services`."""
 
 from quota.models.access import Token
 from quota.models.bands import PriorityBand
+from quota.models.lapses import Lapse
+from quota.models.ledger import (
+    Account,
+    AccountKind,
+    Budget,
+    Invoice,
+    LedgerEntry,
+    MeteredHour,
+    Posting,
+)
+from quota.models.market import ApprovalRule, Market, Shortfall
+from quota.models.notices import Notice, NoticeChannel, NoticeDelivery, NoticeRead
+from quota.models.orders import Order, OrderState
+from quota.models.prices import PriceList, Quote
 from quota.models.quota import CellCapacity, Quota, QuotaUse
 from quota.models.record import Record, Stream
-from quota.models.tenants import Capability, Membership, Tenant
+from quota.models.tenants import (
+    Capability,
+    CapabilityRequest,
+    Invitation,
+    Membership,
+    ServiceAccount,
+    Tenant,
+)
 
 __all__ = [
+    "Account",
+    "AccountKind",
+    "ApprovalRule",
+    "Budget",
     "Capability",
+    "CapabilityRequest",
     "CellCapacity",
+    "Invitation",
+    "Invoice",
+    "Lapse",
+    "LedgerEntry",
+    "Market",
     "Membership",
+    "MeteredHour",
+    "Notice",
+    "NoticeChannel",
+    "NoticeDelivery",
+    "NoticeRead",
+    "Order",
+    "OrderState",
+    "Posting",
+    "PriceList",
     "PriorityBand",
     "Quota",
     "QuotaUse",
+    "Quote",
     "Record",
+    "ServiceAccount",
+    "Shortfall",
     "Stream",
     "Tenant",
     "Token",

@@ -11,7 +11,11 @@ from quota.models.fields import DnsLabelField
 
 
 class PriorityBand(models.Model):
-    """A range of priorities, bounds included; ranges never overlap (an exclusion constraint holds it)."""
+    """A range of priorities, bounds included; ranges never overlap (an exclusion constraint holds it).
+
+    `price_milli`: what the base price is multiplied with, in thousandths. `oversell_milli`: how much of a cell's
+    capacity may be sold at it, in thousandths; never above 1,000 for prod.
+    """
 
     name = DnsLabelField(_("name"), unique=True)
     low = models.PositiveIntegerField(_("lowest priority"))
@@ -19,9 +23,17 @@ class PriorityBand(models.Model):
     prod = models.BooleanField(_("prod"), help_text=_("Placed by limits, never in reclaimed resources."))
     preempts_within = models.BooleanField(_("preempts within the band"))
 
+    price_milli = models.PositiveIntegerField(_("price factor"), default=1000, db_default=1000)
+    oversell_milli = models.PositiveIntegerField(_("over-selling factor"), default=1000, db_default=1000)
+
     class Meta:
         ordering = ["-low"]
-        constraints = [models.CheckConstraint(condition=Q(low__lte=F("high")), name="band_low_to_high")]
+        constraints = [
+            models.CheckConstraint(condition=Q(low__lte=F("high")), name="band_low_to_high"),
+            models.CheckConstraint(
+                condition=Q(prod=False) | Q(oversell_milli__lte=1000), name="prod_never_oversold"
+            ),
+        ]
         verbose_name = _("priority band")
         verbose_name_plural = _("priority bands")
 

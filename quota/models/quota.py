@@ -15,7 +15,12 @@ from quota.models.tenants import Tenant
 
 
 class Quota(models.Model):
-    """One grant. The sum of the grants in force is what the tenant's live jobs may ask for together."""
+    """One grant. The sum of the grants in force is what the tenant's live jobs may ask for together.
+
+    `order`: what it was bought with; none for what an SRE gave. `grace_until`: as long as it counts for admission and
+    in the calendar after its end, so that running jobs have time; at least `ends_at`. `beyond_capacity`: given by an
+    SRE for trials, and left out of the calendar.
+    """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")
     cell = DnsLabelField(_("cell"))
@@ -23,16 +28,29 @@ class Quota(models.Model):
     amounts = VectorField(_("amounts"))
     starts_at = models.DateTimeField(_("from"))
     ends_at = models.DateTimeField(_("until"), null=True, blank=True)
+    grace_until = models.DateTimeField(_("counts until"), null=True, blank=True)
+    beyond_capacity = models.BooleanField(_("beyond capacity"), default=False, db_default=False)
+    order = models.ForeignKey(
+        "quota.Order", models.PROTECT, null=True, blank=True, related_name="grants", verbose_name=_("order")
+    )
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["tenant", "cell", "-starts_at"]
-        indexes = [models.Index(fields=["tenant", "cell", "band"], name="quota_by_tenant")]
+        indexes = [
+            models.Index(fields=["tenant", "cell", "band"], name="quota_by_tenant"),
+            models.Index(fields=["cell", "grace_until", "starts_at"], name="quota_by_time"),
+        ]
         constraints = [
             never_negative("amounts", "quota_never_negative"),
             models.CheckConstraint(
                 condition=Q(ends_at__isnull=True) | Q(ends_at__gt=F("starts_at")), name="quota_period_forward"
+            ),
+            models.CheckConstraint(
+                condition=Q(ends_at__isnull=True, grace_until__isnull=True)
+                | Q(grace_until__gte=F("ends_at")),
+                name="quota_grace_after_end",
             ),
         ]
         verbose_name = _("quota")
@@ -66,11 +84,15 @@ class QuotaUse(models.Model):
 
 
 class CellCapacity(models.Model):
-    """What a cell has, as reported by scheduling inside its own transactions."""
+    """What a cell has, as reported by scheduling inside its own transactions.
+
+    `lowered`: there is less than before, and nobody has looked yet whether more is sold (`services.shortfalls`).
+    """
 
     cell = DnsLabelField(_("cell"), unique=True)
     capacity = VectorField(_("capacity"))
     revision = models.BigIntegerField(_("as of revision"))
+    lowered = models.BooleanField(_("lowered"), default=False, db_default=False)
 
     class Meta:
         verbose_name = _("capacity of a cell")

@@ -30,6 +30,7 @@ class Record(models.Model):
 
     class Meta:
         ordering = ["revision"]
+        indexes = [models.Index(fields=["tenant", "-revision"], name="record_by_tenant")]
         verbose_name = _("record")
         verbose_name_plural = _("records")
 

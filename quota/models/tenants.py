@@ -13,7 +13,10 @@ from quota.permissions import CapabilityKind, Role
 class Tenant(models.Model):
     """Who owns jobs and quota. The name is part of every DNS name of its tasks and never changes.
 
-    `task_api`: the most that its tasks may do with the REST API; each job asks for what it needs.
+    `parent`: the organisation that a team belongs to; who has a role there has it in all its teams. Organisations have
+    no parent, so it is one level. `max_teams`: so many its owners may make. `task_api`: the most that its tasks may do
+    with the REST API; each job asks for what it needs. `time_zone`: what its days and months are, in the shop and on
+    invoices.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -27,10 +30,20 @@ class Tenant(models.Model):
         db_default="submit",
         choices=[("none", _("not call the API")), ("read", _("read")), ("submit", _("submit jobs"))],
     )
+    parent = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="teams", verbose_name=_("organisation")
+    )
+    max_teams = models.PositiveIntegerField(_("teams at most"), default=10, db_default=10)
+    time_zone = models.CharField(_("time zone"), max_length=64, default="UTC", db_default="UTC")
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     class Meta:
         ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=~models.Q(parent=models.F("id")), name="no_tenant_is_its_own_parent"
+            )
+        ]
         verbose_name = _("tenant")
         verbose_name_plural = _("tenants")
 
@@ -54,6 +67,55 @@ class Membership(models.Model):
         return f"{self.user} is {self.role} of {self.tenant}"
 
 
+class Invitation(models.Model):
+    """Somebody asked to join a tenant. The link sent holds a secret, of which only a digest is kept."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="invitations")
+    email = models.EmailField(_("e-mail"))
+    role = models.CharField(_("role"), max_length=16, choices=[(role.value, role.value) for role in Role])
+    key = models.CharField(max_length=16, unique=True)
+    digest = models.CharField(max_length=64)
+    invited_by = models.CharField(_("invited by"), max_length=150)
+    created_at = models.DateTimeField(_("created"))
+    expires_at = models.DateTimeField(_("expires"))
+    withdrawn_at = models.DateTimeField(_("withdrawn"), null=True, blank=True)
+    accepted_at = models.DateTimeField(_("accepted"), null=True, blank=True)
+    accepted_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["-created_at"]
+        verbose_name = _("invitation")
+        verbose_name_plural = _("invitations")
+
+    def __str__(self) -> str:
+        return f"{self.email} as {self.role} of {self.tenant}"
+
+
+class ServiceAccount(models.Model):
+    """A member of a tenant that is no person: no password, only tokens, all bound to the tenant."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="service_account")
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="service_accounts")
+    description = models.CharField(_("for"), max_length=200, blank=True)
+    created_by = models.CharField(_("made by"), max_length=150)
+    created_at = models.DateTimeField(_("created"))
+
+    class Meta:
+        ordering = ["tenant", "user"]
+        verbose_name = _("service account")
+        verbose_name_plural = _("service accounts")
+
+    def __str__(self) -> str:
+        return str(self.user)
+
+    @property
+    def short_name(self) -> str:
+        """What it is called inside its tenant: its user is `name@tenant`."""
+        return self.user.get_username().partition("@")[0]
+
+
 class Capability(models.Model):
     """A privilege beyond roles, such as deleting any job of a cell. `cell` empty: in every cell."""
 
@@ -71,3 +133,44 @@ class Capability(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user}: {self.kind} in {self.cell or 'every cell'}"
+
+
+class CapabilityRequest(models.Model):
+    """A capability somebody asks for, through the tenant whose work needs it, until an SRE answers.
+
+    `until`: when it shall end. `answer`: what the SRE said; `capability`: what was granted, while it lasts.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="capability_requests")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="capability_requests")
+    kind = models.CharField(_("kind"), max_length=32, choices=[(k.value, k.value) for k in CapabilityKind])
+    cell = models.CharField(_("cell"), max_length=63, blank=True)
+    reason = models.CharField(_("reason"), max_length=500)
+    until = models.DateTimeField(_("until"))
+    asked_by = models.CharField(_("asked by"), max_length=150)
+    asked_at = models.DateTimeField(_("asked"))
+    state = models.CharField(
+        _("state"),
+        max_length=8,
+        default="open",
+        choices=[("open", _("open")), ("granted", _("granted")), ("refused", _("refused"))],
+    )
+    answer = models.CharField(_("answer"), max_length=500, blank=True)
+    answered_by = models.CharField(_("answered by"), max_length=150, blank=True)
+    answered_at = models.DateTimeField(_("answered"), null=True, blank=True)
+    capability = models.ForeignKey(
+        Capability, models.SET_NULL, null=True, blank=True, related_name="requests"
+    )
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "kind", "cell"], condition=models.Q(state="open"), name="asked_once_at_a_time"
+            )
+        ]
+        verbose_name = _("request for a capability")
+        verbose_name_plural = _("requests for capabilities")
+
+    def __str__(self) -> str:
+        return f"{self.user} asks for {self.kind} in {self.cell or 'every cell'}"

@@ -11,12 +11,11 @@ from dataclasses import replace
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser
 from django.db.models import Q
-from django.utils import timezone
 
-from quota import records
+from quota import clock, records
 from quota.errors import NotFound, Refused
-from quota.models import Capability, Membership, Tenant, Token
-from quota.permissions import CapabilityKind, Principal, Role, Scope
+from quota.models import Capability, Membership, ServiceAccount, Tenant, Token
+from quota.permissions import Action, CapabilityKind, Principal, Role, Scope, may
 
 # A token's last use is shown to its owner; writing it more often than this would cost a row a request.
 LAST_USED_EVERY = dt.timedelta(minutes=5)
@@ -58,7 +57,7 @@ def token_issue(
         raise Refused(
             "invalid", "name: a token needs a name, so that you know it again", fields={"name": "empty"}
         )
-    if expires_at is not None and expires_at <= timezone.now():
+    if expires_at is not None and expires_at <= clock.now():
         raise Refused("invalid", "expires_at lies in the past", fields={"expires_at": "not in the future"})
     if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
         raise Refused(
@@ -76,6 +75,13 @@ def token_issue(
                 fields={"expires_at": "after your own token's"},
                 status=403,
             )
+    account = ServiceAccount.objects.filter(user_id=user.pk).first()
+    if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
+        raise Refused(
+            "service-account",
+            f"{user.get_username()} is a service account: its tokens are bound to its tenant and have an end",
+            fields={"expires_at": "needed"} if expires_at is None else {"tenant": "its own"},
+        )
     key = secrets.token_hex(6)
     secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
@@ -94,19 +100,27 @@ def token_issue(
 
 
 def token_revoke(*, principal: Principal, key: str) -> Token:
-    """Ends a token at once. One's own, or anybody's for an SRE; through a token bound to a tenant, only those bound
+    """Ends a token at once. One's own, those of one's tenants' service accounts for an owner, or anybody's for an SRE;
+    through a token bound to a tenant, only those bound
     to it too. Idempotent. Raises `NotFound`."""
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
+    owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
+    own |= Q(user__service_account__tenant__name__in=owned) if owned and own else Q()
     if principal.tenant is not None:
         own &= Q(tenant__name=principal.tenant)
     with records.write(principal) as entry:
-        token = Token.objects.select_for_update(of=("self",)).filter(own, key=key).first()
+        token = (
+            Token.objects.select_for_update(of=("self",))
+            .select_related("tenant")
+            .filter(own, key=key)
+            .first()
+        )
         if token is None:
             raise NotFound("token", key)
         if token.revoked_at is None:
-            token.revoked_at = timezone.now()
+            token.revoked_at = clock.now()
             token.save(update_fields=["revoked_at"])
-            entry.append("token.revoked", key=key)
+            entry.append("token.revoked", tenant=token.tenant.name if token.tenant else "", key=key)
     return token
 
 
@@ -118,7 +132,7 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
     token = Token.objects.select_related("user", "tenant").filter(key=parts[1]).first()
     if token is None or not hmac.compare_digest(token.digest, _digest(secret)):
         raise InvalidToken("unknown token; get one with `borgctl login`")
-    now = timezone.now()
+    now = clock.now()
     if token.revoked_at is not None:
         raise InvalidToken(f"this token was revoked at {token.revoked_at:%Y-%m-%d %H:%M} UTC; get a new one")
     if token.expires_at is not None and token.expires_at <= now:
@@ -144,17 +158,26 @@ def principal_of_user(
     tenant: str | None = None,
     scopes: frozenset[Scope] = frozenset(Scope),
 ) -> Principal:
-    """What a signed-in user may do, read afresh: two queries."""
-    roles = Membership.objects.filter(user_id=user.pk).values_list("tenant__name", "role")
+    """What a signed-in user may do, read afresh: two queries. A role in an organisation holds in all its teams."""
+    own: dict[str, Role] = {}
+    inherited: dict[str, Role] = {}
+    found = Membership.objects.filter(user_id=user.pk).values_list(
+        "tenant__name", "role", "tenant__teams__name"
+    )
+    for name, role, team in found:
+        own[name] = Role(role)
+        if team is not None:
+            inherited[team] = Role(role)
     granted = Capability.objects.filter(
-        Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()), user_id=user.pk
+        Q(expires_at__isnull=True) | Q(expires_at__gt=clock.now()), user_id=user.pk
     )
     return Principal(
         name=user.get_username(),
         request_id=request_id,
         user_id=user.pk,
         sre=bool(user.is_staff),
-        roles={name: Role(role) for name, role in roles},
+        roles=inherited | own,
+        inherited=inherited,
         capabilities=frozenset(
             (CapabilityKind(kind), cell) for kind, cell in granted.values_list("kind", "cell")
         ),

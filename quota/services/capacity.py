@@ -13,5 +13,9 @@ def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
         cell=cell, defaults={"capacity": list(capacity), "revision": revision}
     )
     if not created and row.revision < revision:
-        row.capacity, row.revision = list(capacity), revision
-        row.save(update_fields=["capacity", "revision"])
+        # Whether more is sold than there is takes long to find out: it is only marked here, under the cell's lock.
+        kept = len(capacity) >= len(row.capacity) and all(
+            new >= old for new, old in zip(capacity, row.capacity, strict=False)
+        )
+        row.capacity, row.revision, row.lowered = list(capacity), revision, row.lowered or not kept
+        row.save(update_fields=["capacity", "revision", "lowered"])

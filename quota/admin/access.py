@@ -1,0 +1,134 @@
+"""Who may do what beyond their role, and with which tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+from unfold.decorators import display
+
+from quota.admin.base import FactsAdmin, ServiceAdmin, principal_of
+from quota.errors import Refused
+from quota.models import Capability, CapabilityRequest, Token
+from quota.services.access import token_revoke
+from quota.services.capabilities import capability_answer, capability_grant, capability_revoke
+
+
+class CapabilityAdmin(ServiceAdmin):
+    list_display = ["user", "kind", "cell", "reason", "granted_by", "expires_at"]
+    list_filter = ["kind"]
+    list_select_related = ["user"]
+    search_fields = ["user__username", "cell"]
+    autocomplete_fields = ["user"]
+    fields = ["user", "kind", "cell", "reason", "expires_at"]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_module_permission(request)
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        return capability_grant(
+            principal=principal_of(request),
+            user=given["user"],
+            kind=given["kind"],
+            cell=given["cell"],
+            reason=given["reason"],
+            expires_at=given["expires_at"],
+        )
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        capability_revoke(principal=principal_of(request), capability=obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        for capability in queryset.select_related("user"):
+            self.delete_model(request, capability)
+
+
+class CapabilityRequestAdmin(ServiceAdmin):
+    """Answered on its page: granted, for as long as asked or another time, or refused with a reason."""
+
+    list_display = [
+        "user",
+        "kind",
+        "cell",
+        "tenant",
+        "reason",
+        "until",
+        "state",
+        "asked_by",
+        "asked_at",
+        "answered_by",
+    ]
+    list_filter = ["state", "kind"]
+    list_select_related = ["user", "tenant"]
+    search_fields = ["user__username", "tenant__name", "cell"]
+    fields = [
+        "user", "kind", "cell", "tenant", "reason", "asked_by", "asked_at", "state", "until", "answer", "answered_by",
+        "answered_at",
+    ]  # fmt: skip
+    readonly_fields = (
+        "user", "kind", "cell", "tenant", "reason", "asked_by", "asked_at", "answered_by", "answered_at",
+    )  # fmt: skip
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """The form has written on `obj` when it is asked again: what counts is whether somebody has answered."""
+        return self.has_module_permission(request) and (obj is None or obj.answered_at is None)
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        if given["state"] == "open":
+            told = _("choose granted or refused")
+            raise Refused("invalid", f"state: {told}", fields={"state": str(told)})
+        return capability_answer(
+            principal=principal_of(request),
+            request=row,
+            granted=given["state"] == "granted",
+            answer=given["answer"],
+            until=given["until"],
+        )
+
+
+class TokenAdmin(FactsAdmin):
+    list_display = [
+        "name",
+        "key",
+        "user",
+        "tenant",
+        "scopes_shown",
+        "last_used_at",
+        "expires_at",
+        "revoked_at",
+    ]
+    list_filter = ["tenant"]
+    list_select_related = ["user", "tenant"]
+    search_fields = ["name", "key", "user__username"]
+    fields = [
+        "name", "key", "user", "tenant", "scopes_shown", "created_at", "last_used_at", "expires_at", "revoked_at",
+    ]  # fmt: skip
+    actions = ["revoke"]
+
+    @display(description=_("scopes"))
+    def scopes_shown(self, token: Token) -> str:
+        return ", ".join(token.scopes)
+
+    def revoke(self, request: HttpRequest, rows: QuerySet[Token]) -> None:
+        keys = list(rows.values_list("key", flat=True))
+        for key in keys:
+            token_revoke(principal=principal_of(request), key=key)
+        messages.success(request, _("%d tokens revoked.") % len(keys))
+
+    revoke.short_description = _("Revoke these tokens")
+
+
+PAGES = {
+    Capability: CapabilityAdmin,
+    CapabilityRequest: CapabilityRequestAdmin,
+    Token: TokenAdmin,
+}

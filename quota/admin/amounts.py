@@ -1,0 +1,46 @@
+"""Amounts of money in forms and lists: people read and write credits, rows hold micro-credits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from quota.money import AmountError, parse, tell
+
+
+class AmountField(forms.Field):
+    """Credits such as `12.5`; its value is micro-credits, None where it is left empty."""
+
+    widget = UnfoldAdminTextInputWidget
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("help_text", _("in credits, such as 1200 or 12.5"))
+        super().__init__(**kwargs)
+
+    def to_python(self, value: Any) -> int | None:
+        text = str(value or "").strip()
+        if not text:
+            return None
+        try:
+            return parse(text)
+        except AmountError as error:
+            raise ValidationError(str(error)) from error
+
+    def prepare_value(self, value: Any) -> Any:
+        return tell(value).replace(",", "") if isinstance(value, int) else value
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return str(self.prepare_value(initial) or "") != str(data or "")
+
+
+def amount_text(micro: int | None) -> SafeString | str:
+    """`1,200.50`, for a list; a dash for none."""
+    if micro is None:
+        return "–"
+    return format_html('<span class="whitespace-nowrap tabular-nums">{}</span>', tell(micro))

@@ -1,0 +1,150 @@
+"""Bands of priority: what they may do, cost and sell. A change is shown with what it does before it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.formats import date_format
+from django.utils.html import strip_tags
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.decorators import display
+
+from quota.admin.base import principal_of, vector_text
+from quota.admin.previewed import Preview, PreviewedAdmin, Table
+from quota.bands import Band
+from quota.models import PriorityBand
+from quota.resources import NAMES
+from quota.services.band_preview import band_preview
+from quota.services.bands import band_set
+
+MOST_NAMED = 20  # orders, grants, tenants in one line
+
+
+class BandAdmin(PreviewedAdmin):
+    list_display = ["name", "low", "high", "prod", "preempts_within", "price_shown", "oversell_shown"]
+    fields = ["name", "low", "high", "prod", "preempts_within", "price_milli", "oversell_milli"]
+    fields_fixed = ("name",)
+
+    @display(description=gettext_lazy("price factor"))
+    def price_shown(self, band: PriorityBand) -> str:
+        return f"{band.price_milli / 1000:g}"
+
+    @display(description=gettext_lazy("over-selling factor"))
+    def oversell_shown(self, band: PriorityBand) -> str:
+        return f"{band.oversell_milli / 1000:g}"
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.base_fields["price_milli"].help_text = _("Of the base price, in thousandths.")
+        form.base_fields["oversell_milli"].help_text = _(
+            "Of what a cell has, in thousandths: how much of it is sold at this band; for prod 1000 at most."
+        )
+        return form
+
+    def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        return band_set(principal=principal_of(request), **_wanted(given, row))
+
+    def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
+        told = band_preview(principal=principal_of(request), **_wanted(given, row))
+        over = [(cell["cell"], one) for cell in told["cells"] for one in cell["over"]]
+        warnings = []
+        if over:
+            warnings.append(
+                _(
+                    "More is sold than may be sold then. What is sold stays sold; nothing more is, until it ends."
+                )
+            )
+        if told["leaving"]:
+            warnings.append(_("The band loses priorities: live jobs of those count no longer at it."))
+        return Preview(
+            title=_("Change band %s?") % told["band"],
+            told=[] if told["changes"] else [_("Nothing changes.")],
+            warnings=warnings,
+            tables=[
+                Table(
+                    _("Changes"), [_("field"), _("before"), _("after")],
+                    [(_field(name), *_pair(pair)) for name, pair in told["changes"].items()],
+                    _("Nothing changes."),
+                ),
+                Table(
+                    _("What is sold, at its worst instant from now on"),
+                    [_("cell"), _("sold at this band"), _("may be sold now"), _("may be sold then")],
+                    [
+                        (
+                            cell["cell"], _vector(cell["sold"]), _vector(cell["sellable_before"]),
+                            _vector(cell["sellable_after"]),
+                        )
+                        for cell in told["cells"]
+                    ],
+                    _("No cell has anything to sell."),
+                ),
+                Table(
+                    _("Over-sold by the change"),
+                    [_("cell"), _("from"), _("until"), _("by"), _("orders"), _("grants"), _("tenants")],
+                    [
+                        (
+                            cell, _moment(one["begins_at"]), _moment(one["ends_at"]), _vector(one["short"]),
+                            _named(one["orders"]), _named(one["grants"]), _named(one["tenants"]),
+                        )
+                        for cell, one in over
+                    ],
+                    _("Nothing: all that is sold still fits."),
+                ),
+                *([
+                    Table(
+                        _("Live jobs at this band"), [_("cell"), _("tenant"), _("in use")],
+                        [(use["cell"], use["tenant"], _vector(use["in_use"])) for use in told["leaving"]],
+                    )
+                ] if told["leaving"] else []),
+            ],
+        )  # fmt: skip
+
+
+def _wanted(given: dict[str, Any], row: Any) -> dict[str, Any]:
+    return {
+        "band": Band(
+            row.name if row else given["name"],
+            given["low"],
+            given["high"],
+            prod=given["prod"],
+            preempts_within=given["preempts_within"],
+        ),
+        "price_milli": given["price_milli"],
+        "oversell_milli": given["oversell_milli"],
+    }
+
+
+def _field(name: str) -> str:
+    return str(PriorityBand._meta.get_field(name).verbose_name)
+
+
+def _pair(pair: list[Any]) -> tuple[str, str]:
+    before, after = ("–" if value is None else str(value) for value in pair)
+    return before, after
+
+
+def _vector(named: dict[str, int]) -> str:
+    """Unlike `vector_text` it breaks, for narrow screens."""
+    return strip_tags(vector_text([named[name] for name in NAMES]))
+
+
+def _moment(text: str | None) -> str:
+    if text is None:
+        return _("for ever")
+    moment = parse_datetime(text)
+    assert moment is not None
+    return date_format(timezone.localtime(moment), "DATETIME_FORMAT")
+
+
+def _named(ids: list[Any]) -> str:
+    shown = ", ".join(str(one) for one in ids[:MOST_NAMED])
+    more = len(ids) - MOST_NAMED
+    return (_("%(shown)s and %(more)d more") % {"shown": shown, "more": more}) if more > 0 else shown or "–"
+
+
+PAGES = {PriorityBand: BandAdmin}

@@ -1,0 +1,112 @@
+"""What every page of the console is made of: facts to read, and rows changed through services alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from django import forms
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.admin import ModelAdmin
+
+from quota.errors import Refused
+from quota.permissions import Principal
+from quota.resources import NAMES, describe
+from quota.services.access import principal_of_user
+
+
+def principal_of(request: HttpRequest) -> Principal:
+    """The SRE behind a request of the console."""
+    return principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+
+
+def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeString:
+    """`500 cores, 2 TiB ram, …` of what is not zero, in one line. `extra`: the cell's further resources."""
+    parts = []
+    for index, (name, value) in enumerate(zip((*NAMES, *extra), vector, strict=False)):
+        if value:
+            text = describe(index, value, extra=extra)
+            named = name == "cpu" or name.rstrip("s") in text
+            parts.append(text if named else f"{text} {name}")
+    return format_html('<span class="whitespace-nowrap">{}</span>', ", ".join(parts) or "0")
+
+
+class FactsAdmin(ModelAdmin):
+    """Read only: what changes here changes by what the system does."""
+
+    show_full_result_count = False
+    list_per_page = 50
+    list_filter_submit = False
+    list_fullwidth = True
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_module_permission(request)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Staff are SREs (`Principal.sre`); what they may not do, the services refuse."""
+        return bool(request.user.is_active and request.user.is_staff)
+
+
+class ServiceForm(forms.ModelForm):
+    """Its last step of validation is the service itself: what that refuses stands beside the field it names."""
+
+    perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None
+
+    def _post_clean(self) -> None:
+        super()._post_clean()
+        if self.errors or self.perform is None:
+            return
+        try:
+            self.instance = self.perform()
+        except Refused as problem:
+            self._refuse(problem)
+
+    def _refuse(self, problem: Refused) -> None:
+        named = {name: what for name, what in problem.fields.items() if name in self.fields}
+        for name, what in named.items():
+            self.add_error(name, what)
+        if len(named) != len(problem.fields) or not named:
+            self.add_error(None, problem.detail)
+
+
+class ServiceAdmin(FactsAdmin):
+    """Rows that SREs make and change, by services alone: `perform` calls one, `save_model` does nothing."""
+
+    form = ServiceForm
+    fields_fixed: tuple[str, ...] = ()  # what can't change once the row exists
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_module_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_module_permission(request)
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        """Call the service; `row` is None for a new one. Raises `Refused`."""
+        raise NotImplementedError
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return (*self.readonly_fields, *(self.fields_fixed if obj is not None else ()))
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+
+        def perform(bound: forms.ModelForm) -> Model:
+            return self.perform(request, bound.cleaned_data, obj)
+
+        return type("Performing" + form.__name__, (form,), {"perform": perform})
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """The service has done it."""

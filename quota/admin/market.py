@@ -1,0 +1,190 @@
+"""How cells sell: their rules, who approves what, and what was sold that is not there any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+from unfold.decorators import display
+
+from quota.admin.amounts import AmountField, amount_text
+from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
+from quota.models import ApprovalRule, Market, Shortfall
+from quota.services.approval_rules import rule_remove, rule_set
+from quota.services.market import cell_require, market_set
+
+RULES = (
+    "selling", "headroom_milli", "longest_days", "quote_minutes", "approval_hours", "grace_hours", "after_grace",
+    "drop_after_hours",
+)  # fmt: skip
+HELP = {
+    "selling": _("Off: nobody can order quota in this cell. What is sold stays sold."),
+    "headroom_milli": _("In thousandths of the capacity, never sold to prod: 50 keeps a twentieth."),
+    "longest_days": _("Days that one order may last."),
+    "quote_minutes": _("Minutes that a quoted price holds."),
+    "approval_hours": _("Hours that an order waits for somebody to decide; then it is taken back."),
+    "grace_hours": _(
+        "Hours that quota counts beyond its end. What is sold keeps the grace it was sold with."
+    ),
+    "after_grace": _("What becomes of jobs that are beyond the quota when the grace is over."),
+    "drop_after_hours": _("Hours after the grace until tasks drop, where they do."),
+}
+
+
+class MarketAdmin(ServiceAdmin):
+    """A cell without a row sells by the defaults; adding one here only sets its rules earlier."""
+
+    list_display = [
+        "cell", "selling", "headroom_shown", "longest_days", "quote_minutes", "approval_hours", "grace_hours",
+        "after_grace",
+    ]  # fmt: skip
+    list_filter = ["selling"]
+    search_fields = ["cell"]
+    fieldsets = [
+        (None, {"fields": ["cell", "selling", "headroom_milli", "longest_days"]}),
+        (_("Orders"), {"fields": ["quote_minutes", "approval_hours"]}),
+        (_("When quota expires"), {"fields": ["grace_hours", "after_grace", "drop_after_hours"]}),
+    ]
+    fields_fixed = ("cell",)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        return super().formfield_for_dbfield(
+            db_field, request, **{**kwargs, "help_text": HELP.get(db_field.name, "")}
+        )
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        cell = row.cell if row is not None else given["cell"]
+        if row is None:
+            cell_require(cell)
+        changes = {name: given[name] for name in RULES}
+        return market_set(principal=principal_of(request), cell=cell, **changes)
+
+    @display(description=_("headroom"), ordering="headroom_milli")
+    def headroom_shown(self, market: Market) -> str:
+        return f"{market.headroom_milli / 10:g} %"
+
+
+class RuleForm(ServiceForm):
+    most_price = AmountField(
+        label=_("up to a price of"), required=False, help_text=_("in credits; empty: of any price")
+    )
+
+    class Meta:
+        model = ApprovalRule
+        fields = ["rank", "cell", "band", "tenant", "most_price", "approver"]
+
+
+class RuleAdmin(ServiceAdmin):
+    """The first that fits decides who approves an order; without one, an SRE does."""
+
+    form = RuleForm
+    list_display = ["rank", "cell_shown", "band_shown", "tenant_shown", "price_shown", "approver"]
+    list_select_related = ["band", "tenant"]
+    autocomplete_fields = ["tenant"]
+    fields = ["rank", "cell", "band", "tenant", "most_price", "approver"]
+    fields_fixed = ("rank",)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_module_permission(request)
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        return rule_set(
+            principal=principal_of(request),
+            rank=row.rank if row is not None else given["rank"],
+            approver=given["approver"],
+            cell=given["cell"],
+            band=given["band"],
+            tenant=given["tenant"],
+            most_price=given["most_price"],
+        )
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        rule_remove(principal=principal_of(request), rank=obj.rank)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        for rank in queryset.values_list("rank", flat=True):
+            rule_remove(principal=principal_of(request), rank=rank)
+
+    @display(description=_("cell"))
+    def cell_shown(self, rule: ApprovalRule) -> Any:
+        return rule.cell or _("any")
+
+    @display(description=_("band"))
+    def band_shown(self, rule: ApprovalRule) -> Any:
+        return rule.band.name if rule.band else _("any")
+
+    @display(description=_("tenant"))
+    def tenant_shown(self, rule: ApprovalRule) -> Any:
+        return rule.tenant.name if rule.tenant else _("any")
+
+    @display(description=_("up to a price of"))
+    def price_shown(self, rule: ApprovalRule) -> Any:
+        return amount_text(rule.most_price) if rule.most_price is not None else _("any")
+
+
+class OpenFilter(admin.SimpleListFilter):
+    title = _("open")
+    parameter_name = "open"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("yes", _("open")), ("no", _("closed"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() in ("yes", "no"):
+            return queryset.filter(closed_at__isnull=self.value() == "yes")
+        return queryset
+
+
+class ShortfallAdmin(FactsAdmin):
+    """What to do: bring machines back, or move orders by agreement. Quota that is sold is never taken away."""
+
+    list_display = [
+        "cell",
+        "begins_at",
+        "ends_at",
+        "short_shown",
+        "tenants_shown",
+        "orders_shown",
+        "found_at",
+        "closed_at",
+    ]
+    list_filter = [OpenFilter, "cell"]
+    fields = [
+        "cell",
+        "begins_at",
+        "ends_at",
+        "short_shown",
+        "tenants_shown",
+        "orders_shown",
+        "found_at",
+        "closed_at",
+    ]
+    readonly_fields = ("short_shown", "tenants_shown", "orders_shown")
+
+    @display(description=_("short"))
+    def short_shown(self, row: Shortfall) -> SafeString:
+        return vector_text(row.short)
+
+    @display(description=_("tenants"))
+    def tenants_shown(self, row: Shortfall) -> str:
+        return ", ".join(map(str, row.tenants)) or "–"
+
+    @display(description=_("orders it touches"))
+    def orders_shown(self, row: Shortfall) -> SafeString | str:
+        if not row.orders:
+            return "–"
+        site = self.admin_site.name
+        return format_html_join(
+            ", ",
+            '<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>',
+            ((reverse(f"{site}:quota_order_change", args=[pk]), pk) for pk in row.orders),
+        )
+
+
+PAGES = {Market: MarketAdmin, ApprovalRule: RuleAdmin, Shortfall: ShortfallAdmin}

@@ -1,0 +1,263 @@
+"""Money: budgets and grants of credits through services; accounts, postings and invoices to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as now_
+from django.utils.translation import gettext_lazy as _
+from unfold.decorators import action, display
+from unfold.paginator import InfinitePaginator
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from quota.admin.amounts import AmountField, amount_text
+from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of
+from quota.errors import Refused
+from quota.models import Account, Budget, Invoice, Posting, Tenant
+from quota.money import tell
+from quota.services.budgets import budget_set
+from quota.services.invoices import invoice_close
+from quota.services.ledger import budget_grant
+
+
+class PercentsField(forms.CharField):
+    """`50, 80, 100` as whole numbers; their range is the service's to check."""
+
+    widget = UnfoldAdminTextInputWidget
+
+    def to_python(self, value: Any) -> list[int]:
+        parts = [part.strip().removesuffix("%").strip() for part in str(value or "").split(",")]
+        if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts if part):
+            raise forms.ValidationError(_("Give percentages such as 50, 80, 100."))
+        return [int(part) for part in parts if part]
+
+    def prepare_value(self, value: Any) -> Any:
+        return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return self.prepare_value(initial or []) != (data or "")
+
+
+class BudgetForm(ServiceForm):
+    monthly = AmountField(
+        label=_("a month"), required=False, help_text=_("in credits; empty: whatever is available")
+    )
+    alerts = PercentsField(
+        label=_("alerts"), required=False, help_text=_("percent of it, such as 50, 80, 100")
+    )
+    overdraft = AmountField(
+        label=_("overdraft"), required=False, help_text=_("credits that it may go below zero")
+    )
+
+    class Meta:
+        model = Budget
+        fields = ["tenant", "monthly", "alerts", "action", "overdraft"]
+
+
+class CreditsForm(forms.Form):
+    tenant = forms.ModelChoiceField(
+        Tenant.objects.order_by("name"), label=_("Tenant"), widget=UnfoldAdminSelectWidget()
+    )
+    amount = AmountField(
+        label=_("Credits"),
+        help_text=_("such as 1200 or 12.5; below zero takes back what is still available"),
+    )
+    text = forms.CharField(label=_("For"), max_length=200, widget=UnfoldAdminTextInputWidget())
+
+
+class BudgetAdmin(ServiceAdmin):
+    form = BudgetForm
+    list_display = ["tenant", "monthly_shown", "alerts_shown", "action", "overdraft_shown", "exhausted_at"]
+    list_filter = ["action"]
+    list_select_related = ["tenant"]
+    search_fields = ["tenant__name"]
+    autocomplete_fields = ["tenant"]
+    fields = ["tenant", "monthly", "alerts", "action", "overdraft"]
+    fields_fixed = ("tenant",)
+    actions_list = ["grant_credits"]
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        return budget_set(
+            principal=principal_of(request),
+            tenant=row.tenant if row is not None else given["tenant"],
+            monthly=given["monthly"],
+            alerts=given["alerts"],
+            action=given["action"],
+            overdraft=given["overdraft"] or 0,
+        )
+
+    @display(description=_("a month"), ordering="monthly")
+    def monthly_shown(self, budget: Budget) -> SafeString | str:
+        return amount_text(budget.monthly)
+
+    @display(description=_("alerts"))
+    def alerts_shown(self, budget: Budget) -> str:
+        return ", ".join(f"{alert} %" for alert in budget.alerts) or "–"
+
+    @display(description=_("overdraft"))
+    def overdraft_shown(self, budget: Budget) -> SafeString | str:
+        return amount_text(budget.overdraft)
+
+    @action(description=_("Grant credits"), url_path="grant-credits", icon="payments")
+    def grant_credits(self, request: HttpRequest) -> HttpResponse:
+        """From the treasury to what a tenant may spend. Reached by a GET, done by a POST."""
+        form = CreditsForm(request.POST or None)
+        problem = ""
+        if request.method == "POST" and form.is_valid():
+            given = form.cleaned_data
+            try:
+                budget_grant(
+                    principal=principal_of(request),
+                    tenant=given["tenant"],
+                    amount=given["amount"],
+                    text=given["text"],
+                )
+            except Refused as refusal:
+                problem = refusal.detail
+            else:
+                told = now_("%(tenant)s: %(amount)s credits.")
+                messages.success(request, told % {"tenant": given["tenant"], "amount": tell(given["amount"])})
+                return redirect(reverse(f"{self.admin_site.name}:quota_account_changelist"))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": now_("Grant credits"),
+            "form": form,
+            "problem": problem,
+            "opts": self.opts,
+            "about": now_("Credits are issued by the treasury; what the tenant owes is settled first."),
+            "button": now_("Grant"),
+        }
+        return TemplateResponse(request, "console/form.html", context)
+
+
+class AccountAdmin(FactsAdmin):
+    """What everybody has. All balances together are zero, always."""
+
+    list_display = ["tenant_shown", "kind", "balance_shown"]
+    list_filter = ["kind"]
+    list_select_related = ["tenant"]
+    search_fields = ["tenant__name"]
+    ordering = ["tenant__name", "kind"]
+    fields = ["tenant", "kind", "balance_shown"]
+    readonly_fields = ("balance_shown",)
+
+    @display(description=_("tenant"), ordering="tenant__name")
+    def tenant_shown(self, account: Account) -> Any:
+        return account.tenant.name if account.tenant else _("the platform")
+
+    @display(description=_("balance"), ordering="balance")
+    def balance_shown(self, account: Account) -> SafeString | str:
+        return amount_text(account.balance)
+
+
+class PostingAdmin(FactsAdmin):
+    """The ledger. Append-only; paged without counting."""
+
+    list_display = ["id", "occurred_at", "kind", "tenant", "order_id", "entries_shown", "text", "actor"]
+    list_filter = ["kind"]
+    list_select_related = ["tenant"]
+    search_fields = ["=id", "=tenant__name", "=request_id", "=order__id"]
+    ordering = ["-id"]
+    paginator = InfinitePaginator
+    fields = ["occurred_at", "kind", "tenant", "order", "entries_shown", "text", "actor", "request_id", "key"]
+    readonly_fields = ("entries_shown",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Posting]:
+        return super().get_queryset(request).prefetch_related("entries__account__tenant")
+
+    @display(description=_("entries"))
+    def entries_shown(self, posting: Posting) -> SafeString:
+        return format_html_join(
+            "",
+            '<div class="whitespace-nowrap">{}: {}</div>',
+            ((str(entry.account), amount_text(entry.amount)) for entry in posting.entries.all()),
+        )
+
+
+class MonthForm(forms.Form):
+    tenant = forms.ModelChoiceField(
+        Tenant.objects.order_by("name"), label=_("Tenant"), widget=UnfoldAdminSelectWidget()
+    )
+    month = forms.DateField(
+        label=_("Month"),
+        input_formats=["%Y-%m"],
+        help_text=_("such as 2026-11"),
+        widget=UnfoldAdminTextInputWidget(),
+    )
+
+
+class InvoiceAdmin(FactsAdmin):
+    actions_list = ["close_month"]
+    list_display = [
+        "number",
+        "tenant",
+        "month",
+        "charged_shown",
+        "refunded_shown",
+        "total_shown",
+        "issued_at",
+    ]
+    list_filter = ["month"]
+    list_select_related = ["tenant"]
+    search_fields = ["number", "tenant__name"]
+    fields = [
+        "number", "tenant", "month", "time_zone", "begins_at", "ends_at", "charged_shown", "refunded_shown",
+        "total_shown", "issued_at",
+    ]  # fmt: skip
+    readonly_fields = ("charged_shown", "refunded_shown", "total_shown")
+
+    @action(description=_("Close a month"), url_path="close-month", icon="event_available")
+    def close_month(self, request: HttpRequest) -> HttpResponse:
+        """What the clock does early on the first of a month, by hand. Closed is for good; again changes nothing."""
+        form = MonthForm(request.POST or None)
+        problem = ""
+        if request.method == "POST" and form.is_valid():
+            given = form.cleaned_data
+            try:
+                invoice = invoice_close(
+                    principal=principal_of(request), tenant=given["tenant"], month=given["month"]
+                )
+            except Refused as refusal:
+                problem = refusal.detail
+            else:
+                told = now_("Invoice %(number)s of %(tenant)s: %(total)s credits.")
+                messages.success(
+                    request,
+                    told
+                    % {"number": invoice.number, "tenant": given["tenant"], "total": tell(invoice.total)},
+                )
+                return redirect(reverse(f"{self.admin_site.name}:quota_invoice_changelist"))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": now_("Close a month"),
+            "about": now_("Its lines are frozen into an invoice, and nothing more can be posted into it."),
+            "form": form,
+            "problem": problem,
+            "opts": self.opts,
+            "button": now_("Close"),
+        }
+        return TemplateResponse(request, "console/form.html", context)
+
+    @display(description=_("charged"), ordering="charged")
+    def charged_shown(self, invoice: Invoice) -> SafeString | str:
+        return amount_text(invoice.charged)
+
+    @display(description=_("refunded"))
+    def refunded_shown(self, invoice: Invoice) -> SafeString | str:
+        return amount_text(invoice.refunded)
+
+    @display(description=_("total"), ordering="total")
+    def total_shown(self, invoice: Invoice) -> SafeString | str:
+        return amount_text(invoice.total)
+
+
+PAGES = {Budget: BudgetAdmin, Account: AccountAdmin, Posting: PostingAdmin, Invoice: InvoiceAdmin}

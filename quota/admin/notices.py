@@ -1,0 +1,86 @@
+"""What people are told, where it goes, and how far it got. SREs set up their own channels in the portal."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+from unfold.decorators import display
+from unfold.paginator import InfinitePaginator
+
+from quota.admin.base import FactsAdmin, principal_of
+from quota.errors import Refused
+from quota.models import Notice, NoticeChannel, NoticeDelivery
+from quota.services.channels import channel_set, channel_test
+
+
+class NoticeAdmin(FactsAdmin):
+    """All of them; those without a tenant are the SREs' own. Paged without counting."""
+
+    list_display = ["created_at", "tenant", "level", "kind", "subject"]
+    list_filter = ["level"]
+    list_select_related = ["tenant"]
+    search_fields = ["=kind", "=tenant__name"]
+    paginator = InfinitePaginator
+    fields = ["tenant", "kind", "level", "subject", "text", "url", "data", "created_at", "spread_at"]
+
+
+class ChannelAdmin(FactsAdmin):
+    """Secrets are not shown here: they are their owners'."""
+
+    list_display = [
+        "target",
+        "kind",
+        "tenant",
+        "enabled",
+        "kinds_shown",
+        "level",
+        "failing_since",
+        "paused_at",
+        "error",
+    ]
+    list_filter = ["kind", "enabled"]
+    list_select_related = ["tenant"]
+    search_fields = ["target", "=tenant__name"]
+    fields = [
+        "tenant", "kind", "target", "kinds_shown", "level", "enabled", "created_by", "created_at", "failing_since",
+        "paused_at", "error",
+    ]  # fmt: skip
+    actions = ["try_out", "switch_off"]
+
+    @display(description=_("about"))
+    def kinds_shown(self, channel: NoticeChannel) -> str:
+        return ", ".join(channel.kinds) or str(_("anything"))
+
+    def try_out(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
+        tried = 0
+        for channel in rows.select_related("tenant"):
+            try:
+                channel_test(principal=principal_of(request), channel=channel)
+            except Refused as problem:
+                messages.error(request, f"{channel}: {problem.detail}")
+            else:
+                tried += 1
+        messages.success(request, _("%d tests are on their way; deliveries tell how they went.") % tried)
+
+    try_out.short_description = _("Send a test, which ends a pause")
+
+    def switch_off(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
+        channels = list(rows.select_related("tenant"))
+        for channel in channels:
+            channel_set(principal=principal_of(request), channel=channel, enabled=False)
+        messages.success(request, _("%d channels are off; their inboxes keep everything.") % len(channels))
+
+    switch_off.short_description = _("Switch these channels off")
+
+
+class DeliveryAdmin(FactsAdmin):
+    list_display = ["id", "notice", "channel", "state", "attempts", "next_at", "sent_at", "error"]
+    list_filter = ["state"]
+    list_select_related = ["notice", "channel"]
+    paginator = InfinitePaginator
+    fields = ["notice", "channel", "state", "attempts", "begun_at", "next_at", "sent_at", "error"]
+
+
+PAGES = {Notice: NoticeAdmin, NoticeChannel: ChannelAdmin, NoticeDelivery: DeliveryAdmin}

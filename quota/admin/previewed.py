@@ -1,0 +1,108 @@
+"""Changes of the console that are shown first, with what they would do, and made when they are confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+
+from quota.admin.base import ServiceAdmin
+from quota.errors import Conflict
+
+_CONFIRMED = "_confirmed"
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    headers: Sequence[Any]
+    rows: Sequence[Sequence[Any]]
+    empty: str = ""
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """As unfold's component takes it."""
+        return {"headers": list(self.headers), "rows": [list(row) for row in self.rows]}
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a page shows before a change: sentences, those that warn apart, and tables."""
+
+    title: str
+    told: Sequence[Any] = ()
+    warnings: Sequence[Any] = ()
+    tables: Sequence[Table] = field(default_factory=tuple)
+
+
+class PreviewedAdmin(ServiceAdmin):
+    """`make` calls the service, `preview` tells what that does. The first POST only rehearses, and shows."""
+
+    def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        """Call the service; `row` is None for a new one. Raises `Refused`."""
+        raise NotImplementedError
+
+    def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
+        raise NotImplementedError
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        if _CONFIRMED in request.POST:
+            return self.make(request, given, row)
+        again = hasattr(request, "borg_preview")  # refused a moment ago, and shown as a form to put right
+        request.borg_preview = None
+        with transaction.atomic():
+            preview = self.preview(request, given, row)
+            made = self.make(request, given, row)
+            transaction.set_rollback(True)
+        if again:
+            raise Conflict("changed-meanwhile", _("Something has changed meanwhile; look at it again."))
+        request.borg_preview = preview
+        return made
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        if request.method == "POST" and _CONFIRMED not in request.POST:
+            shown = self._shown(request, object_id)
+            if shown is not None:
+                return shown
+        answer: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
+        return answer
+
+    def _shown(self, request: HttpRequest, object_id: str | None) -> HttpResponse | None:
+        """The page that asks for the confirmation; None when the form has to be put right first."""
+        row = self.get_object(request, unquote(object_id)) if object_id else None
+        if object_id and row is None:
+            return None
+        allowed = self.has_change_permission(request, row) if row else self.has_add_permission(request)
+        if not allowed:
+            raise PermissionDenied
+        form = self.get_form(request, row, change=row is not None)(request.POST, request.FILES, instance=row)
+        if not form.is_valid():
+            return None
+        context = {
+            **self.admin_site.each_context(request),
+            "title": request.borg_preview.title,
+            "opts": self.model._meta,
+            "preview": request.borg_preview,
+            "confirmed": _CONFIRMED,
+            "given": [
+                (name, value)
+                for name, values in request.POST.lists()
+                if name != "csrfmiddlewaretoken"
+                for value in values
+            ],
+        }
+        return TemplateResponse(request, "console/preview.html", context)

@@ -1,0 +1,21 @@
+"""The platform's own journal."""
+
+from __future__ import annotations
+
+from unfold.paginator import InfinitePaginator
+
+from quota.admin.base import FactsAdmin
+from quota.models import Record
+
+
+class RecordAdmin(FactsAdmin):
+    """The stream of what belongs to no cell. Append-only; paged without counting."""
+
+    list_display = ["revision", "time", "kind", "tenant", "actor", "data", "request_id"]
+    search_fields = ["=tenant", "=actor", "=request_id"]
+    ordering = ["-revision"]
+    paginator = InfinitePaginator
+    list_display_links = None
+
+
+PAGES = {Record: RecordAdmin}

@@ -1,0 +1,161 @@
+"""Organisations, teams, who belongs to them, who is invited, and their service accounts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.shortcuts import redirect
+from django.utils.translation import gettext_lazy as _
+from unfold.decorators import display
+
+from quota.admin.base import FactsAdmin, ServiceAdmin, principal_of
+from quota.errors import Refused
+from quota.models import Invitation, Membership, ServiceAccount, Tenant
+from quota.services.invitations import invitation_withdraw
+from quota.services.members import membership_set
+from quota.services.service_accounts import service_account_set
+from quota.services.tenants import tenant_create, tenant_move, tenant_set
+
+
+class TenantAdmin(ServiceAdmin):
+    list_display = ["name", "title", "parent", "time_zone", "contact", "max_jobs", "max_teams", "task_api"]
+    list_select_related = ["parent"]
+    search_fields = ["name", "title"]
+    autocomplete_fields = ["parent"]
+    fields = [
+        "name", "title", "parent", "contact", "time_zone", "max_jobs", "max_teams", "task_api", "created_at",
+    ]  # fmt: skip
+    readonly_fields = ("created_at",)
+    fields_fixed = ("name",)
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        principal = principal_of(request)
+        if row is None:
+            row = tenant_create(
+                principal=principal,
+                name=given["name"],
+                title=given["title"],
+                contact=given["contact"],
+                parent=given["parent"].name if given["parent"] else None,
+                time_zone=given["time_zone"],
+            )
+        else:
+            tenant_move(
+                principal=principal,
+                tenant=Tenant.objects.get(pk=row.pk),
+                parent=given["parent"].name if given["parent"] else None,
+            )
+        # Afresh: the form has written on the instance it was given.
+        return tenant_set(
+            principal=principal,
+            tenant=Tenant.objects.get(pk=row.pk),
+            title=given["title"],
+            contact=given["contact"],
+            max_jobs=given["max_jobs"],
+            max_teams=given["max_teams"],
+            task_api=given["task_api"],
+            time_zone=given["time_zone"],
+        )
+
+
+class MembershipAdmin(ServiceAdmin):
+    list_display = ["user", "tenant", "role"]
+    list_filter = ["role"]
+    list_select_related = ["user", "tenant"]
+    search_fields = ["user__username", "tenant__name"]
+    autocomplete_fields = ["user", "tenant"]
+    fields = ["tenant", "user", "role"]
+    fields_fixed = ("tenant", "user")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_module_permission(request)
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        tenant, user = (row.tenant, row.user) if row else (given["tenant"], given["user"])
+        done = membership_set(principal=principal_of(request), tenant=tenant, user=user, role=given["role"])
+        assert done is not None
+        return done
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        membership_set(principal=principal_of(request), tenant=obj.tenant, user=obj.user, role=None)
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        """The last owner stays, also here."""
+        try:
+            return super().delete_view(request, object_id, extra_context)
+        except Refused as problem:
+            messages.error(request, problem.detail)
+            return redirect("admin:quota_membership_changelist")
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """One at a time: of many removed at once one might be refused."""
+        return {name: act for name, act in super().get_actions(request).items() if name != "delete_selected"}
+
+
+class InvitationAdmin(FactsAdmin):
+    list_display = [
+        "email",
+        "tenant",
+        "role",
+        "invited_by",
+        "created_at",
+        "expires_at",
+        "withdrawn_at",
+        "accepted_at",
+    ]
+    list_select_related = ["tenant"]
+    search_fields = ["email", "tenant__name"]
+    fields = [
+        "tenant", "email", "role", "invited_by", "created_at", "expires_at", "withdrawn_at", "accepted_at",
+        "accepted_by",
+    ]  # fmt: skip
+    actions = ["withdraw"]
+
+    def withdraw(self, request: HttpRequest, rows: QuerySet[Invitation]) -> None:
+        for row in rows.select_related("tenant").order_by("id"):
+            try:
+                invitation_withdraw(principal=principal_of(request), tenant=row.tenant, key=row.key)
+            except Refused as problem:
+                messages.error(request, problem.detail)
+            else:
+                messages.success(request, _("The invitation of %s is withdrawn.") % row.email)
+
+    withdraw.short_description = _("Withdraw these invitations")
+
+
+class ServiceAccountAdmin(FactsAdmin):
+    list_display = ["user", "tenant", "description", "enabled", "created_by", "created_at"]
+    list_select_related = ["user", "tenant"]
+    search_fields = ["user__username", "tenant__name"]
+    fields = ["user", "tenant", "description", "enabled", "created_by", "created_at"]
+    actions = ["disable", "enable"]
+
+    @display(description=_("enabled"), boolean=True)
+    def enabled(self, account: ServiceAccount) -> bool:
+        return bool(account.user.is_active)
+
+    def disable(self, request: HttpRequest, rows: QuerySet[ServiceAccount]) -> None:
+        self._set(request, rows, enabled=False)
+        messages.success(request, _("Disabled: their tokens prove nothing now."))
+
+    def enable(self, request: HttpRequest, rows: QuerySet[ServiceAccount]) -> None:
+        self._set(request, rows, enabled=True)
+        messages.success(request, _("Enabled."))
+
+    def _set(self, request: HttpRequest, rows: QuerySet[ServiceAccount], *, enabled: bool) -> None:
+        for account in rows.select_related("tenant").order_by("id"):
+            service_account_set(principal=principal_of(request), account=account, enabled=enabled)
+
+    disable.short_description = _("Disable these service accounts")
+    enable.short_description = _("Enable these service accounts")
+
+
+PAGES = {
+    Tenant: TenantAdmin,
+    Membership: MembershipAdmin,
+    Invitation: InvitationAdmin,
+    ServiceAccount: ServiceAccountAdmin,
+}

@@ -1,0 +1,125 @@
+"""REST of sign-in and tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.mfa.utils import is_mfa_enabled
+from django.contrib.auth import authenticate
+from drf_spectacular.utils import extend_schema, inline_serializer
+from rest_framework import exceptions, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import SimpleRateThrottle
+from rest_framework.views import APIView
+
+from quota import selectors
+from quota.api.base import QuotaView, page, principal_of, valid
+from quota.errors import Refused
+from quota.models import ServiceAccount, Token
+from quota.permissions import Principal, Scope
+from quota.rehearsal import dry_run
+from quota.services.access import principal_of_user, token_issue, token_revoke
+
+
+class LoginThrottle(SimpleRateThrottle):
+    """Ten tries a minute from one address."""
+
+    rate = "10/min"
+    scope = "login"
+
+    def get_cache_key(self, request: Request, view: APIView) -> str:
+        return self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}
+
+
+class TokenSerializer(serializers.ModelSerializer):
+    tenant = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    user = serializers.CharField(source="user.username", read_only=True)
+
+    class Meta:
+        model = Token
+        fields = [
+            "key", "name", "user", "tenant", "scopes", "created_at", "expires_at", "last_used_at", "revoked_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class NewTokenSerializer(serializers.Serializer):
+    name = serializers.CharField(max_length=100)
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField([scope.value for scope in Scope]),
+        default=[Scope.READ.value, Scope.WRITE.value],
+    )
+    tenant = serializers.CharField(max_length=63, required=False, allow_null=True)
+    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+
+
+class LoginSerializer(NewTokenSerializer):
+    username = serializers.CharField(max_length=150)
+    password = serializers.CharField(max_length=500, trim_whitespace=False)
+
+
+IssuedToken = inline_serializer(
+    "IssuedToken", {"secret": serializers.CharField(help_text="Shown this once."), "token": TokenSerializer()}
+)
+
+
+class LoginView(QuotaView):
+    """A token for a user name and a password."""
+
+    authentication_classes: list = []
+    permission_classes: list = []
+    throttle_classes = [LoginThrottle]
+
+    @extend_schema(request=LoginSerializer, responses={201: IssuedToken}, auth=[])
+    def post(self, request: Request) -> Response:
+        given = valid(LoginSerializer, request.data)
+        user = authenticate(request._request, username=given["username"], password=given["password"])
+        if user is None:
+            raise exceptions.AuthenticationFailed("user name or password is wrong")
+        if ServiceAccount.objects.filter(user_id=user.pk).exists():
+            raise Refused(
+                "service-account",
+                f"{user.get_username()} is a service account: an owner of its tenant makes its tokens",
+                status=403,
+            )
+        if is_mfa_enabled(user):
+            raise Refused(
+                "second-factor-needed",
+                "this account has a second factor, which a password alone must not pass; sign in at the portal and"
+                " make a token on its Tokens page",
+                status=403,
+            )
+        principal = principal_of_user(user, request_id=request._request.borg_request_id)
+        return _issue(request, principal, user, given)
+
+
+class TokensView(QuotaView):
+    """One's own tokens."""
+
+    @extend_schema(responses=TokenSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        return page(self, request, selectors.tokens_of(principal_of(request)), TokenSerializer)
+
+    @extend_schema(request=NewTokenSerializer, responses={201: IssuedToken})
+    def post(self, request: Request) -> Response:
+        given = valid(NewTokenSerializer, request.data)
+        return _issue(request, principal_of(request), request.user, given)
+
+
+class TokenView(QuotaView):
+    @extend_schema(responses=TokenSerializer)
+    def delete(self, request: Request, key: str) -> Response:
+        """Revoke a token, at once and for good."""
+        return Response(TokenSerializer(token_revoke(principal=principal_of(request), key=key)).data)
+
+
+def _issue(request: Request, principal: Principal, user: Any, given: dict[str, Any]) -> Response:
+    tenant = selectors.tenant_named(principal, given["tenant"]) if given.get("tenant") else None
+    token, secret = token_issue(
+        principal=principal, user=user, name=given["name"], scopes=given["scopes"], tenant=tenant,
+        expires_at=given.get("expires_at"),
+    )  # fmt: skip
+    return Response(
+        {"secret": "" if dry_run(request) else secret, "token": TokenSerializer(token).data}, status=201
+    )

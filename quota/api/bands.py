@@ -1,0 +1,95 @@
+"""REST of the priority bands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota.api.base import QuotaView, page, principal_of, valid
+from quota.bands import Band
+from quota.models import PriorityBand
+from quota.permissions import Action, require
+from quota.services.band_preview import band_preview
+from quota.services.bands import band_set
+
+
+class BandSerializer(serializers.ModelSerializer):
+    """Factors in thousandths: of the base price, and of what a cell has."""
+
+    class Meta:
+        model = PriorityBand
+        fields = ["name", "low", "high", "prod", "preempts_within", "price_milli", "oversell_milli"]
+
+
+class BandChangeSerializer(serializers.Serializer):
+    low = serializers.IntegerField()
+    high = serializers.IntegerField()
+    prod = serializers.BooleanField(help_text="Placed by limits, never in reclaimed resources.")
+    preempts_within = serializers.BooleanField()
+    price_milli = serializers.IntegerField(required=False, help_text="As it was, when left out.")
+    oversell_milli = serializers.IntegerField(required=False, help_text="As it was, when left out.")
+
+
+class OverSerializer(serializers.Serializer):
+    """A time when more would be sold than may be."""
+
+    begins_at = serializers.DateTimeField()
+    ends_at = serializers.DateTimeField(allow_null=True)
+    short = serializers.DictField(child=serializers.IntegerField())
+    orders = serializers.ListField(child=serializers.IntegerField())
+    grants = serializers.ListField(child=serializers.IntegerField())
+    tenants = serializers.ListField(child=serializers.CharField())
+
+
+class CellEffectSerializer(serializers.Serializer):
+    cell = serializers.CharField()
+    sold = serializers.DictField(child=serializers.IntegerField())
+    sold_with_others = serializers.DictField(child=serializers.IntegerField())
+    sellable_before = serializers.DictField(child=serializers.IntegerField())
+    sellable_after = serializers.DictField(child=serializers.IntegerField())
+    over = OverSerializer(many=True)
+
+
+class LeavingSerializer(serializers.Serializer):
+    cell = serializers.CharField()
+    tenant = serializers.CharField()
+    in_use = serializers.DictField(child=serializers.IntegerField())
+
+
+class BandEffectSerializer(serializers.Serializer):
+    band = serializers.CharField()
+    changes = serializers.DictField(child=serializers.ListField(), help_text="Field: before and after.")
+    cells = CellEffectSerializer(many=True)
+    leaving = LeavingSerializer(many=True)
+
+
+class BandChangedSerializer(serializers.Serializer):
+    band = BandSerializer()
+    effect = BandEffectSerializer()
+
+
+class BandsView(QuotaView):
+    @extend_schema(responses=BandSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """The priority bands, of §2.5 of the paper."""
+        return page(self, request, PriorityBand.objects.all(), BandSerializer)
+
+
+class BandView(QuotaView):
+    @extend_schema(request=BandChangeSerializer, responses=BandChangedSerializer)
+    def put(self, request: Request, band: str) -> Response:
+        """Make a band or change it, and tell what that does to what is sold. `?dry_run=1` only tells."""
+        principal = principal_of(request)
+        require(principal, Action.PLATFORM_ADMIN)
+        given: dict[str, Any] = valid(BandChangeSerializer, request.data)
+        factors = {name: given.pop(name, None) for name in ("price_milli", "oversell_milli")}
+        wanted = Band(name=band, **given)
+        with transaction.atomic():
+            effect = band_preview(principal=principal, band=wanted, **factors)
+            row = band_set(principal=principal, band=wanted, **factors)
+        return Response({"band": BandSerializer(row).data, "effect": effect})

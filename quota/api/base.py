@@ -1,0 +1,59 @@
+"""What the REST views of quota share: who asks, valid input, pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import QuerySet
+from rest_framework import exceptions, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from quota.errors import Refused
+from quota.paging import IdPaging
+from quota.permissions import Principal
+from quota.rehearsal import RehearsedView
+
+
+def principal_of(request: Request) -> Principal:
+    """Who asks. Only for views behind the default permission, which lets nobody anonymous in."""
+    assert isinstance(request.auth, Principal)
+    return request.auth
+
+
+class QuotaView(RehearsedView):
+    """A view whose path and query name things in PostgreSQL, which has no NUL character."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        for name, value in (*kwargs.items(), *request.query_params.items()):
+            if "\x00" in str(value):
+                raise Refused("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
+
+
+def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:
+    """The validated data. Unknown fields are refused: a misspelt one must not pass in silence."""
+    given = serializer(data=data)
+    given.is_valid(raise_exception=True)
+    unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []
+    if unknown:
+        known = ", ".join(given.fields)
+        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; there is {known}"))
+    return dict(given.validated_data)
+
+
+def page(
+    view: APIView,
+    request: Request,
+    rows: QuerySet,
+    serializer: type[serializers.Serializer],
+    *,
+    paging: type[IdPaging] = IdPaging,
+    context: Mapping[str, Any] | None = None,
+) -> Response:
+    """One page of `rows`. `context`: for the serializer."""
+    pages = paging()
+    found = pages.paginate_queryset(rows, request, view=view)
+    return pages.get_paginated_response(serializer(found, many=True, context=dict(context or {})).data)

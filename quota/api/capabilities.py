@@ -1,0 +1,134 @@
+"""REST of capabilities (§2.5): held, asked for, granted, revoked."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota import people, selectors
+from quota.api.base import QuotaView, page, principal_of, valid
+from quota.errors import NotFound
+from quota.models import Capability, CapabilityRequest
+from quota.permissions import Action, CapabilityKind, require
+from quota.services.access import user_named
+from quota.services.capabilities import (
+    capability_answer,
+    capability_ask,
+    capability_grant,
+    capability_revoke,
+)
+
+KINDS = [kind.value for kind in CapabilityKind]
+
+
+class CapabilitySerializer(serializers.ModelSerializer):
+    user = serializers.CharField(source="user.username")
+
+    class Meta:
+        model = Capability
+        fields = ["id", "user", "kind", "cell", "reason", "granted_by", "created_at", "expires_at"]
+
+
+class NewCapabilitySerializer(serializers.Serializer):
+    user = serializers.CharField(max_length=150)
+    kind = serializers.ChoiceField(KINDS)
+    cell = serializers.CharField(
+        max_length=63, required=False, allow_blank=True, trim_whitespace=False, help_text="Empty: every cell."
+    )
+    reason = serializers.CharField(max_length=500)
+    expires_at = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")
+
+
+class CapabilitiesView(QuotaView):
+    @extend_schema(responses=CapabilitySerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """One's own, and those of the members of tenants that one owns; all for an SRE."""
+        return page(self, request, people.capabilities_visible(principal_of(request)), CapabilitySerializer)
+
+    @extend_schema(request=NewCapabilitySerializer, responses={201: CapabilitySerializer})
+    def post(self, request: Request) -> Response:
+        """Grant one, or set its end anew: for SREs."""
+        principal = principal_of(request)
+        require(principal, Action.PLATFORM_ADMIN)
+        given = valid(NewCapabilitySerializer, request.data)
+        made = capability_grant(principal=principal, user=user_named(given.pop("user")), **given)
+        return Response(CapabilitySerializer(made).data, status=201)
+
+
+class CapabilityView(QuotaView):
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, capability: int) -> Response:
+        """Revoke one, at once: for SREs."""
+        principal = principal_of(request)
+        require(principal, Action.PLATFORM_ADMIN)
+        row = people.capabilities_visible(principal).filter(pk=capability).first()
+        if row is None:
+            raise NotFound("capability", str(capability))
+        capability_revoke(principal=principal, capability=row)
+        return Response(status=204)
+
+
+class CapabilityRequestSerializer(serializers.ModelSerializer):
+    user = serializers.CharField(source="user.username")
+    tenant = serializers.CharField(source="tenant.name")
+
+    class Meta:
+        model = CapabilityRequest
+        fields = [
+            "id", "tenant", "user", "kind", "cell", "reason", "until", "asked_by", "asked_at", "state", "answer",
+            "answered_by", "answered_at", "capability",
+        ]  # fmt: skip
+
+
+class AskSerializer(serializers.Serializer):
+    tenant = serializers.CharField(max_length=63)
+    user = serializers.CharField(max_length=150, required=False, help_text="Oneself, if not given.")
+    kind = serializers.ChoiceField(KINDS)
+    cell = serializers.CharField(max_length=63, required=False, allow_blank=True, trim_whitespace=False)
+    reason = serializers.CharField(max_length=500)
+    until = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")
+
+
+class AnswerSerializer(serializers.Serializer):
+    granted = serializers.BooleanField()
+    answer = serializers.CharField(max_length=500, required=False, allow_blank=True)
+    until = serializers.DateTimeField(required=False, help_text="Another end than was asked for.")
+
+
+class CapabilityRequestsView(QuotaView):
+    @extend_schema(responses=CapabilityRequestSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """What was asked for, and answered."""
+        rows = people.requests_visible(principal_of(request))
+        return page(self, request, rows, CapabilityRequestSerializer)
+
+    @extend_schema(request=AskSerializer, responses={201: CapabilityRequestSerializer})
+    def post(self, request: Request) -> Response:
+        """Ask the SREs for a capability: for oneself, or as an owner for a member or service account."""
+        principal = principal_of(request)
+        given = valid(AskSerializer, request.data)
+        tenant = selectors.tenant_named(principal, given.pop("tenant"))
+        named = given.pop("user", None)
+        own = named is None or named == request.user.get_username()
+        if not own:
+            require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+        user = request.user if own else user_named(named)
+        made = capability_ask(principal=principal, tenant=tenant, user=user, **given)
+        return Response(CapabilityRequestSerializer(made).data, status=201)
+
+
+class CapabilityRequestView(QuotaView):
+    @extend_schema(request=AnswerSerializer, responses=CapabilityRequestSerializer)
+    def put(self, request: Request, asked: int) -> Response:
+        """Grant or refuse what was asked for: for SREs."""
+        principal = principal_of(request)
+        require(principal, Action.PLATFORM_ADMIN)
+        given = valid(AnswerSerializer, request.data)
+        row = people.requests_visible(principal).filter(pk=asked).first()
+        if row is None:
+            raise NotFound("request", str(asked))
+        return Response(
+            CapabilityRequestSerializer(capability_answer(principal=principal, request=row, **given)).data
+        )

@@ -1,0 +1,98 @@
+"""REST of invitations. They are accepted at the portal, by people who are signed in."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema, inline_serializer
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota import clock, people, selectors
+from quota.api.base import QuotaView, page, principal_of, valid
+from quota.models import Invitation
+from quota.permissions import Action, Role, require
+from quota.rehearsal import dry_run
+from quota.services.invitations import invitation_mail, invitation_send, invitation_withdraw, link_of
+
+
+class InvitationSerializer(serializers.ModelSerializer):
+    tenant = serializers.CharField(source="tenant.name")
+    state = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Invitation
+        fields = [
+            "key",
+            "tenant",
+            "email",
+            "role",
+            "state",
+            "invited_by",
+            "created_at",
+            "expires_at",
+            "accepted_at",
+        ]
+
+    def get_state(self, row: Invitation) -> str:
+        return state_of(row)
+
+
+def state_of(row: Invitation) -> str:
+    """open, accepted, withdrawn or expired."""
+    if row.accepted_at is not None:
+        return "accepted"
+    if row.withdrawn_at is not None:
+        return "withdrawn"
+    return "expired" if row.expires_at <= clock.now() else "open"
+
+
+class NewInvitationSerializer(serializers.Serializer):
+    email = serializers.CharField(max_length=254)
+    role = serializers.ChoiceField([role.value for role in Role])
+    expires_at = serializers.DateTimeField(required=False, help_text="In 7 days, if not given; 30 at most.")
+
+
+SentInvitation = inline_serializer(
+    "SentInvitation",
+    {
+        "invitation": InvitationSerializer(),
+        "link": serializers.CharField(help_text="Shown this once. Whoever holds it may join."),
+        "mail": serializers.CharField(help_text="Why no mail could be sent; empty when it was."),
+    },
+)
+
+
+class InvitationsView(QuotaView):
+    @extend_schema(responses=InvitationSerializer(many=True))
+    def get(self, request: Request, tenant: str) -> Response:
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        return page(self, request, people.invitations_of(principal, row), InvitationSerializer)
+
+    @extend_schema(request=NewInvitationSerializer, responses={201: SentInvitation})
+    def post(self, request: Request, tenant: str) -> Response:
+        """Invite somebody by e-mail. The answer is the same whether the address is known here or not."""
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        require(principal, Action.TENANT_ADMIN, tenant=row.name)
+        given = valid(NewInvitationSerializer, request.data)
+        invitation, secret = invitation_send(principal=principal, tenant=row, **given)
+        rehearsed = dry_run(request)
+        return Response(
+            {
+                "invitation": InvitationSerializer(invitation).data,
+                "link": "" if rehearsed else link_of(secret),
+                "mail": "" if rehearsed else invitation_mail(invitation, secret),
+            },
+            status=201,
+        )
+
+
+class InvitationView(QuotaView):
+    @extend_schema(responses=InvitationSerializer)
+    def delete(self, request: Request, tenant: str, invitation: str) -> Response:
+        """Withdraw an invitation: its link works no more."""
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        done = invitation_withdraw(principal=principal, tenant=row, key=invitation)
+        return Response(InvitationSerializer(done).data)

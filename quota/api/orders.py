@@ -1,0 +1,202 @@
+"""REST of orders: place them, decide about them, change them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota import selectors
+from quota.api.base import QuotaView, page, principal_of, valid
+from quota.api.prices import NewQuoteSerializer, PartSerializer
+from quota.errors import NotFound, Refused
+from quota.models import Order, OrderState
+from quota.permissions import Action, may
+from quota.resources import as_mapping
+from quota.services.orders import (
+    order_approve,
+    order_cancel,
+    order_change,
+    order_place,
+    order_reject,
+    order_renewal_set,
+    order_transfer,
+)
+
+_MOST = 2**63 - 1
+
+
+class OrderSerializer(serializers.ModelSerializer):
+    """Prices in micro-credits; amounts in the units of the axis."""
+
+    tenant = serializers.CharField(source="tenant.name")
+    band = serializers.CharField(source="band.name")
+    amounts = serializers.SerializerMethodField()
+    parts = PartSerializer(many=True)
+    prices = serializers.IntegerField(source="prices.version", help_text="The version of the price list.")
+
+    class Meta:
+        model = Order
+        fields = [
+            "id", "tenant", "cell", "band", "amounts", "starts_at", "ends_at", "grace_until", "state", "price",
+            "refunded", "parts", "prices", "quote", "approver", "renew", "renew_error", "replaces", "replaced_as",
+            "key", "note", "placed_by", "created_at", "decided_by", "decided_at", "reason", "ended_at",
+        ]  # fmt: skip
+
+    def get_amounts(self, order: Order) -> dict[str, int]:
+        return as_mapping(order.amounts)
+
+
+class NewOrderSerializer(NewQuoteSerializer):
+    """What a quote is asked for, and what only an order has."""
+
+    quote = serializers.IntegerField(
+        min_value=1, max_value=_MOST, required=False, help_text="Order at its price."
+    )
+    renew = serializers.BooleanField(required=False)
+    note = serializers.CharField(max_length=500, required=False, allow_blank=True)
+    key = serializers.CharField(
+        max_length=64, required=False, help_text="One of your own: the same key orders once."
+    )
+
+
+class OrderReasonSerializer(serializers.Serializer):
+    reason = serializers.CharField(max_length=500, required=False, allow_blank=True)
+
+
+class OrderRejectionSerializer(serializers.Serializer):
+    reason = serializers.CharField(max_length=500)
+
+
+class OrderChangeSerializer(serializers.Serializer):
+    amounts = serializers.DictField(child=serializers.JSONField(), required=False)
+    starts_at = serializers.DateTimeField(required=False, help_text="Only of an order that has not begun.")
+    ends_at = serializers.DateTimeField(required=False)
+    note = serializers.CharField(max_length=500, required=False, allow_blank=True)
+    key = serializers.CharField(max_length=64, required=False)
+
+
+class OrderTransferSerializer(serializers.Serializer):
+    tenant = serializers.CharField(max_length=63)
+    note = serializers.CharField(max_length=500, required=False, allow_blank=True)
+    key = serializers.CharField(max_length=64, required=False)
+
+
+class OrderRenewalSerializer(serializers.Serializer):
+    renew = serializers.BooleanField()
+
+
+class OrdersView(QuotaView):
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone."),
+            OpenApiParameter("cell", OpenApiTypes.STR, description="Of this cell alone."),
+            OpenApiParameter("state", OpenApiTypes.STR, enum=[s.value for s in OrderState]),
+        ],
+        responses=OrderSerializer(many=True),
+    )
+    def get(self, request: Request) -> Response:
+        """The orders of the tenants one may see."""
+        rows, given = _visible(request), request.query_params
+        if tenant := given.get("tenant", ""):
+            rows = rows.filter(tenant=selectors.tenant_named(principal_of(request), tenant))
+        if cell := given.get("cell", ""):
+            rows = rows.filter(cell=cell)
+        if state := given.get("state", ""):
+            known = [s.value for s in OrderState]
+            if state not in known:
+                told = f"one of {', '.join(known)}"
+                raise Refused("invalid", f"state: {state[:50]!r}; give {told}", fields={"state": told})
+            rows = rows.filter(state=state)
+        return page(self, request, rows, OrderSerializer)
+
+    @extend_schema(request=NewOrderSerializer, responses={201: OrderSerializer})
+    def post(self, request: Request) -> Response:
+        """Order quota. `?dry_run=1` tells whether it can be had, at what price, and who would decide."""
+        principal = principal_of(request)
+        given: dict[str, Any] = valid(NewOrderSerializer, request.data)
+        tenant = selectors.tenant_named(principal, given.pop("tenant"))
+        return _answer(order_place(principal=principal, tenant=tenant, **given), status=201)
+
+
+class OrderView(QuotaView):
+    @extend_schema(responses=OrderSerializer)
+    def get(self, request: Request, order: int) -> Response:
+        return _answer(_order(request, order))
+
+
+class OrderApproveView(QuotaView):
+    @extend_schema(request=OrderReasonSerializer, responses=OrderSerializer)
+    def post(self, request: Request, order: int) -> Response:
+        """Say yes to a pending order; nobody to one of their own, but for SREs."""
+        row = _order(request, order)
+        given = valid(OrderReasonSerializer, request.data)
+        return _answer(order_approve(principal=principal_of(request), order=row, **given))
+
+
+class OrderRejectView(QuotaView):
+    @extend_schema(request=OrderRejectionSerializer, responses=OrderSerializer)
+    def post(self, request: Request, order: int) -> Response:
+        """Say no to a pending order, and why."""
+        row = _order(request, order)
+        given = valid(OrderRejectionSerializer, request.data)
+        return _answer(order_reject(principal=principal_of(request), order=row, **given))
+
+
+class OrderCancelView(QuotaView):
+    @extend_schema(request=OrderReasonSerializer, responses=OrderSerializer)
+    def post(self, request: Request, order: int) -> Response:
+        """Take an order back; of one that has begun, whole days that are left are refunded."""
+        row = _order(request, order)
+        given = valid(OrderReasonSerializer, request.data)
+        return _answer(order_cancel(principal=principal_of(request), order=row, **given))
+
+
+class OrderChangeView(QuotaView):
+    @extend_schema(request=OrderChangeSerializer, responses={201: OrderSerializer})
+    def post(self, request: Request, order: int) -> Response:
+        """Grow, shrink, extend or shorten; answers with the order that replaces this one."""
+        row = _order(request, order)
+        given = valid(OrderChangeSerializer, request.data)
+        return _answer(order_change(principal=principal_of(request), order=row, **given), status=201)
+
+
+class OrderTransferView(QuotaView):
+    @extend_schema(request=OrderTransferSerializer, responses={201: OrderSerializer})
+    def post(self, request: Request, order: int) -> Response:
+        """Hand what is left to another team, which pays for it; answers with that team's order."""
+        row, principal = _order(request, order), principal_of(request)
+        given = valid(OrderTransferSerializer, request.data)
+        tenant = selectors.tenant_named(principal, given.pop("tenant"))
+        return _answer(order_transfer(principal=principal, order=row, tenant=tenant, **given), status=201)
+
+
+class OrderRenewView(QuotaView):
+    @extend_schema(request=OrderRenewalSerializer, responses=OrderSerializer)
+    def post(self, request: Request, order: int) -> Response:
+        """Switch on or off that another of the same length follows it."""
+        row = _order(request, order)
+        given = valid(OrderRenewalSerializer, request.data)
+        return _answer(order_renewal_set(principal=principal_of(request), order=row, **given))
+
+
+def _visible(request: Request) -> QuerySet[Order]:
+    tenants = selectors.tenants_visible(principal_of(request))
+    return Order.objects.filter(tenant__in=tenants).select_related("tenant", "band", "prices").order_by("id")
+
+
+def _order(request: Request, pk: int) -> Order:
+    """Raises `NotFound`, also for one that the principal may not know of."""
+    row = _visible(request).filter(pk=pk).first() if pk <= _MOST else None
+    if row is None or not may(principal_of(request), Action.QUOTA_VIEW, tenant=row.tenant.name):
+        raise NotFound("order", str(pk))
+    return row
+
+
+def _answer(order: Order, *, status: int = 200) -> Response:
+    return Response(OrderSerializer(order).data, status=status)

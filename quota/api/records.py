@@ -1,0 +1,61 @@
+"""REST of the records: what happened, and who did it."""
+
+from __future__ import annotations
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota.api.base import QuotaView, principal_of, valid
+from quota.audit import records_visible
+from quota.models import Record
+from quota.paging import IdPaging
+
+_FILTERS = (
+    ("tenant", OpenApiTypes.STR, "Of this tenant alone."),
+    ("kind", OpenApiTypes.STR, "A kind such as member.set, or its beginning, member."),
+    ("actor", OpenApiTypes.STR, "Who did it, the whole name."),
+    ("since", OpenApiTypes.DATETIME, "From this time on."),
+    ("until", OpenApiTypes.DATETIME, "Before this time."),
+)
+
+
+class RecordSerializer(serializers.ModelSerializer):
+    class Meta:
+        model = Record
+        fields = ["revision", "time", "kind", "tenant", "actor", "request_id", "data"]
+
+
+class FilterSerializer(serializers.Serializer):
+    """The query as fields, so that what is malformed is named like those of a body."""
+
+    tenant = serializers.CharField(max_length=63, required=False, allow_blank=True)
+    kind = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    actor = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    since = serializers.DateTimeField(required=False)
+    until = serializers.DateTimeField(required=False)
+
+
+class RecordPaging(IdPaging):
+    """Newest first."""
+
+    ordering = "-revision"
+
+
+class RecordsView(QuotaView):
+    @extend_schema(
+        parameters=[OpenApiParameter(name, kind, description=what) for name, kind, what in _FILTERS],
+        responses=RecordSerializer(many=True),
+    )
+    def get(self, request: Request) -> Response:
+        """Changes of tenants that one owns, newest first; for SREs, all."""
+        names = [name for name, _, _ in _FILTERS]
+        given = valid(
+            FilterSerializer, {n: request.query_params[n] for n in names if n in request.query_params}
+        )
+        rows = records_visible(principal_of(request), **given)
+        paging = RecordPaging()
+        found = paging.paginate_queryset(rows, request, view=self)
+        return paging.get_paginated_response(RecordSerializer(found, many=True).data)

@@ -1,0 +1,123 @@
+"""REST of service accounts and their tokens."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota import people, selectors
+from quota.api.access import IssuedToken, TokenSerializer
+from quota.api.base import QuotaView, page, principal_of, valid
+from quota.models import ServiceAccount, Tenant
+from quota.permissions import Action, Principal, require
+from quota.rehearsal import dry_run
+from quota.services.service_accounts import (
+    ROLES,
+    SCOPES,
+    service_account_create,
+    service_account_named,
+    service_account_remove,
+    service_account_set,
+    service_account_token,
+)
+
+
+class ServiceAccountSerializer(serializers.ModelSerializer):
+    name = serializers.SerializerMethodField(help_text="What it is called inside its tenant.")
+    user = serializers.CharField(source="user.username", help_text="Its name in records, and as an actor.")
+    tenant = serializers.CharField(source="tenant.name")
+    role = serializers.ChoiceField(ROLES)
+    enabled = serializers.BooleanField(source="user.is_active")
+
+    class Meta:
+        model = ServiceAccount
+        fields = ["name", "user", "tenant", "role", "description", "enabled", "created_by", "created_at"]
+
+    def get_name(self, account: ServiceAccount) -> str:
+        return account.short_name
+
+
+class NewServiceAccountSerializer(serializers.Serializer):
+    name = serializers.CharField(max_length=63)
+    role = serializers.ChoiceField(ROLES)
+    description = serializers.CharField(max_length=200, required=False, allow_blank=True)
+
+
+class ServiceAccountChangeSerializer(serializers.Serializer):
+    role = serializers.ChoiceField(ROLES, required=False)
+    description = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    enabled = serializers.BooleanField(required=False)
+
+
+class AccountTokenSerializer(serializers.Serializer):
+    name = serializers.CharField(max_length=100)
+    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), default=list(SCOPES))
+    expires_at = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")
+
+
+class ServiceAccountsView(QuotaView):
+    @extend_schema(responses=ServiceAccountSerializer(many=True))
+    def get(self, request: Request, tenant: str) -> Response:
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        return page(self, request, people.service_accounts_of(principal, row), ServiceAccountSerializer)
+
+    @extend_schema(request=NewServiceAccountSerializer, responses={201: ServiceAccountSerializer})
+    def post(self, request: Request, tenant: str) -> Response:
+        principal = principal_of(request)
+        row = _owned(principal, tenant)
+        given = valid(NewServiceAccountSerializer, request.data)
+        made = service_account_create(principal=principal, tenant=row, **given)
+        return Response(_shown(principal, row, made), status=201)
+
+
+class ServiceAccountView(QuotaView):
+    @extend_schema(request=ServiceAccountChangeSerializer, responses=ServiceAccountSerializer)
+    def put(self, request: Request, tenant: str, account: str) -> Response:
+        """Change what is given; disabled, its tokens prove nothing, at once."""
+        principal = principal_of(request)
+        row = _owned(principal, tenant)
+        given = valid(ServiceAccountChangeSerializer, request.data)
+        done = service_account_set(principal=principal, account=service_account_named(row, account), **given)
+        return Response(_shown(principal, row, done))
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, tenant: str, account: str) -> Response:
+        """It and its tokens are gone, for good."""
+        principal = principal_of(request)
+        row = _owned(principal, tenant)
+        service_account_remove(principal=principal, account=service_account_named(row, account))
+        return Response(status=204)
+
+
+class ServiceAccountTokensView(QuotaView):
+    @extend_schema(responses=TokenSerializer(many=True))
+    def get(self, request: Request, tenant: str, account: str) -> Response:
+        """Its tokens; `tokens/{key}/` revokes one."""
+        principal = principal_of(request)
+        found = service_account_named(_owned(principal, tenant), account)
+        return page(self, request, people.tokens_of_account(principal, found), TokenSerializer)
+
+    @extend_schema(request=AccountTokenSerializer, responses={201: IssuedToken})
+    def post(self, request: Request, tenant: str, account: str) -> Response:
+        principal = principal_of(request)
+        row = _owned(principal, tenant)
+        given = valid(AccountTokenSerializer, request.data)
+        token, secret = service_account_token(
+            principal=principal, account=service_account_named(row, account), **given
+        )
+        shown = "" if dry_run(request) else secret
+        return Response({"secret": shown, "token": TokenSerializer(token).data}, status=201)
+
+
+def _owned(principal: Principal, name: str) -> Tenant:
+    tenant = selectors.tenant_named(principal, name)
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    return tenant
+
+
+def _shown(principal: Principal, tenant: Tenant, account: ServiceAccount) -> dict[str, object]:
+    row = people.service_accounts_of(principal, tenant).get(pk=account.pk)
+    return dict(ServiceAccountSerializer(row).data)

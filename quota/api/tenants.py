@@ -1,0 +1,151 @@
+"""REST of organisations, teams, and their members."""
+
+from __future__ import annotations
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota import people, selectors
+from quota.api.base import QuotaView, page, principal_of, valid
+from quota.models import Membership, Tenant
+from quota.permissions import Action, Role, require
+from quota.services.access import user_named
+from quota.services.members import member_leave, membership_set
+from quota.services.tenants import tenant_create, tenant_move, tenant_set
+
+PARENT = OpenApiParameter("parent", OpenApiTypes.STR, description="Only the teams of this organisation.")
+
+
+class TenantSerializer(serializers.ModelSerializer):
+    parent = serializers.SlugRelatedField(
+        slug_field="name", read_only=True, help_text="The organisation that it is a team of."
+    )
+
+    class Meta:
+        model = Tenant
+        fields = [
+            "name", "title", "contact", "parent", "time_zone", "max_jobs", "max_teams", "task_api", "created_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class NewTenantSerializer(serializers.Serializer):
+    name = serializers.CharField(max_length=63)
+    title = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    contact = serializers.EmailField(required=False, allow_blank=True)
+    parent = serializers.CharField(
+        max_length=63,
+        required=False,
+        allow_null=True,
+        help_text="The organisation; without one, an SRE asks.",
+    )
+    time_zone = serializers.CharField(max_length=64, required=False)
+
+
+class TenantsView(QuotaView):
+    @extend_schema(parameters=[PARENT], responses=TenantSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """The tenants one may see."""
+        rows = selectors.tenants_visible(principal_of(request)).select_related("parent")
+        if parent := request.query_params.get("parent"):
+            rows = rows.filter(parent__name=parent)
+        return page(self, request, rows, TenantSerializer)
+
+    @extend_schema(request=NewTenantSerializer, responses={201: TenantSerializer})
+    def post(self, request: Request) -> Response:
+        """A tenant of its own, or a team of an organisation."""
+        given = valid(NewTenantSerializer, request.data)
+        return Response(
+            TenantSerializer(tenant_create(principal=principal_of(request), **given)).data, status=201
+        )
+
+
+class TenantChangeSerializer(serializers.Serializer):
+    title = serializers.CharField(max_length=200, allow_blank=True)
+    contact = serializers.EmailField(allow_blank=True, default="")
+    max_jobs = serializers.IntegerField(min_value=0, required=False, help_text="For SREs.")
+    max_teams = serializers.IntegerField(min_value=0, required=False, help_text="For SREs.")
+    time_zone = serializers.CharField(
+        max_length=64, required=False, help_text="Of the IANA database, such as Europe/Zurich."
+    )
+    task_api = serializers.ChoiceField(
+        ["none", "read", "submit"], required=False, help_text="The most that its tasks may do with this API."
+    )
+
+
+class TenantView(QuotaView):
+    @extend_schema(responses=TenantSerializer)
+    def get(self, request: Request, tenant: str) -> Response:
+        return Response(TenantSerializer(selectors.tenant_named(principal_of(request), tenant)).data)
+
+    @extend_schema(request=TenantChangeSerializer, responses=TenantSerializer)
+    def put(self, request: Request, tenant: str) -> Response:
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        given = valid(TenantChangeSerializer, request.data)
+        return Response(TenantSerializer(tenant_set(principal=principal, tenant=row, **given)).data)
+
+
+class MoveSerializer(serializers.Serializer):
+    parent = serializers.CharField(max_length=63, allow_null=True, help_text="null: on its own.")
+
+
+class TenantMoveView(QuotaView):
+    @extend_schema(request=MoveSerializer, responses=TenantSerializer)
+    def post(self, request: Request, tenant: str) -> Response:
+        """Put a tenant under an organisation, or on its own: for SREs."""
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        parent = valid(MoveSerializer, request.data)["parent"]
+        return Response(TenantSerializer(tenant_move(principal=principal, tenant=row, parent=parent)).data)
+
+
+class MemberSerializer(serializers.ModelSerializer):
+    user = serializers.CharField(source="user.username")
+    service_account = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Membership
+        fields = ["user", "role", "service_account"]
+
+    def get_service_account(self, member: Membership) -> bool:
+        return hasattr(member.user, "service_account")
+
+
+class RoleSerializer(serializers.Serializer):
+    role = serializers.ChoiceField([role.value for role in Role])
+
+
+class MembersView(QuotaView):
+    @extend_schema(responses=MemberSerializer(many=True))
+    def get(self, request: Request, tenant: str) -> Response:
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        return page(self, request, people.members_of(principal, row), MemberSerializer)
+
+
+class MemberView(QuotaView):
+    @extend_schema(request=RoleSerializer, responses=MemberSerializer)
+    def put(self, request: Request, tenant: str, username: str) -> Response:
+        """Give a user a role, or change it."""
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        require(principal, Action.TENANT_ADMIN, tenant=row.name)
+        role = valid(RoleSerializer, request.data)["role"]
+        member = membership_set(principal=principal, tenant=row, user=user_named(username), role=role)
+        return Response(MemberSerializer(member).data)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, tenant: str, username: str) -> Response:
+        """Remove a member, or leave: who names itself leaves."""
+        principal = principal_of(request)
+        row = selectors.tenant_named(principal, tenant)
+        if principal.user_id is not None and username == request.user.get_username():
+            member_leave(principal=principal, tenant=row, user=request.user)
+            return Response(status=204)
+        require(principal, Action.TENANT_ADMIN, tenant=row.name)
+        membership_set(principal=principal, tenant=row, user=user_named(username), role=None)
+        return Response(status=204)

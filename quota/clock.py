@@ -1,0 +1,31 @@
+"""The market's clock: one place that says what time it is, so that a test can play a year in a second.
+
+with clock.at(moment):
+    orders_advance()
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from django.utils import timezone
+
+_set: ContextVar[dt.datetime | None] = ContextVar("market_clock", default=None)
+
+
+def now() -> dt.datetime:
+    """The time, aware, in UTC."""
+    return _set.get() or timezone.now()
+
+
+@contextmanager
+def at(moment: dt.datetime) -> Iterator[None]:
+    """Inside, it is `moment` for this thread of control."""
+    token = _set.set(moment)
+    try:
+        yield
+    finally:
+        _set.reset(token)

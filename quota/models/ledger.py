@@ -1,0 +1,206 @@
+"""Money: a double-entry ledger in micro-credits, budgets, what was metered, and invoices."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.bands import PriorityBand
+from quota.models.fields import DnsLabelField, VectorField
+from quota.models.tenants import Tenant
+
+
+class AccountKind(StrEnum):
+    """`treasury` issues credits and so goes below zero; `revenue` takes what is charged. Per tenant: `available`,
+    what may be spent; `held`, set aside for orders; `owed`, metered usage that was not covered (negative)."""
+
+    TREASURY = "treasury"
+    REVENUE = "revenue"
+    AVAILABLE = "available"
+    HELD = "held"
+    OWED = "owed"
+
+
+class Account(models.Model):
+    """Balance in micro-credits, kept by the transactions that post to it. The row is the lock."""
+
+    kind = models.CharField(
+        _("kind"), max_length=16, choices=[(kind.value, kind.value) for kind in AccountKind]
+    )
+    tenant = models.ForeignKey(Tenant, models.PROTECT, null=True, blank=True, related_name="accounts")
+    balance = models.BigIntegerField(_("balance"), default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "tenant"], nulls_distinct=False, name="one_account_per_kind_and_tenant"
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__in=["treasury", "owed", "available"]) | Q(balance__gte=0),
+                name="held_and_revenue_never_negative",
+            ),
+            models.CheckConstraint(condition=~Q(kind="owed") | Q(balance__lte=0), name="owed_never_positive"),
+        ]
+        verbose_name = _("account")
+        verbose_name_plural = _("accounts")
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.tenant}" if self.tenant_id else self.kind
+
+
+class Posting(models.Model):
+    """One movement of money, whole: its entries add up to zero, which a trigger holds. Append-only.
+
+    `kind`: budget, hold, unhold, charge, refund, usage, settle, transfer. `occurred_at`: what month it belongs to.
+    """
+
+    kind = models.CharField(_("kind"), max_length=16)
+    tenant = models.ForeignKey(Tenant, models.PROTECT, null=True, blank=True, related_name="postings")
+    order = models.ForeignKey("quota.Order", models.PROTECT, null=True, blank=True, related_name="postings")
+    text = models.CharField(_("text"), max_length=300)
+    actor = models.CharField(_("actor"), max_length=200)
+    request_id = models.CharField(_("request"), max_length=64, blank=True)
+    occurred_at = models.DateTimeField(_("time"))
+    key = models.CharField(max_length=100, blank=True)  # what may be posted only once
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["tenant", "occurred_at"], name="posting_by_tenant")]
+        constraints = [
+            models.UniqueConstraint(fields=["key"], condition=~Q(key=""), name="posting_once_per_key")
+        ]
+        verbose_name = _("posting")
+        verbose_name_plural = _("postings")
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pk}"
+
+
+class LedgerEntry(models.Model):
+    """One side of a posting: `amount` in micro-credits is added to the account. Append-only."""
+
+    posting = models.ForeignKey(Posting, models.PROTECT, related_name="entries")
+    account = models.ForeignKey(Account, models.PROTECT, related_name="entries")
+    amount = models.BigIntegerField(_("amount"))
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.CheckConstraint(condition=~Q(amount=0), name="entry_never_zero")]
+        verbose_name = _("ledger entry")
+        verbose_name_plural = _("ledger entries")
+
+    def __str__(self) -> str:
+        return f"{self.amount} to {self.account}"
+
+
+class Budget(models.Model):
+    """How a tenant's money is watched. Amounts in micro-credits.
+
+    `monthly`: what it means to spend in a calendar month, none for whatever is available. `alerts`: percent of it
+    (else of what was granted and is not spent) at which notices go out. `action`: what happens at 100 %: `none`,
+    `stop-buying`, `stop-submitting`, `drop` (running jobs go to the free priority). `overdraft`: as far below zero
+    the available may go.
+    """
+
+    tenant = models.OneToOneField(Tenant, models.CASCADE, related_name="budget")
+    monthly = models.BigIntegerField(_("a month"), null=True, blank=True)
+    alerts = models.JSONField(_("alerts"), default=list)
+    action = models.CharField(
+        _("at the end"),
+        max_length=16,
+        default="none",
+        choices=[
+            ("none", _("nothing")),
+            ("stop-buying", _("stop buying")),
+            ("stop-submitting", _("stop submitting")),
+            ("drop", _("drop to the free priority")),
+        ],
+    )
+    overdraft = models.BigIntegerField(_("overdraft"), default=0)
+    told = models.JSONField(default=dict)  # month -> the highest alert that was told
+    exhausted_at = models.DateTimeField(_("exhausted"), null=True, blank=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(overdraft__gte=0), name="overdraft_never_negative")]
+        verbose_name = _("budget")
+        verbose_name_plural = _("budgets")
+
+    def __str__(self) -> str:
+        return f"budget of {self.tenant}"
+
+
+class MeteredHour(models.Model):
+    """What one job asked for, was reserved and used in an hour, reported by scheduling; vectors are unit·seconds.
+
+    Rows outlive their jobs. `price`: what usage cost, 0 where only quota is sold; `posting`: where it was charged.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="metered")
+    cell = DnsLabelField(_("cell"))
+    band = models.ForeignKey(
+        PriorityBand, models.PROTECT, null=True, related_name="+"
+    )  # none: the free priority
+    job_uid = models.CharField(_("uid"), max_length=32)
+    job = models.CharField(_("job"), max_length=63)
+    labels = models.JSONField(_("labels"), default=dict)
+    hour = models.DateTimeField(_("hour"))
+    limit = VectorField(_("limit"))
+    reserved = VectorField(_("reserved"))
+    used = VectorField(_("used"))
+    price = models.BigIntegerField(_("price"), default=0)
+    posting = models.ForeignKey(Posting, models.PROTECT, null=True, blank=True, related_name="metered")
+
+    class Meta:
+        ordering = ["hour", "id"]
+        indexes = [
+            models.Index(fields=["tenant", "hour"], name="metered_by_tenant"),
+            models.Index(
+                fields=["tenant", "cell", "hour"],
+                name="metered_to_charge",
+                condition=Q(posting=None, price__gt=0),
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cell", "job_uid", "band", "hour"], nulls_distinct=False, name="metered_once_an_hour"
+            )
+        ]
+        verbose_name = _("metered hour")
+        verbose_name_plural = _("metered hours")
+
+    def __str__(self) -> str:
+        return f"{self.job} at {self.hour:%F %H}h"
+
+
+class Invoice(models.Model):
+    """A tenant's month, closed: its lines are the postings between `begins_at` and `ends_at`, in its own time zone.
+
+    `lines`: frozen, JSON-ready; `charged`, `refunded`, `total`: micro-credits; they add up to the ledger.
+    """
+
+    number = models.CharField(_("number"), max_length=32, unique=True)
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="invoices")
+    month = models.DateField(_("month"))  # its first day
+    time_zone = models.CharField(_("time zone"), max_length=64)
+    begins_at = models.DateTimeField(_("from"))
+    ends_at = models.DateTimeField(_("until"))
+    lines = models.JSONField(_("lines"), default=list)
+    charged = models.BigIntegerField(_("charged"))
+    refunded = models.BigIntegerField(_("refunded"))
+    total = models.BigIntegerField(_("total"))
+    issued_at = models.DateTimeField(_("issued"))
+
+    class Meta:
+        ordering = ["-month", "tenant"]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "month"], name="one_invoice_a_month"),
+            models.CheckConstraint(condition=Q(total=F("charged") - F("refunded")), name="invoice_adds_up"),
+        ]
+        verbose_name = _("invoice")
+        verbose_name_plural = _("invoices")
+
+    def __str__(self) -> str:
+        return self.number

@@ -1,0 +1,102 @@
+"""How a cell's quota is sold: its rules, who must approve what, and what was sold that is not there any more."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.bands import PriorityBand
+from quota.models.fields import DnsLabelField, VectorField
+from quota.models.tenants import Tenant
+
+
+class Market(models.Model):
+    """The rules of one cell. The row is the lock of selling: orders of one cell queue here.
+
+    `headroom_milli`: the part of the capacity that is never sold to prod, in thousandths. `grace_hours`: as long as
+    quota that has expired still counts. `after_grace`: what happens to jobs beyond it: `refuse` only refuses new
+    ones, `drop` lowers tasks to the free priority, `drop_after_hours` after the grace. `quote_minutes`: as long as a
+    quoted price holds. `approval_hours`: an order that nobody decides about by then is taken back.
+    """
+
+    cell = DnsLabelField(_("cell"), unique=True)
+    selling = models.BooleanField(_("selling"), default=True)
+    headroom_milli = models.PositiveIntegerField(_("headroom"), default=50)
+    grace_hours = models.PositiveIntegerField(_("grace"), default=72)
+    after_grace = models.CharField(
+        _("after the grace"),
+        max_length=16,
+        default="refuse",
+        choices=[("refuse", _("refuse new jobs")), ("drop", _("drop to the free priority"))],
+    )
+    drop_after_hours = models.PositiveIntegerField(_("drop after"), default=72)
+    quote_minutes = models.PositiveIntegerField(_("quotes hold for"), default=60)
+    approval_hours = models.PositiveIntegerField(_("approvals wait for"), default=168)
+    longest_days = models.PositiveIntegerField(_("longest period"), default=366)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(headroom_milli__lte=1000), name="headroom_at_most_all")
+        ]
+        verbose_name = _("market")
+        verbose_name_plural = _("markets")
+
+    def __str__(self) -> str:
+        return self.cell
+
+
+class ApprovalRule(models.Model):
+    """Who decides about an order: the first rule, by `rank`, that fits. Empty fields fit everything.
+
+    `most_price`: micro-credits; fits orders up to it. Without a fitting rule an SRE decides.
+    """
+
+    rank = models.PositiveIntegerField(_("rank"), unique=True)
+    cell = models.CharField(_("cell"), max_length=63, blank=True)
+    band = models.ForeignKey(PriorityBand, models.CASCADE, null=True, blank=True, related_name="+")
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="+")
+    most_price = models.BigIntegerField(_("up to a price of"), null=True, blank=True)
+    approver = models.CharField(
+        _("approved by"),
+        max_length=8,
+        choices=[("auto", _("this rule")), ("owner", _("an owner")), ("sre", _("an SRE"))],
+    )
+
+    class Meta:
+        ordering = ["rank"]
+        verbose_name = _("approval rule")
+        verbose_name_plural = _("approval rules")
+
+    def __str__(self) -> str:
+        return f"{self.rank}: {self.approver}"
+
+
+class Shortfall(models.Model):
+    """A time during which more prod quota is sold than the cell has. Open until it is over or mended.
+
+    `short`: the most that is missing at any instant of it. `orders`: ids of the orders, `tenants`: names, that it
+    touches.
+    """
+
+    cell = DnsLabelField(_("cell"))
+    begins_at = models.DateTimeField(_("from"))
+    ends_at = models.DateTimeField(_("until"), null=True, blank=True)
+    short = VectorField(_("short"))
+    orders = models.JSONField(_("orders"), default=list)
+    tenants = models.JSONField(_("tenants"), default=list)
+    found_at = models.DateTimeField(_("found"))
+    closed_at = models.DateTimeField(_("closed"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["-found_at", "begins_at"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(ends_at__isnull=True) | Q(ends_at__gt=F("begins_at")), name="shortfall_forward"
+            )
+        ]
+        verbose_name = _("shortfall")
+        verbose_name_plural = _("shortfalls")
+
+    def __str__(self) -> str:
+        return f"{self.cell} from {self.begins_at:%F %T}"

@@ -1,0 +1,129 @@
+"""Notices to tenants and SREs: what is told, where to, and how far it got."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.tenants import Tenant
+
+
+class Notice(models.Model):
+    """One piece of news for people, written with the change it tells of. `tenant` none: for the SREs.
+
+    `kind`: dotted, such as `order.approved`; `level`: info, warning, urgent; `url`: a path of the portal.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="notices")
+    kind = models.CharField(_("kind"), max_length=64)
+    level = models.CharField(_("level"), max_length=8, default="info")
+    subject = models.CharField(_("subject"), max_length=200)
+    text = models.TextField(_("text"))
+    url = models.CharField(max_length=300, blank=True)
+    data = models.JSONField(default=dict)
+    created_at = models.DateTimeField(_("time"))
+    spread_at = models.DateTimeField(null=True, blank=True)  # when its deliveries were made
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["tenant", "-id"], name="notice_by_tenant"),
+            models.Index(fields=["id"], condition=Q(spread_at__isnull=True), name="notice_to_spread"),
+        ]
+        verbose_name = _("notice")
+        verbose_name_plural = _("notices")
+
+    def __str__(self) -> str:
+        return self.subject
+
+
+class NoticeRead(models.Model):
+    """Up to which notice a person has read a tenant's inbox (the SREs' with none)."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="+")
+    notice_id = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "tenant"], nulls_distinct=False, name="one_mark_per_inbox"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} has read {self.notice_id}"
+
+
+class NoticeChannel(models.Model):
+    """Where a tenant wants its notices, beside the inbox. `kinds`: beginnings of kinds, empty for all.
+
+    `secret`: signs webhooks; shown to owners. `secret_before` signs beside it until its time, after a rotation.
+    `failing_since`: nothing got through since then; after a day of it the channel is paused, until somebody tries it
+    again. `busy_until`: the lease of the sender that works on it, so that notices stay in order.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="channels")
+    kind = models.CharField(
+        _("kind"), max_length=8, choices=[("email", _("e-mail")), ("webhook", _("webhook"))]
+    )
+    target = models.CharField(_("to"), max_length=500)
+    secret = models.CharField(max_length=64, blank=True)
+    kinds = ArrayField(models.CharField(max_length=64), verbose_name=_("of"), default=list, blank=True)
+    level = models.CharField(_("from"), max_length=8, default="info")
+    enabled = models.BooleanField(_("enabled"), default=True)
+    created_by = models.CharField(_("made by"), max_length=150)
+    created_at = models.DateTimeField(_("made"))
+    failing_since = models.DateTimeField(_("failing since"), null=True, blank=True)
+    error = models.CharField(_("error"), max_length=300, blank=True)
+    secret_before = models.CharField(max_length=64, blank=True)
+    secret_before_until = models.DateTimeField(null=True, blank=True)
+    paused_at = models.DateTimeField(_("paused"), null=True, blank=True)
+    busy_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "kind", "target"], nulls_distinct=False, name="one_channel_per_target"
+            )
+        ]
+        verbose_name = _("channel of notices")
+        verbose_name_plural = _("channels of notices")
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}"
+
+
+class NoticeDelivery(models.Model):
+    """One notice on its way through one channel: waiting, sent, or given up. `begun_at`: the first attempt."""
+
+    notice = models.ForeignKey(Notice, models.CASCADE, related_name="deliveries")
+    channel = models.ForeignKey(NoticeChannel, models.CASCADE, related_name="deliveries")
+    state = models.CharField(
+        _("state"),
+        max_length=8,
+        default="waiting",
+        choices=[("waiting", _("waiting")), ("sent", _("sent")), ("failed", _("given up"))],
+    )
+    attempts = models.PositiveIntegerField(_("attempts"), default=0)
+    begun_at = models.DateTimeField(_("first attempt"), null=True, blank=True)
+    next_at = models.DateTimeField(_("next attempt"))
+    error = models.CharField(_("error"), max_length=300, blank=True)
+    sent_at = models.DateTimeField(_("sent"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["next_at"], condition=Q(state="waiting"), name="delivery_waiting"),
+            models.Index(fields=["channel", "id"], condition=Q(state="waiting"), name="delivery_in_order"),
+        ]
+        constraints = [models.UniqueConstraint(fields=["notice", "channel"], name="one_delivery_per_channel")]
+        verbose_name = _("delivery")
+        verbose_name_plural = _("deliveries")
+
+    def __str__(self) -> str:
+        return f"{self.notice} to {self.channel}"

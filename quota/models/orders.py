@@ -1,0 +1,105 @@
+"""Orders of quota: from the shop to the end of what was bought."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.bands import PriorityBand
+from quota.models.fields import DnsLabelField, VectorField, never_negative
+from quota.models.prices import PriceList, Quote
+from quota.models.tenants import Tenant
+
+
+class OrderState(StrEnum):
+    """draft → pending → approved → active → expired; pending → rejected; all before expired → cancelled.
+
+    `pending` and `approved` hold capacity and money; `approved` waits for its beginning; `active` has a grant.
+    """
+
+    DRAFT = "draft"
+    PENDING = "pending"
+    APPROVED = "approved"
+    ACTIVE = "active"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+class Order(models.Model):
+    """A vector at a band in a cell for a period, at a price in micro-credits.
+
+    `approver`: who is to decide (`auto`, `owner`, `sre`). `renew`: at its end another of the same length is ordered.
+    `replaces`: the order it changes, renews or takes over; `replaced_as`: which of `change`, `renewal`, `transfer`.
+    `grace_until`: as long as its grant will count, and as long as it holds capacity itself; the market's grace when it
+    was placed, never longer than the period. `renew_next_at`, `renew_error`: when renewing is tried, and why it failed.
+    `refunded`: how much of the price went back. `key`: a client's own, so that a request repeated orders once.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="orders")
+    cell = DnsLabelField(_("cell"))
+    band = models.ForeignKey(PriorityBand, models.PROTECT, related_name="orders")
+    amounts = VectorField(_("amounts"))
+    starts_at = models.DateTimeField(_("from"))
+    ends_at = models.DateTimeField(_("until"))
+    state = models.CharField(
+        _("state"),
+        max_length=16,
+        choices=[(state.value, state.value) for state in OrderState],
+        default=OrderState.DRAFT.value,
+    )
+    price = models.BigIntegerField(_("price"))
+    refunded = models.BigIntegerField(_("refunded"), default=0)
+    parts = models.JSONField(_("parts"), default=list)
+    prices = models.ForeignKey(PriceList, models.PROTECT, related_name="orders", verbose_name=_("price list"))
+    quote = models.ForeignKey(Quote, models.SET_NULL, null=True, blank=True, related_name="orders")
+    approver = models.CharField(_("approved by"), max_length=8, blank=True)
+    renew = models.BooleanField(_("renew"), default=False)
+    replaces = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="successors", verbose_name=_("replaces")
+    )
+    replaced_as = models.CharField(_("as"), max_length=16, blank=True)
+    key = models.CharField(_("key"), max_length=64, blank=True)
+    note = models.CharField(_("note"), max_length=500, blank=True)
+    placed_by = models.CharField(_("placed by"), max_length=200)
+    created_at = models.DateTimeField(_("placed"))
+    decided_by = models.CharField(_("decided by"), max_length=200, blank=True)
+    decided_at = models.DateTimeField(_("decided"), null=True, blank=True)
+    reason = models.CharField(_("reason"), max_length=500, blank=True)
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+    grace_until = models.DateTimeField(_("counts until"), null=True, blank=True)
+    renew_next_at = models.DateTimeField(null=True, blank=True)
+    renew_error = models.CharField(_("why it was not renewed"), max_length=300, blank=True)
+    reminded_at = models.DateTimeField(_("reminded"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["tenant", "-id"], name="order_by_tenant"),
+            models.Index(fields=["cell", "state", "starts_at"], name="order_by_cell"),
+            models.Index(  # what the sweep looks at
+                fields=["id"],
+                condition=Q(state__in=["pending", "approved", "active"]) | Q(renew_next_at__isnull=False),
+                name="order_open",
+            ),
+        ]
+        constraints = [
+            never_negative("amounts", "order_never_negative"),
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="order_period_forward"),
+            models.CheckConstraint(condition=Q(grace_until__gte=F("ends_at")), name="order_grace_after_end"),
+            models.CheckConstraint(
+                condition=Q(price__gte=0, refunded__gte=0, refunded__lte=F("price")),
+                name="order_refund_in_price",
+            ),
+            models.UniqueConstraint(
+                fields=["tenant", "key"], condition=~Q(key=""), name="one_order_per_tenant_and_key"
+            ),
+        ]
+        verbose_name = _("order")
+        verbose_name_plural = _("orders")
+
+    def __str__(self) -> str:
+        return f"order {self.pk} of {self.tenant}"

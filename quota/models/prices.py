@@ -1,0 +1,71 @@
+"""Prices: versions that are never changed, and quotes that hold for a while."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.bands import PriorityBand
+from quota.models.fields import DnsLabelField, VectorField
+from quota.models.tenants import Tenant
+
+
+class PriceList(models.Model):
+    """One version of a cell's prices, in force from `valid_from` until the next one's. Append-only.
+
+    `base`: micro-credits for one unit and hour, by resource name (a core, a GiB, a GiB of disk, a GiB/s of disk
+    bandwidth, an accelerator); absent: free. `usage`: the same for what is used, beside what is bought; absent: not
+    charged. `curve`: scarcity as `[[sold share in thousandths, factor in thousandths], …]`, rising in the first;
+    between two points the factor runs straight.
+    """
+
+    cell = DnsLabelField(_("cell"))
+    version = models.PositiveIntegerField(_("version"))
+    base = models.JSONField(_("prices"), default=dict)
+    usage = models.JSONField(_("usage prices"), default=dict)
+    curve = models.JSONField(_("scarcity"), default=list)
+    valid_from = models.DateTimeField(_("valid from"))
+    note = models.CharField(_("note"), max_length=200, blank=True)
+    created_by = models.CharField(_("set by"), max_length=150)
+    created_at = models.DateTimeField(_("set"))
+
+    class Meta:
+        ordering = ["cell", "-version"]
+        constraints = [
+            models.UniqueConstraint(fields=["cell", "version"], name="one_price_list_per_version"),
+        ]
+        verbose_name = _("price list")
+        verbose_name_plural = _("price lists")
+
+    def __str__(self) -> str:
+        return f"{self.cell} v{self.version}"
+
+
+class Quote(models.Model):
+    """A price that holds until `valid_until` for exactly this. `parts`: how it came about, one entry a resource."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quotes")
+    cell = DnsLabelField(_("cell"))
+    band = models.ForeignKey(PriorityBand, models.PROTECT, related_name="+")
+    amounts = VectorField(_("amounts"))
+    starts_at = models.DateTimeField(_("from"))
+    ends_at = models.DateTimeField(_("until"))
+    price = models.BigIntegerField(_("price"))
+    parts = models.JSONField(_("parts"), default=list)
+    prices = models.ForeignKey(PriceList, models.PROTECT, related_name="quotes", verbose_name=_("price list"))
+    made_by = models.CharField(_("asked by"), max_length=200)
+    created_at = models.DateTimeField(_("made"))
+    valid_until = models.DateTimeField(_("holds until"))
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="quote_period_forward"),
+            models.CheckConstraint(condition=Q(price__gte=0), name="quote_never_negative"),
+        ]
+        verbose_name = _("quote")
+        verbose_name_plural = _("quotes")
+
+    def __str__(self) -> str:
+        return f"quote {self.pk} for {self.tenant}"

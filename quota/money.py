@@ -1,0 +1,45 @@
+"""How people read and write amounts of money. 1 credit is 1,000,000 micro-credits (pure)."""
+
+from __future__ import annotations
+
+import re
+
+CREDIT = 1_000_000
+# What the columns of amounts hold.
+MOST = 2**63 - 1
+
+_AMOUNT = re.compile(r"^(-?)([0-9]{1,19})(?:\.([0-9]{1,6}))?\Z")
+
+
+class AmountError(ValueError):
+    """An amount that can't be read; its message says what was given and what is accepted."""
+
+
+def tell(micro: int, *, places: int = 6) -> str:
+    """An amount in credits: `tell(1_234_500_000)` is `"1,234.50"`.
+
+    Always two digits behind the point, and more up to `places` where there are any, so that with 6 nothing is
+    rounded; else half to even.
+    """
+    unit = 10 ** (6 - places)
+    whole, left = divmod(abs(micro), unit)
+    if 2 * left > unit or (2 * left == unit and whole % 2):
+        whole += 1
+    digits = f"{whole:0{places + 1}d}"
+    whole_credits, behind = digits[:-places], digits[-places:].rstrip("0").ljust(2, "0")
+    sign = "-" if micro < 0 and whole else ""
+    return f"{sign}{int(whole_credits):,}.{behind}"
+
+
+def parse(text: str) -> int:
+    """Micro-credits of an amount in credits, such as `"12.5"` or `"1,200"`. Raises `AmountError`."""
+    match = _AMOUNT.match(text.strip().replace(",", "").replace("_", ""))
+    if match is None:
+        raise AmountError(
+            f"{text[:40]!r} is no amount of credits; give a number such as 12.5, six digits behind the point at most"
+        )
+    sign, whole, behind = match.groups()
+    micro = int(whole) * CREDIT + int((behind or "").ljust(6, "0"))
+    if micro > MOST:
+        raise AmountError(f"{text[:40]!r} is more credits than there can be: {MOST // CREDIT} at most")
+    return -micro if sign else micro

@@ -1,0 +1,77 @@
+"""What notices can be about: one table, which settings pages, REST and the documentation show.
+
+Adding one touches one line here, and one of quota/README.md; what isn't in it can't be told.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Level(StrEnum):
+    """How much it matters. Channels say from which level on they want to hear."""
+
+    INFO = "info"
+    WARNING = "warning"
+    URGENT = "urgent"
+
+
+LEVELS: tuple[str, ...] = tuple(level.value for level in Level)
+
+
+class Kind(NamedTuple):
+    """`name`: dotted, the thing and what happened to it. `sre`: the SREs hear of it as well, or alone."""
+
+    name: str
+    about: str
+    sre: bool = False
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("order.placed", "An order waits for approval.", sre=True),
+    Kind("order.approved", "An order was approved, by a person or by a rule."),
+    Kind("order.rejected", "An order was rejected; its hold is back in the budget."),
+    Kind("order.active", "The period of an order has begun; its quota is in force."),
+    Kind("order.reminder", "An order ends soon."),
+    Kind("order.renewed", "An order was renewed for another period."),
+    Kind("order.renewal-failed", "An order could not be renewed."),
+    Kind("order.expired", "The period of an order is over."),
+    Kind("order.cancelled", "An order was cancelled."),
+    Kind("order.changed", "An order was changed."),
+    Kind("order.transferred", "An order, or a part of one, went to another tenant."),
+    Kind("order.timed-out", "Nobody decided about an order in time; its hold is back in the budget."),
+    Kind("quota.granted", "An SRE granted quota."),
+    Kind("quota.ended", "An SRE ended or shortened a grant."),
+    Kind("quota.grace", "Quota expired under running jobs; the grace has begun."),
+    Kind("quota.grace-over", "The grace is over; new submissions are refused."),
+    Kind("quota.dropped", "Tasks beyond the quota dropped to the free band."),
+    Kind("shortfall.found", "A cell has less than what is sold; the orders it touches.", sre=True),
+    Kind("shortfall.changed", "A shortfall grew or shrank.", sre=True),
+    Kind("shortfall.over", "A cell has again what is sold.", sre=True),
+    Kind("price.changed", "A new price list of a cell comes into force."),
+    Kind("band.changed", "The rules or the price of a band changed."),
+    Kind("budget.granted", "Budget was granted, or handed down by the organisation."),
+    Kind("budget.alert", "Spending has reached a part of the budget that somebody wanted to hear of."),
+    Kind("budget.stopped", "Spending has reached the budget; buying or submitting has stopped."),
+    Kind("budget.resumed", "Buying or submitting is possible again."),
+    Kind("invoice.ready", "The invoice of a month is ready."),
+    Kind("member.changed", "Somebody joined or left, or has another role."),
+    Kind("invitation.sent", "Somebody was invited."),
+    Kind("invitation.accepted", "Somebody accepted an invitation."),
+    Kind("service-account.changed", "A service account was made or ended."),
+    Kind("capability.changed", "A capability was granted, revoked, or ends soon.", sre=True),
+    Kind("notices.paused", "A channel of notices keeps failing and was paused.", sre=True),
+    Kind("notices.test", "Somebody tries out a channel of notices.", sre=True),
+)
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def wanted(kind: str, level: str, *, kinds: tuple[str, ...], from_level: str) -> bool:
+    """Whether a channel for `kinds` (beginnings, none for all) from `from_level` on wants such a notice.
+
+    A beginning ends where a name or a part of it does: `order` takes `order.placed`, not `orders.x`.
+    """
+    if LEVELS.index(level) < LEVELS.index(from_level):
+        return False
+    return not kinds or any(kind == start or kind.startswith(start.rstrip(".") + ".") for start in kinds)
