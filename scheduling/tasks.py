@@ -12,11 +12,13 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 from redis import RedisError
 
-from scheduling import journal, notices, schedulers, usage_history
+from quota.services.lapses import lapses_watch
+from quota.services.metering import meter
+from scheduling import capacity, journal, metering, notices, schedulers, usage_history
 from scheduling.models import Cell
 from scheduling.packages.store import StoreAway
 from scheduling.schedulers import DEFAULT, Scheduler
-from scheduling.services import package_sweep, shells
+from scheduling.services import lapses, package_sweep, shells
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +65,36 @@ def usage_drop_old() -> None:
     """Forget windows of usage whose time is over."""
     if dropped := usage_history.drop_old(keep_hours=settings.BORG_USAGE_KEEP_HOURS, now=timezone.now()):
         log.info("usage forgotten", partitions=dropped)
+
+
+@shared_task(name="scheduling.capacity_samples", ignore_result=True)
+def capacity_samples() -> None:
+    """A look at every cell for capacity planning, and forget those of more than a year ago."""
+    now = timezone.now()
+    for cell in Cell.objects.order_by("id"):
+        capacity.capacity_sample(cell, now=now)
+    if dropped := capacity.samples_drop_old(now=now):
+        log.info("samples of capacity forgotten", rows=dropped)
+
+
+@shared_task(name="scheduling.metering", ignore_result=True)
+def metering_run() -> None:
+    """A look at what is reserved in every cell, and the report of hours that are over."""
+    now = timezone.now()
+    for cell in Cell.objects.order_by("id"):
+        metering.look(cell, now=now)
+        for hour in metering.meter_due(cell, now=now, keep_hours=settings.BORG_USAGE_KEEP_HOURS, meter=meter):
+            log.info("hour metered", cell=cell.name, hour=hour.isoformat())
+    metering.forget_old(now=now)
+
+
+@shared_task(name="scheduling.lapses", ignore_result=True)
+def lapses_run() -> None:
+    """Tell whose quota is over under running jobs, and lower the jobs whose time is over, too."""
+    lapses_watch()
+    for cell in Cell.objects.order_by("id"):
+        if dropped := lapses.lapses_drop(cell):
+            log.info("jobs lowered to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)

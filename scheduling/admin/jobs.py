@@ -13,7 +13,7 @@ from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 
 from quota.admin import FactsAdmin, principal_of, vector_text
-from scheduling.admin.acting import act_with_reason
+from quota.admin.acting import act_with_reason
 from scheduling.core.states import JobState
 from scheduling.models import Job, PendingVerdict
 from scheduling.services.jobs import job_kill

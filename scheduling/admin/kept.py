@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy
 from unfold.decorators import display
 
 from quota.admin import FactsAdmin, principal_of, vector_text
-from scheduling.admin.acting import act_with_reason
+from quota.admin.acting import act_with_reason
 from scheduling.models import KeptAlloc
 from scheduling.services.keeping import kept_release
 

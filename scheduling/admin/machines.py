@@ -15,8 +15,8 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldBooleanSwitchWidget
 
 from quota.admin import FactsAdmin, principal_of, vector_text
+from quota.admin.acting import act_together, act_with_reason
 from quota.resources import PORTS
-from scheduling.admin.acting import act_together, act_with_reason
 from scheduling.core.states import MachineStatus
 from scheduling.models import Machine
 from scheduling.services.credentials import machine_revoke, machine_rotate

@@ -18,8 +18,8 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from quota.admin import FactsAdmin, principal_of
+from quota.admin.acting import act_together, act_with_reason
 from scheduling import drains
-from scheduling.admin.acting import act_together, act_with_reason
 from scheduling.brakes import BrakeKind, BrakeState
 from scheduling.models import Brake, Drain
 from scheduling.services.brakes import RELEASED_S, brake_keep, brake_release

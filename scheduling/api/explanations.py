@@ -14,6 +14,8 @@ from scheduling.core.requirement import Relation
 
 _CODES = [code.value for code in ReasonCode]
 
+KINDS = [kind.value for kind in ChangeKind]
+
 
 class RuledOutSerializer(serializers.Serializer):
     """`machines` fell to `code` and to nothing before it. `wanted`, `largest`: in the units of the axis."""
@@ -42,7 +44,7 @@ class _ToField(serializers.Field):
 class ChangePartSerializer(serializers.Serializer):
     """`subject`: a resource, an attribute, or a bound. `to`: what would do. `constraint`: the one in the way."""
 
-    kind = serializers.ChoiceField([kind.value for kind in ChangeKind])
+    kind = serializers.ChoiceField(KINDS)
     subject = serializers.CharField(allow_blank=True)
     to = _ToField()
     constraint = HardConstraintSerializer(allow_null=True)

@@ -156,7 +156,10 @@ class JobRejected(_Event, frozen=True, tag="job.rejected"):
 
 
 class JobChanged(_Event, frozen=True, tag="job.changed"):
-    """Facts of the job itself, in force at once: its priority (§2.3: never a restart), labels, target spec."""
+    """Facts of the job itself, in force at once: its priority (§2.3: never a restart), labels, target spec.
+
+    `reason`: why, where nobody of the tenant asked for it.
+    """
 
     job_id: int
     priority: int
@@ -166,6 +169,7 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
     port_names: tuple[str, ...] = ()
     gang: bool = False
     disruption_budget: int = 0
+    reason: str = ""
 
 
 class JobEnded(_Event, frozen=True, tag="job.ended"):

@@ -1,11 +1,13 @@
 """Facts of what runs where. Rules live in `scheduling.services`; every change goes through the journal."""
 
+from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease
 from scheduling.models.events import Event
 from scheduling.models.identities import IdentityKey
 from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
+from scheduling.models.metering import MeteringHour, ReservedInHour
 from scheduling.models.notices import NoticeCount
 from scheduling.models.packages import Package, PackageTag
 from scheduling.models.shells import ShellSession
@@ -14,6 +16,7 @@ from scheduling.models.usage import InstanceUsage
 
 __all__ = [
     "Brake",
+    "CapacitySample",
     "Cell",
     "CrashedPair",
     "Departure",
@@ -27,10 +30,12 @@ __all__ = [
     "KeptAlloc",
     "Lease",
     "Machine",
+    "MeteringHour",
     "NoticeCount",
     "Package",
     "PackageTag",
     "PendingVerdict",
+    "ReservedInHour",
     "ShellSession",
     "Task",
     "Update",

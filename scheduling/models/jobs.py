@@ -69,6 +69,7 @@ class Job(models.Model):
         indexes = [
             models.Index(fields=["cell"], name="job_gangs", condition=Q(gang=True)),
             models.Index(fields=["cell", "state"], name="job_by_state"),
+            models.Index(fields=["cell", "ended_at"], name="job_by_end", condition=Q(ended_at__isnull=False)),
         ]
         constraints = [
             models.UniqueConstraint(

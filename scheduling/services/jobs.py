@@ -25,7 +25,8 @@ from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Cell, Job, JobSpec, Task
-from scheduling.services import allocs, confirmation, counters, pinning, transitions, updates
+from scheduling.services import allocs, confirmation, counters, pinning, refusals, transitions, updates
+from scheduling.services.privileges import privilege_refusal
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
@@ -244,6 +245,9 @@ class _Item:
     def key(self) -> tuple[int, str]:
         return (self.tenant.id, self.spec.name)
 
+    def ask(self) -> admission.Ask:
+        return admission.Ask(self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged())
+
     def refuse(self, problem: Refused) -> None:
         self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)
 
@@ -268,6 +272,8 @@ def _submit(
         problem = refusals[job_spec.tenant]
         if problem is None and job_spec.tenant not in tenants:
             problem = NotFound("tenant", job_spec.tenant)
+        if problem is None:
+            problem = privilege_refusal(principal, cell.name, job_spec)
         if problem is not None:
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:
@@ -280,11 +286,22 @@ def _submit(
         except _Rehearsal:
             for item in batch.items:
                 item.job = None
+    _explain(principal, cell, [item for item in items if isinstance(item, _Item)])
     done = [_verdict(item) if isinstance(item, _Item) else item for item in items]
     for item in items:
         if isinstance(item, _Item) and item.job is not None and item.size < item.spec.tasks:
             updates.update_advance_job(item.job)
     return done
+
+
+def _explain(principal: Principal, cell: Cell, items: Sequence[_Item]) -> None:
+    """Nobody waits for this: no lock is held any more."""
+    refused = [
+        (item.verdict.problem, item.ask())
+        for item in items
+        if item.verdict is not None and item.verdict.problem is not None
+    ]
+    refusals.explain(principal, cell, refused)
 
 
 def _verdict(item: _Item) -> Submission:
@@ -321,10 +338,7 @@ def _write(
         _check_names(cell, [item for item in items if item.verdict is None])
         _check_numbers([item for item in items if item.verdict is None])
         asking = [item for item in items if item.verdict is None]
-        asks = [
-            admission.Ask(item.tenant.id, item.tenant.name, item.spec.priority, item.spec.charged())
-            for item in asking
-        ]
+        asks = [item.ask() for item in asking]
         for item, problem in zip(asking, admission.admit(cell=cell.name, asks=asks), strict=True):
             if problem is not None:
                 item.refuse(problem)

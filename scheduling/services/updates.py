@@ -23,9 +23,13 @@ from scheduling import journal, spec
 from scheduling.core import events
 from scheduling.core.states import JobState
 from scheduling.models import Job, JobSpec, Update
-from scheduling.services import allocs, pinning
+from scheduling.services import allocs, pinning, refusals
+from scheduling.services.privileges import privilege_refusal
 from scheduling.services.rollout import advance
 from scheduling.services.tenancy import require_tenant
+
+# What admission refuses is news of the cell, as with submissions.
+ADMISSION = ("quota-exceeded", "budget-exhausted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +43,34 @@ class JobChange:
 
 
 def job_update(
-    *, principal: Principal, job: Job, job_spec: spec.JobSpec, dry_run: bool = False, undo: bool = False
+    *,
+    principal: Principal,
+    job: Job,
+    job_spec: spec.JobSpec,
+    dry_run: bool = False,
+    undo: bool = False,
+    reason: str = "",
+    later: bool = False,
 ) -> JobChange:
     """A new version of a live job's spec, and an update that lets its tasks follow. Equal specs change nothing.
+
+    `reason`: goes into the journal. `later`: no task follows yet; the master, or `update_advance_job`, sees to that.
 
     Raises `Refused` (quota; what can't change), `Conflict` when the job has ended. Locks: the cell's row,
     then the tenant's use of quota; then, for each part of the update, the cell's row and the tasks.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     try:
-        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo)
+        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason)
     except _Rehearsal as rehearsal:
         return rehearsal.change
     except Refused as problem:
-        if problem.code == "quota-exceeded" and not dry_run:
+        if problem.code in ADMISSION and not dry_run:
             _note_rejection(principal, job, problem)
+        if problem.code == "quota-exceeded":
+            refusals.explain(principal, job.cell, [(problem, _growth(job, job_spec))])
         raise
-    if done.update is not None:
+    if done.update is not None and not later:
         update_advance_job(done.job)
         done.update.refresh_from_db()
     done.job.refresh_from_db()
@@ -139,7 +154,7 @@ class _Rehearsal(Exception):
 
 
 def _change(
-    principal: Principal, job: Job, job_spec: spec.JobSpec, *, dry_run: bool, undo: bool
+    principal: Principal, job: Job, job_spec: spec.JobSpec, *, dry_run: bool, undo: bool, reason: str
 ) -> JobChange:
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
     with journal.write(job.cell_id, principal) as entry:
@@ -152,6 +167,7 @@ def _change(
         if current.digest == digest:
             return JobChange(job, "unchanged", job.spec_version)
         _check_fixed(job, job_spec)
+        _check_privileges(principal, job, job_spec, current)
         _check_envelope(job, job_spec)
         bands = admission.bands()
         _admit(job, job_spec, bands)
@@ -190,6 +206,7 @@ def _change(
                 port_names=job_spec.base.ports,
                 gang=job.gang,
                 disruption_budget=job.disruption_budget,
+                reason=reason,
             )
         )
         update = update_open(
@@ -211,6 +228,16 @@ def _check_fixed(job: Job, job_spec: spec.JobSpec) -> None:
                 f"{path}: a job can't change from {old!r} to {new!r}; submit another job",
                 fields={path: f"is {old!r} for as long as the job lives"},
             )
+
+
+def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpec, current: JobSpec) -> None:
+    """The spec in force is read only for who lacks what the new one asks for."""
+    if privilege_refusal(principal, job.cell.name, job_spec) is None:
+        return
+    before = spec.load(current.spec, extra=tuple(job.cell.extra_resources))
+    problem = privilege_refusal(principal, job.cell.name, job_spec, before)
+    if problem is not None:
+        raise problem
 
 
 def _check_envelope(job: Job, job_spec: spec.JobSpec) -> None:
@@ -236,6 +263,15 @@ def _admit(job: Job, job_spec: spec.JobSpec, bands: Sequence[Band]) -> None:
     for problem in admission.admit(cell=job.cell.name, asks=asks):
         if problem is not None:
             raise problem
+
+
+def _growth(job: Job, job_spec: spec.JobSpec) -> admission.Ask:
+    """What of an update was asked for beyond what the job has at that band."""
+    bands = admission.bands()
+    old, new = tuple(job.requested), job_spec.charged()
+    same = _account(job.priority, bands) == _account(job_spec.priority, bands)
+    change = _difference(new, old) if same else new
+    return admission.Ask(job.tenant_id, job.tenant.name, job_spec.priority, change)
 
 
 def _account(priority: int, bands: Sequence[Band]) -> str:

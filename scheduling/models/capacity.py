@@ -1,0 +1,44 @@
+"""What was sold, asked for, reserved and used in a cell, hour by hour: what capacity planning looks back on."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from quota.models.fields import VectorField
+from scheduling.models.cells import Cell
+
+
+class CapacitySample(models.Model):
+    """An hour of a cell at a band: means of what `scheduling.capacity` saw in it, vectors over `quota.resources.AXIS`.
+
+    `band`: empty for the cell as a whole, whose row alone has `capacity` (of machines that are up) and `stranded`
+    (`scheduling.core.stranded`). `sold`: what counts in the calendar then; `granted`: what admission counted; `asked`:
+    limits of live jobs; `limit`, `reserved`, `used`: of tasks that run. `samples`: how many the means are of.
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="capacity_samples", verbose_name=_("cell"))
+    band = models.CharField(_("band"), max_length=63, blank=True)
+    hour = models.DateTimeField(_("hour"))
+    samples = models.PositiveIntegerField(_("samples"), default=1)
+    sampled_at = models.DateTimeField(_("last sample"))
+    capacity = VectorField(_("capacity"))
+    sold = VectorField(_("sold"))
+    granted = VectorField(_("granted"))
+    asked = VectorField(_("asked for"))
+    limit = VectorField(_("limit"))
+    reserved = VectorField(_("reserved"))
+    used = VectorField(_("used"))
+    stranded = VectorField(_("stranded"))
+
+    class Meta:
+        ordering = ["-hour", "cell", "band"]
+        constraints = [
+            models.UniqueConstraint(fields=["cell", "band", "hour"], name="one_sample_per_cell_band_hour")
+        ]
+        indexes = [models.Index(fields=["hour"], name="capacity_sample_by_hour")]
+        verbose_name = _("capacity sample")
+        verbose_name_plural = _("capacity samples")
+
+    def __str__(self) -> str:
+        return f"{self.cell}/{self.band} at {self.hour:%F %H}h"

@@ -1,0 +1,45 @@
+"""What of an hour has been reported to quota, and what was reserved in hours that have not been yet."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from quota.models.fields import VectorField
+from scheduling.models.cells import Cell
+
+
+class MeteringHour(models.Model):
+    """One hour of a cell: how often reservations were looked at in it, and when it was reported (`metered_at`)."""
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="metering_hours")
+    hour = models.DateTimeField()
+    looks = models.PositiveIntegerField(default=0)
+    looked_at = models.DateTimeField(null=True)
+    metered_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["cell", "hour"]
+        constraints = [models.UniqueConstraint(fields=["cell", "hour"], name="one_metering_per_cell_hour")]
+
+    def __str__(self) -> str:
+        return f"{self.cell} at {self.hour:%F %H}h"
+
+
+class ReservedInHour(models.Model):
+    """What the running tasks of a job had reserved, summed over the looks of an hour. Gone once it is reported.
+
+    The job is a plain number: what was reserved outlives whose it was.
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="+", db_index=False)
+    hour = models.DateTimeField()
+    job_id = models.BigIntegerField()
+    reserved = VectorField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["cell", "hour", "job_id"], name="one_reserved_per_job_hour")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} at {self.hour:%F %H}h"
