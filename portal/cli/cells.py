@@ -1,4 +1,4 @@
-"""Cells, their machines, and the tenant's quota."""
+"""Cells and their machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from portal.cli.output import quantity
 
 app = typer.Typer()
 machine = typer.Typer(help="One machine: show, drain, undrain, rotate, revoke, join-token.")
-quota = typer.Typer(help="What the tenant may ask for.")
 
 Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Its host name.")]
 
@@ -126,25 +125,6 @@ def machine_join_token(
     path = f"/api/v1/cells/{part(ours.cell(cell))}/join-tokens/"
     answer = ours.client.post(path, {"uses": uses, "ttl_s": ttl})
     return output.as_json(answer) if ours.json else output.say(answer["token"])
-
-
-@quota.command("list")
-def quota_list(ctx: typer.Context) -> None:
-    """Granted and in use, by cell and band."""
-    ours = context.of(ctx)
-    rows = ours.client.get("/api/v1/quota/")
-    if ours.json:
-        return output.as_json(rows)
-    return output.table(
-        ("TENANT", "CELL", "BAND", "RESOURCE", "IN USE", "GRANTED"),
-        [
-            (row["tenant"], row["cell"], row["band"], name, quantity(name, row["used"][name]), quantity(name, most))
-            for row in rows
-            for name, most in row["granted"].items()
-            if most or row["used"][name]
-        ],
-        empty="No quota. Priority 0 is free; for more, ask an SRE.",
-    )  # fmt: skip
 
 
 def machine_path(ours: Context, cell: str | None, hostname: str) -> str:

@@ -75,7 +75,23 @@ class Client:
             # Only the place: behind a proxy the portal may know itself by another address than we do.
             asked = dict(parse_qsl(urlsplit(answer["next"]).query))
 
+    def download(self, path: str, **query: Any) -> bytes:
+        """What is no JSON, as it is."""
+        return self._answer("GET", path, params=query).content
+
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+        answer = self._answer(method, path, **kwargs)
+        if not answer.content:
+            return None
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise Failed(
+                "unexpected-answer",
+                f"{self.profile.url} answered with something else than JSON; is it a Borg Portal?",
+            ) from error
+
+    def _answer(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, **kwargs)
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
@@ -91,15 +107,7 @@ class Client:
             raise Failed("bad-usage", f"what was given is no text: {error}", status=BAD_USAGE) from error
         if not answer.is_success:
             raise _failure(answer)
-        if not answer.content:
-            return None
-        try:
-            return answer.json()
-        except ValueError as error:
-            raise Failed(
-                "unexpected-answer",
-                f"{self.profile.url} answered with something else than JSON; is it a Borg Portal?",
-            ) from error
+        return answer
 
 
 def part(text: object) -> str:

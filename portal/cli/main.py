@@ -10,7 +10,22 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import brakes, cells, drains, jobs, names, output, packages, tasks, tokens, waiting
+from portal.cli import (
+    brakes,
+    cells,
+    drains,
+    jobs,
+    money,
+    names,
+    notices,
+    orders,
+    output,
+    packages,
+    quota,
+    tasks,
+    tokens,
+    waiting,
+)
 from portal.cli.context import Context
 from portal.cli.failure import BAD_USAGE, Failed, bad_usage
 
@@ -25,9 +40,12 @@ app = typer.Typer(
 )
 for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app):
     app.registered_commands += part.registered_commands
+for part in (orders.app, money.app):
+    quota.quota.registered_commands += part.registered_commands
 for group, name in (
     (cells.machine, "machine"),
-    (cells.quota, "quota"),
+    (quota.quota, "quota"),
+    (notices.notices, "notices"),
     (brakes.brake, "brake"),
     (brakes.quarantine, "quarantine"),
     (tokens.tokens, "tokens"),

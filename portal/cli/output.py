@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from portal.cli.failure import Failed
+from quota import money
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -65,6 +66,7 @@ def complain(failed: Failed, *, json_wanted: bool) -> None:
         as_json(failed.document)
     lines = [f"borgctl: {failed.detail}"]
     lines += [f"  {name}: {what}" for name, what in failed.fields.items() if what not in failed.detail]
+    lines += [f"  {line}" for line in failed.hints()]
     if sys.stderr is not None:
         sys.stderr.write("".join(f"{printable(line)}\n" for text in lines for line in text.splitlines()))
 
@@ -93,8 +95,13 @@ def quantity(name: str, value: int) -> str:
     if name in ("ram", "disk", "disk_bandwidth"):
         for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
             if value >= size:
-                return f"{value / size:.4g} {unit}"
+                return f"{value / size:.4g} {unit}{'/s' if name == 'disk_bandwidth' else ''}"
     return str(value)
+
+
+def credits_of(micro: int) -> str:
+    """An amount of money in credits, to the last digit."""
+    return money.tell(micro)
 
 
 def figures(values: Mapping[str, int], show: Callable[[str, int], str] = quantity) -> str:

@@ -179,6 +179,7 @@ def test_a_refusal_names_the_field_ends_with_1_and_changes_nothing(ann, cell, ch
     sentence, document = ann.failing("submit", file)
     assert (document["code"], told in sentence) == (code, True), sentence
     if code == "quota-exceeded":
+        assert "to buy what is missing: " in sentence
         planned, plan = ann.failing("plan", file)
         assert (plan["problem"]["code"], planned.startswith("borgctl: cc/ubar/web would be refused:")) == (
             code,

@@ -1,0 +1,270 @@
+"""Money of tenants: balances, budgets, the ledger, invoices, and what it was spent on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import context, output, periods
+from portal.cli.client import part
+from portal.cli.context import DryRun
+from portal.cli.failure import Failed, bad_usage
+from portal.cli.output import credits_of
+from portal.cli.quota import TenantOption, credits_given, whose
+
+app = typer.Typer()
+
+_QUOTA = "/api/v1/quota/"
+Month = Annotated[str | None, typer.Option("--month", help="2027-01; the running one, when left out.")]
+
+
+@app.command()
+def balance(ctx: typer.Context) -> None:
+    """What each of your tenants has, holds for orders, owes, and has spent this month."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(f"{_QUOTA}balances/"))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("TENANT", "AVAILABLE", "HELD", "OWED", "SPENDABLE", "MONTH", "SPENT", "OF", "PERCENT"),
+        [
+            (
+                row["tenant"], *(credits_of(row[name]) for name in ("available", "held", "owed", "spendable")),
+                row["running"]["month"], credits_of(row["running"]["spent"]), credits_of(row["running"]["limit"]),
+                f"{row['running']['percent']} %",
+            )
+            for row in rows
+        ],
+        empty="No tenant whose money you may see.",
+    )  # fmt: skip
+
+
+@app.command()
+def budget(
+    ctx: typer.Context,
+    tenant: TenantOption = None,
+    monthly: Annotated[
+        str | None, typer.Option(help="Credits a month; `none`: whatever is available.")
+    ] = None,
+    alert: Annotated[
+        list[int] | None, typer.Option(min=1, max=1000, help="Tell us at this percentage; repeat for more.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(help="At 100 %: none, stop-buying, stop-submitting or drop.")
+    ] = None,
+    overdraft: Annotated[str | None, typer.Option(help="Credits below zero; only SREs set it.")] = None,
+    grant: Annotated[str | None, typer.Option(help="Credits to give the tenant; for SREs.")] = None,
+    hand_down: Annotated[
+        str | None, typer.Option("--hand-down", help="Credits to hand to --to, a team or one's organisation.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="With --hand-down: who gets them.")] = None,
+    text: Annotated[str, typer.Option(help="With --grant and --hand-down: what for.")] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """How spending is watched: shown, or changed in what is given.
+
+    \b
+    Examples:
+      borgctl quota budget --monthly 5000 --alert 80 --alert 100 --action stop-buying
+      borgctl quota budget --tenant org --hand-down 2000 --to team --text "first quarter"
+    """
+    ours = context.of(ctx)
+    owner = whose(ours, tenant)
+    path = f"{_QUOTA}budgets/{part(owner)}/"
+    dry = {"dry_run": "1"} if dry_run else {}
+    watched = _watched(monthly, alert, action, overdraft)
+    if sum((bool(watched), grant is not None, hand_down is not None)) > 1:
+        raise bad_usage("one thing at a time: settings, --grant or --hand-down", budget="several things")
+    if (hand_down is None) != (to is None):
+        raise bad_usage("--hand-down and --to go together", to="one without the other")
+    if grant is not None:
+        body = {"amount": credits_given("grant", grant), "text": text}
+        answer = ours.client.post(f"{path}grants/", body, **dry)
+    elif hand_down is not None:
+        body = {"to": to, "amount": credits_given("hand-down", hand_down), "text": text}
+        answer = ours.client.post(f"{path}hand-down/", body, **dry)
+    elif watched:
+        now = ours.client.get(path)
+        kept = {name: now[name] for name in ("monthly", "alerts", "action")}
+        answer = ours.client.put(path, {**kept, **watched}, **dry)
+    else:
+        answer = ours.client.get(path)
+    if ours.json:
+        return output.as_json(answer)
+    return _show_budget(answer)
+
+
+@app.command()
+def ledger(
+    ctx: typer.Context,
+    tenant: TenantOption = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Only these: grant, hold, charge, refund, usage, …")
+    ] = None,
+    order: Annotated[int | None, typer.Option(min=1, help="Only of this order.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 50,
+) -> None:
+    """Postings, newest first: where each credit came from and went to."""
+    ours = context.of(ctx)
+    query = {"tenant": tenant, "kind": kind, "order": order}
+    asked = {name: value for name, value in query.items() if value is not None}
+    rows = list(ours.client.pages(f"{_QUOTA}ledger/", at_most=limit, **asked))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("POSTING", "TIME", "KIND", "TENANT", "ORDER", "ENTRIES", "TEXT"),
+        [
+            (
+                row["id"], output.when(row["occurred_at"]), row["kind"], row["tenant"], row["order"],
+                ", ".join(f"{_account(one)} {credits_of(one['amount'])}" for one in row["entries"]), row["text"],
+            )
+            for row in rows
+        ],
+        empty="Nothing was posted.",
+    )  # fmt: skip
+
+
+@app.command()
+def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
+    """Invoices of months that are over, newest first."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("INVOICE", "TENANT", "MONTH", "CHARGED", "REFUNDED", "TOTAL", "ISSUED"),
+        [
+            (
+                row["number"], row["tenant"], row["month"], credits_of(row["charged"]), credits_of(row["refunded"]),
+                credits_of(row["total"]), output.when(row["issued_at"]),
+            )
+            for row in rows
+        ],
+        empty="No invoice yet. `borgctl quota invoice` shows what the running month's would be.",
+    )  # fmt: skip
+
+
+@app.command()
+def invoice(
+    ctx: typer.Context,
+    number: Annotated[
+        str | None, typer.Argument(metavar="[NUMBER]", help="Without: a month's as it would be now.")
+    ] = None,
+    month: Month = None,
+    pdf: Annotated[Path | None, typer.Option("--pdf", metavar="FILE", help="Write it as PDF.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print its lines as CSV.")] = False,
+    tenant: TenantOption = None,
+) -> None:
+    """An invoice with its lines, which add up to the ledger.
+
+    Example: borgctl quota invoice 2027-000017 --pdf january.pdf
+    """
+    ours = context.of(ctx)
+    if number is None:
+        if pdf is not None or csv:
+            raise bad_usage("which invoice? `borgctl quota invoices` lists them", number="not given")
+        query = {"month": periods.month(month)} if month is not None else {}
+        answer = ours.client.get(f"{_QUOTA}invoices/drafts/{part(whose(ours, tenant))}/", **query)
+    elif month is not None:
+        raise bad_usage("give a number or a month", month="beside a number")
+    else:
+        path = f"{_QUOTA}invoices/{part(number)}"
+        if pdf is not None:
+            return _write(pdf, ours.client.download(f"{path}.pdf"))
+        if csv:
+            return output.write(ours.client.download(f"{path}.csv").decode())
+        answer = ours.client.get(f"{path}/")
+    if ours.json:
+        return output.as_json(answer)
+    name = f"Invoice {answer['number']}" if answer["number"] != "draft" else "Not issued yet: the invoice"
+    output.say(f"{name} of {answer['tenant']} for {answer['month']} ({answer['time_zone']})")
+    output.table(
+        ("AT", "WHAT", "CREDITS"),
+        [(output.when(line["at"]), line["text"], credits_of(line["amount"])) for line in answer["lines"]],
+        empty="Nothing was charged.",
+    )
+    return output.say(f"Total: {credits_of(answer['total'])} credits.")
+
+
+@app.command()
+def costs(
+    ctx: typer.Context,
+    by: Annotated[str, typer.Option(help="job, team, band, cell or label.")] = "job",
+    label: Annotated[str | None, typer.Option(help="With --by label: its key.")] = None,
+    month: Month = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
+    tenant: TenantOption = None,
+) -> None:
+    """What quota and usage were spent on in a month, dearest first.
+
+    Example: borgctl quota costs --by label --label team --month 2027-01
+    """
+    ours = context.of(ctx)
+    query: dict[str, Any] = {"by": by, "tenant": tenant or ours.profile.tenant or None, "label": label}
+    query["month"] = periods.month(month) if month is not None else None
+    asked = {name: value for name, value in query.items() if value is not None}
+    if csv:
+        return output.write(ours.client.download(f"{_QUOTA}costs.csv", **asked).decode())
+    rows = ours.client.get(f"{_QUOTA}costs/", **asked)
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        (by.upper(), "QUOTA", "UNUSED", "USAGE", "TOTAL"),
+        [
+            (row["key"] or "-", *(credits_of(row[name]) for name in ("quota", "unused", "usage", "total")))
+            for row in rows
+        ],
+        empty="Nothing was spent.",
+    )
+
+
+def _watched(
+    monthly: str | None, alert: list[int] | None, action: str | None, overdraft: str | None
+) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if monthly is not None:
+        given["monthly"] = None if monthly == "none" else credits_given("monthly", monthly)
+    if alert:
+        given["alerts"] = sorted(set(alert))
+    if action is not None:
+        given["action"] = action
+    if overdraft is not None:
+        given["overdraft"] = credits_given("overdraft", overdraft)
+    return given
+
+
+def _show_budget(row: dict[str, Any]) -> None:
+    running = row["running"]
+    told = (
+        ("available", f"{credits_of(row['available'])} credits"),
+        ("held", f"{credits_of(row['held'])} for orders that have not begun"),
+        ("owed", f"{credits_of(row['owed'])} for usage" if row["owed"] else ""),
+        ("monthly", "whatever is available" if row["monthly"] is None else f"{credits_of(row['monthly'])} credits"),
+        ("spent", f"{credits_of(running['spent'])} in {running['month']}, {running['percent']} % of what there is"),
+        ("alerts at", ", ".join(f"{one} %" for one in row["alerts"]) or "none"),
+        ("at 100 %", row["action"] + (", in force" if running["exhausted"] else "")),
+        ("overdraft", f"{credits_of(row['overdraft'])} credits" if row["overdraft"] else "none"),
+    )  # fmt: skip
+    output.say(f"{row['tenant']} ({row['time_zone']})")
+    for word, what in told:
+        if what:
+            output.say(f"  {word:<16}{what}")
+
+
+def _account(entry: dict[str, Any]) -> str:
+    return f"{entry['account']} of {entry['tenant']}" if entry["tenant"] else str(entry["account"])
+
+
+def _write(path: Path, content: bytes) -> None:
+    """`-` is standard output. Raises `Failed`."""
+    if str(path) == "-":
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise Failed("no-file", f"can't write {path}: {error.strerror}") from error
+    output.say(f"{path}: {output.number(len(content), 'byte')}.")

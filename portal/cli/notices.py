@@ -1,0 +1,191 @@
+"""The inbox, and where notices go besides."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import context, output
+from portal.cli.client import part
+from portal.cli.context import DryRun
+from portal.cli.quota import TenantOption, whose
+
+notices = typer.Typer(help="Your inbox, and the channels that notices go to besides.")
+
+_NOTICES = "/api/v1/notices/"
+_CHANNELS = f"{_NOTICES}channels/"
+Channel = Annotated[int, typer.Argument(metavar="CHANNEL", min=1, help="Its number.")]
+Sre = Annotated[bool, typer.Option("--sre", help="The SREs' own, not a tenant's.")]
+
+
+@notices.command("list")
+def notices_list(
+    ctx: typer.Context,
+    unread: Annotated[bool, typer.Option("--unread", help="Only these.")] = False,
+    kind: Annotated[str | None, typer.Option(help="A kind, or the beginning of some: order.")] = None,
+    level: Annotated[str | None, typer.Option(help="From this level on: info, warning or urgent.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 20,
+    read: Annotated[
+        bool, typer.Option("--read", help="And mark the inbox as read up to the newest.")
+    ] = False,
+) -> None:
+    """Your notices, newest first.
+
+    Example: borgctl notices list --unread --read
+    """
+    ours = context.of(ctx)
+    query = {"kind": kind, "level": level, "tenant": tenant, "unread": "1" if unread else None}
+    asked = {name: value for name, value in query.items() if value is not None}
+    rows = list(ours.client.pages(_NOTICES, at_most=limit, **asked))
+    if read and rows:
+        ours.client.post(
+            f"{_NOTICES}read/", {"up_to": rows[0]["id"], **({"tenant": tenant} if tenant else {})}
+        )
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("NOTICE", "TIME", "TENANT", "LEVEL", "KIND", "NEW", "SUBJECT"),
+        [
+            (
+                row["id"], output.when(row["created_at"]), row["tenant"] or "(SREs)", row["level"], row["kind"],
+                "new" if row["unread"] else "", row["subject"],
+            )
+            for row in rows
+        ],
+        empty="No notice.",
+    )  # fmt: skip
+
+
+@notices.command()
+def kinds(ctx: typer.Context) -> None:
+    """What notices can be about."""
+    ours = context.of(ctx)
+    rows = ours.client.get(f"{_NOTICES}kinds/")
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(("KIND", "ABOUT"), [(row["name"], row["about"]) for row in rows], empty="None.")
+
+
+@notices.command()
+def channels(ctx: typer.Context) -> None:
+    """Where notices go, and whether they get there."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(_CHANNELS))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("CHANNEL", "TENANT", "KIND", "TO", "OF", "FROM LEVEL", "STATE", "ERROR"),
+        [
+            (
+                row["id"], row["tenant"] or "(SREs)", row["kind"], row["target"], ", ".join(row["kinds"]) or "anything",
+                row["level"], _state(row), row["error"],
+            )
+            for row in rows
+        ],
+        empty="No channel: notices are in the inbox alone. Add one with `borgctl notices add`.",
+    )  # fmt: skip
+
+
+@notices.command()
+def add(
+    ctx: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="An e-mail address, or https://… of a webhook.")
+    ],
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", help="Only such, or what begins so: order; repeat for more.")
+    ] = None,
+    level: Annotated[str, typer.Option(help="From this level on: info, warning or urgent.")] = "info",
+    tenant: TenantOption = None,
+    sre: Sre = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Send a tenant's notices to an address as well. `secret` tells how a webhook is signed.
+
+    \b
+    Examples:
+      borgctl notices add team@example.com --kind order --kind budget
+      borgctl notices add https://hooks.example.com/borg --level warning
+    """
+    ours = context.of(ctx)
+    body: dict[str, Any] = {
+        "tenant": None if sre else whose(ours, tenant), "kind": "webhook" if "://" in target else "email",
+        "target": target, "kinds": kind or [], "level": level,
+    }  # fmt: skip
+    answer = ours.client.post(_CHANNELS, body, **({"dry_run": "1"} if dry_run else {}))
+    if ours.json:
+        return output.as_json(answer)
+    if dry_run:
+        return output.say("It would be added so; nothing was.")
+    return output.say(f"Channel {answer['id']} is there. Try it with `borgctl notices test {answer['id']}`.")
+
+
+@notices.command()
+def test(ctx: typer.Context, channel: Channel) -> None:
+    """Send a test through a channel, within seconds; that ends a pause. `deliveries` tells how it went."""
+    ours = context.of(ctx)
+    answer = ours.client.post(f"{_CHANNELS}{part(channel)}/test/")
+    return output.as_json(answer) if ours.json else output.say("A test is on its way.")
+
+
+@notices.command()
+def deliveries(
+    ctx: typer.Context,
+    channel: Channel,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 20,
+) -> None:
+    """What went through a channel, newest first."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("NOTICE", "KIND", "STATE", "ATTEMPTS", "SENT", "NEXT", "ERROR", "SUBJECT"),
+        [
+            (
+                row["notice"], row["kind"], row["state"], row["attempts"], output.when(row["sent_at"]),
+                output.when(row["next_at"]) if row["state"] == "waiting" else "", row["error"], row["subject"],
+            )
+            for row in rows
+        ],
+        empty="Nothing yet.",
+    )  # fmt: skip
+
+
+@notices.command()
+def secret(
+    ctx: typer.Context,
+    channel: Channel,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Make a new one.")] = False,
+    overlap_hours: Annotated[
+        int | None, typer.Option(min=0, help="With --rotate: how long the one before signs too; 24.")
+    ] = None,
+) -> None:
+    """The secrets that sign a webhook now, the newest first. For owners."""
+    ours = context.of(ctx)
+    path = f"{_CHANNELS}{part(channel)}/secret/"
+    body = {"overlap_hours": overlap_hours} if overlap_hours is not None else {}
+    answer = ours.client.post(path, body) if rotate else ours.client.get(path)
+    if ours.json:
+        return output.as_json(answer)
+    for one in answer["secrets"]:
+        output.say(one)
+    return None
+
+
+@notices.command()
+def remove(ctx: typer.Context, channel: Channel, dry_run: DryRun = False) -> None:
+    """End a channel. The inbox keeps everything."""
+    ours = context.of(ctx)
+    ours.client.delete(f"{_CHANNELS}{part(channel)}/", **({"dry_run": "1"} if dry_run else {}))
+    if ours.json:
+        return output.as_json({"removed": not dry_run})
+    return output.say(f"Channel {channel} {'would be' if dry_run else 'is'} gone.")
+
+
+def _state(row: dict[str, Any]) -> str:
+    if not row["enabled"]:
+        return "off"
+    return "paused" if row["paused_at"] else "failing" if row["failing_since"] else "on"

@@ -1,0 +1,231 @@
+"""Orders of quota: listed, shown, decided about, changed, handed on, renewed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import context, output, periods
+from portal.cli.client import part
+from portal.cli.context import DryRun
+from portal.cli.output import credits_of
+from portal.cli.quota import (
+    Accelerators,
+    Cpu,
+    Disk,
+    DiskBandwidth,
+    Ram,
+    TenantOption,
+    Until,
+    Yes,
+    amounts_shown,
+    exact,
+    parts_table,
+    sizes_given,
+    sure,
+    time_zone_of,
+)
+
+app = typer.Typer()
+
+Number = Annotated[int, typer.Argument(metavar="ORDER", min=1, help="Its number.")]
+Reason = Annotated[str, typer.Option(help="Why; both sides read it.")]
+_ORDERS = "/api/v1/quota/orders/"
+
+
+@app.command()
+def orders(
+    ctx: typer.Context,
+    state: Annotated[
+        str | None,
+        typer.Option(help="pending, approved, active, expired, rejected or cancelled."),
+    ] = None,
+    tenant: TenantOption = None,
+    cell: Annotated[str | None, typer.Option("--cell", help="Of this cell alone.")] = None,
+) -> None:
+    """Orders of your tenants; those waiting for you to decide with --state pending."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("ORDER", "TENANT", "CELL", "BAND", "STATE", "FROM", "UNTIL", "CREDITS", "AMOUNTS"),
+        [
+            (
+                row["id"], row["tenant"], row["cell"], row["band"], row["state"], output.when(row["starts_at"]),
+                output.when(row["ends_at"]), credits_of(row["price"]), amounts_shown(row["amounts"]),
+            )
+            for row in rows
+        ],
+        empty="No order. Place one with `borgctl quota buy`.",
+    )  # fmt: skip
+
+
+@app.command()
+def order(ctx: typer.Context, number: Number) -> None:
+    """One order in full, with the parts of its price."""
+    ours = context.of(ctx)
+    answer = ours.client.get(_path(number))
+    if ours.json:
+        return output.as_json(answer)
+    output.say(
+        f"Order {answer['id']} of {answer['tenant']}: {amounts_shown(answer['amounts'])} at {answer['band']} "
+        f"in {answer['cell']}"
+    )
+    for word, told in (
+        ("state", answer["state"] + (f", to be decided by {answer['approver']}" if _waits(answer) else "")),
+        ("from", output.when(answer["starts_at"])),
+        ("until", output.when(answer["ends_at"])),
+        ("counts until", output.when(answer.get("grace_until"))),
+        ("renewed", "yes" if answer["renew"] else "no"),
+        ("why not renewed", answer.get("renew_error")),
+        ("price", f"{credits_of(answer['price'])} credits"),
+        ("refunded", f"{credits_of(answer['refunded'])} credits" if answer["refunded"] else ""),
+        ("replaces", answer.get("replaces")),
+        ("placed", f"{output.when(answer['created_at'])} by {answer['placed_by']}"),
+        (
+            "decided",
+            f"{output.when(answer['decided_at'])} by {answer['decided_by']}" if answer["decided_at"] else "",
+        ),
+        ("reason", answer.get("reason")),
+        ("note", answer.get("note")),
+        ("ended", output.when(answer.get("ended_at"))),
+    ):
+        if told:
+            output.say(f"  {word:<16}{told}")
+    return parts_table(answer["parts"])
+
+
+@app.command()
+def approve(ctx: typer.Context, number: Number, reason: Reason = "", dry_run: DryRun = False) -> None:
+    """Say yes to a pending order of somebody else's."""
+    _do(ctx, number, "approve", {"reason": reason}, dry_run=dry_run)
+
+
+@app.command()
+def reject(
+    ctx: typer.Context,
+    number: Number,
+    reason: Annotated[str, typer.Option(help="Why, so that whoever ordered can do better.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Say no to a pending order; what it held is free again."""
+    _do(ctx, number, "reject", {"reason": reason}, dry_run=dry_run)
+
+
+@app.command()
+def cancel(
+    ctx: typer.Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False
+) -> None:
+    """Take an order back. Of an active one, whole days that are left are refunded, and its quota ends now."""
+    ours = context.of(ctx)
+    before = ours.client.get(_path(number))
+    if not (yes or dry_run):
+        would = ours.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run="1")
+        ends = "Its quota ends now, and " if before["state"] == "active" else ""
+        sure(f"Cancel order {number}? {ends}{_comes_back(before, would)}.")
+    dry = {"dry_run": "1"} if dry_run else {}
+    answer = ours.client.post(_path(number) + "cancel/", {"reason": reason}, **dry)
+    if ours.json:
+        return output.as_json(answer)
+    return output.say(
+        f"Order {number} {'would be' if dry_run else 'is'} cancelled: {_comes_back(before, answer)}."
+    )
+
+
+@app.command()
+def change(
+    ctx: typer.Context,
+    number: Number,
+    cpu: Cpu = None,
+    ram: Ram = None,
+    disk: Disk = None,
+    disk_bandwidth: DiskBandwidth = None,
+    accelerators: Accelerators = None,
+    until: Until = None,
+    note: Annotated[str, typer.Option(help="What for; whoever approves reads it.")] = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Grow, shrink, extend or shorten an order, at the prices of now. What is not given stays.
+
+    Example: borgctl quota change 17 --cpu 400 --until 2027-06-30
+    """
+    ours = context.of(ctx)
+    before = ours.client.get(_path(number))
+    body: dict[str, Any] = {"note": note}
+    sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
+    if sizes:
+        body["amounts"] = {
+            name: exact(name, value) for name, value in before["amounts"].items() if value
+        } | sizes
+    if until is not None:
+        now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+        home = time_zone_of(ours, before["tenant"])
+        body["ends_at"] = periods.period(None, until, None, time_zone=home, now=now).ends.isoformat()
+    if not (yes or dry_run):
+        would = ours.client.post(_path(number) + "change/", body, dry_run="1")
+        sure(
+            f"Instead of order {number}: {amounts_shown(would['amounts'])} until {output.when(would['ends_at'])} for "
+            f"{credits_of(would['price'])} credits, less what is left of order {number}?"
+        )
+    _do(ctx, number, "change", body, dry_run=dry_run)
+
+
+@app.command()
+def transfer(
+    ctx: typer.Context,
+    number: Number,
+    to: Annotated[str, typer.Option("--to", help="The tenant that gets it, and pays what is left of it.")],
+    note: Annotated[str, typer.Option(help="What for.")] = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Hand what is left of an order to another team, which pays what you get back."""
+    if not (yes or dry_run):
+        sure(f"Hand order {number} to {to}? Jobs that need its quota can't be submitted any more.")
+    _do(ctx, number, "transfer", {"tenant": to, "note": note}, dry_run=dry_run)
+
+
+@app.command()
+def renew(
+    ctx: typer.Context,
+    number: Number,
+    off: Annotated[bool, typer.Option("--off", help="Don't, any more.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Order the same again when an order ends, each time, at the prices of then."""
+    _do(ctx, number, "renew", {"renew": not off}, dry_run=dry_run)
+
+
+def _path(number: int) -> str:
+    return f"{_ORDERS}{part(number)}/"
+
+
+def _comes_back(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What a cancelled order gives back: what was set aside for one that had not begun, else its refund."""
+    if before["state"] != "active":
+        return f"{credits_of(before['price'])} credits set aside for it are available again"
+    back = after["refunded"] - before["refunded"]
+    return f"{credits_of(back)} credits come back" if back else "no credit comes back"
+
+
+def _waits(row: dict[str, Any]) -> bool:
+    return bool(row["state"] == "pending" and row.get("approver"))
+
+
+def _do(ctx: typer.Context, number: int, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
+    ours = context.of(ctx)
+    answer = ours.client.post(f"{_path(number)}{verb}/", body, **({"dry_run": "1"} if dry_run else {}))
+    if ours.json:
+        return output.as_json(answer)
+    would = "would be" if dry_run else "is"
+    instead = f" instead of order {number}" if answer["id"] != number and not dry_run else ""
+    name = (
+        f"Order {answer['id']}" if answer["id"] == number or not dry_run else f"The order instead of {number}"
+    )
+    if verb == "renew":
+        return output.say(f"{name} {would} {'renewed' if answer['renew'] else 'not renewed'} at its end.")
+    return output.say(f"{name} {would} {answer['state']}{instead}: {credits_of(answer['price'])} credits.")

@@ -1,0 +1,111 @@
+"""Periods of orders as people type them: days in the tenant's time zone, or moments with their own (pure)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from portal.cli.failure import Failed, bad_usage
+
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_MONTH = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
+
+
+class Period(NamedTuple):
+    """`begins` none: now, by the portal's clock. Whole seconds, in UTC."""
+
+    begins: dt.datetime | None
+    ends: dt.datetime
+
+    def body(self) -> dict[str, str]:
+        said = {"ends_at": self.ends.isoformat()}
+        return said | ({"starts_at": self.begins.isoformat()} if self.begins is not None else {})
+
+
+def zone(name: str) -> ZoneInfo:
+    """Raises `Failed` where this machine does not know the zone."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise Failed(
+            "no-time-zone",
+            f"this machine does not know the time zone {name} of the tenant; install its tzdata, "
+            "or give moments with a zone, such as 2027-01-31T00:00:00Z",
+        ) from error
+
+
+def period(
+    begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime
+) -> Period:
+    """`--from`, `--until`, `--days`. Days are the tenant's; the day of `--until` is included.
+
+    From today on means from now on. Raises `Failed`.
+    """
+    if (until is None) == (days is None):
+        raise bad_usage("how long? Give --until or --days", until="give it, or --days")
+    home = zone(time_zone)
+    first = _moment("from", begin, home) if begin is not None else now
+    begins: dt.datetime | None = None if begin is None or _is_today(begin, home, now) else first
+    if until is not None:
+        ends = _moment("until", until, home, after=1)
+    else:
+        assert days is not None
+        ends = _after(first, days, home, exactly=begin is not None and not _DAY.fullmatch(begin))
+    if ends <= (begins or now):
+        raise bad_usage(
+            f"it would end at {ends.isoformat()}, before it begins", until="not after the beginning"
+        )
+    return Period(begins, ends)
+
+
+def month(text: str) -> str:
+    """`2027-01`. Raises `Failed`."""
+    if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:
+        raise bad_usage(f"{text!r} is no month: write it like 2027-01", month="no month")
+    return text
+
+
+def day(name: str, text: str) -> str:
+    """`2027-01-31`. Raises `Failed`."""
+    try:
+        if _DAY.fullmatch(text):
+            return dt.date.fromisoformat(text).isoformat()
+    except ValueError:
+        pass  # such as the 31st of June: told below
+    raise bad_usage(f"--{name} {text!r} is no day: write it like 2027-01-31", **{name: "no day"})
+
+
+def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
+    return _DAY.fullmatch(text) is not None and text == now.astimezone(home).date().isoformat()
+
+
+def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
+    """The midnight that begins a day (`after`: so many days later), or the moment given. Raises `Failed`."""
+    try:
+        if _DAY.fullmatch(text):
+            wanted = dt.date.fromisoformat(text) + dt.timedelta(days=after)
+            return dt.datetime.combine(wanted, dt.time(), home).astimezone(dt.UTC)
+        moment = dt.datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment.astimezone(dt.UTC).replace(microsecond=0)
+    except (ValueError, OverflowError) as error:
+        raise _no_moment(name, text) from error
+    raise _no_moment(name, text)
+
+
+def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
+    """So many days later: at a midnight, the first day counted, or to the second. Raises `Failed`."""
+    try:
+        if exactly:
+            return first + dt.timedelta(days=days)
+        last = first.astimezone(home).date() + dt.timedelta(days=days)
+        return dt.datetime.combine(last, dt.time(), home).astimezone(dt.UTC)
+    except OverflowError as error:
+        raise bad_usage(f"--days {days} leads beyond the end of the calendar", days="too many") from error
+
+
+def _no_moment(name: str, text: str) -> Failed:
+    told = "write a day like 2027-01-31, or a moment with its zone like 2027-01-31T08:00+01:00"
+    return bad_usage(f"--{name} {text!r}: {told}", **{name: "no day and no moment"})
