@@ -1,11 +1,60 @@
-"""How people get in: accounts are made by an SRE or come from an identity provider, never by sign-up."""
+"""How people get in: accounts are made by an SRE, come from an identity provider, or from an invitation. No other
+sign-up; and a service account is no person: it never signs in."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from allauth.account.adapter import DefaultAccountAdapter
-from django.http import HttpRequest
+from django import forms
+from django.contrib.auth.models import AbstractBaseUser
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+
+from quota.errors import Refused
+from quota.models import Invitation, ServiceAccount
+from quota.services.access import principal_of_user
+from quota.services.invitations import invitation_accept, invitation_of
+
+# Of the session: the secret of the invitation whose link was opened.
+INVITATION = "invitation"
+
+
+def invited(request: HttpRequest) -> Invitation | None:
+    """The open invitation that this browser has followed."""
+    try:
+        return invitation_of(str(request.session.get(INVITATION, "")))
+    except Refused:
+        return None
 
 
 class ClosedSignupAdapter(DefaultAccountAdapter):
     def is_open_for_signup(self, request: HttpRequest) -> bool:
-        return False
+        return invited(request) is not None
+
+    def clean_username(self, username: str, shallow: bool = False) -> str:
+        """`name@tenant` are service accounts."""
+        if "@" in username:
+            raise forms.ValidationError(_("A user name has no @; programs' names have."))
+        return super().clean_username(username, shallow)
+
+    def save_user(
+        self, request: HttpRequest, user: AbstractBaseUser, form: forms.BaseForm, commit: bool = True
+    ) -> AbstractBaseUser:
+        """Whoever holds the link reads that address. Raises `Refused`, and the caller's transaction ends."""
+        secret = str(request.session.get(INVITATION, ""))
+        user = super().save_user(request, user, form, commit=False)
+        user.email = invitation_of(secret).email
+        user.save()
+        principal = principal_of_user(user, request_id=request.borg_request_id)
+        invitation_accept(principal=principal, user=user, secret=secret)
+        request.session.pop(INVITATION, None)
+        return user
+
+    def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
+        if ServiceAccount.objects.filter(user_id=user.pk).exists():
+            told = _("%s is a service account: it has tokens, and never signs in.") % user.get_username()
+            problem = Refused("service-account", told, status=403)
+            return render(request, "sigma/refused.html", {"problem": problem}, status=403)
+        return super().pre_login(request, user, **how)

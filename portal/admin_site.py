@@ -5,13 +5,14 @@ Signing in is the portal's: one door, with its rate limit and its second factor.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from allauth.account.decorators import secure_admin_login
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch, path, reverse
 from django.utils.translation import gettext_lazy as _
 from django_celery_beat import admin as beat_admin
 from django_celery_beat import models as beat
@@ -20,6 +21,8 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from unfold.sites import UnfoldAdminSite
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from portal.console import capacity
+from portal.console.attention import tell_market
 from quota import admin as quota_admin
 from scheduling import admin as scheduling_admin
 from scheduling.admin.safety import tell_held
@@ -50,15 +53,39 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
         ),
     ),
     (
-        _("Quota"),
+        _("Market"),
+        (
+            (_("Orders"), "shopping_cart", "quota_order"),
+            (_("Shortfalls"), "warning", "quota_shortfall"),
+            (_("Grants"), "sell", "quota_quota"),
+            (_("In use"), "bar_chart", "quota_quotause"),
+            (_("Capacity planning"), "monitoring", "capacity"),
+            (_("Capacity of cells"), "database", "quota_cellcapacity"),
+            (_("Markets"), "storefront", "quota_market"),
+            (_("Approval rules"), "rule", "quota_approvalrule"),
+            (_("Priority bands"), "sort", "quota_priorityband"),
+            (_("Price lists"), "payments", "quota_pricelist"),
+            (_("Quotes"), "request_quote", "quota_quote"),
+        ),
+    ),
+    (
+        _("Money"),
+        (
+            (_("Budgets"), "savings", "quota_budget"),
+            (_("Accounts"), "account_balance", "quota_account"),
+            (_("Ledger"), "receipt_long", "quota_posting"),
+            (_("Invoices"), "description", "quota_invoice"),
+        ),
+    ),
+    (
+        _("Tenants"),
         (
             (_("Tenants"), "groups", "quota_tenant"),
             (_("Memberships"), "person", "quota_membership"),
-            (_("Grants"), "sell", "quota_quota"),
-            (_("In use"), "bar_chart", "quota_quotause"),
-            (_("Capacity of cells"), "database", "quota_cellcapacity"),
-            (_("Priority bands"), "sort", "quota_priorityband"),
+            (_("Invitations"), "mail", "quota_invitation"),
+            (_("Service accounts"), "robot_2", "quota_serviceaccount"),
             (_("Capabilities"), "shield", "quota_capability"),
+            (_("Asked for"), "back_hand", "quota_capabilityrequest"),
             (_("Records"), "history", "quota_record"),
         ),
     ),
@@ -70,14 +97,25 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
             (_("Tokens"), "key", "quota_token"),
         ),
     ),
+    (
+        _("Notices"),
+        (
+            (_("Notices"), "notifications", "quota_notice"),
+            (_("Channels"), "forward_to_inbox", "quota_noticechannel"),
+            (_("Deliveries"), "outgoing_mail", "quota_noticedelivery"),
+        ),
+    ),
     (_("Clock"), ((_("Periodic tasks"), "schedule", "django_celery_beat_periodictask"),)),
 )
+# Pages that list no model.
+_OWN_PAGES = frozenset({"capacity"})
 
 
 class SreSite(UnfoldAdminSite):
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         if self.has_permission(request):
             tell_held(request, self.name)
+            tell_market(request, self.name)
         return super().index(request, extra_context)
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
@@ -98,13 +136,24 @@ class SreSite(UnfoldAdminSite):
             )
         return groups
 
+    def get_urls(self) -> list[Any]:
+        return [
+            path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
+            path("capacity.csv", self.admin_view(capacity.download), name="capacity-csv"),
+            *super().get_urls(),
+        ]
+
     def _link(self, page: str) -> str:
+        if page in _OWN_PAGES:
+            return reverse(f"{self.name}:{page}")
         try:
             return reverse(f"{self.name}:{page}_changelist")
         except NoReverseMatch as error:
             raise LookupError(f"the sidebar names {page}, which is not registered") from error
 
     def _seen(self, page: str) -> Any:
+        if page in _OWN_PAGES:
+            return self.has_permission
         admin = next(
             a for m, a in self._registry.items() if f"{m._meta.app_label}_{m._meta.model_name}" == page
         )
@@ -117,6 +166,13 @@ class PersonAdmin(UserAdmin, ModelAdmin):
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """People: service accounts have pages of their own, and get no password here; who looks for a holder of a
+        capability finds both."""
+        rows = super().get_queryset(request)
+        searched = request.resolver_match is not None and request.resolver_match.url_name == "autocomplete"
+        return rows if searched else rows.filter(service_account=None)
 
 
 class TeamAdmin(GroupAdmin, ModelAdmin):

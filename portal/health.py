@@ -14,6 +14,7 @@ from django.urls import path
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from quota.metrics import MarketCollector
 from scheduling import notices
 from scheduling.metrics import CellCollector
 
@@ -35,9 +36,10 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Figures of all cells, and those that the processes of this host have counted."""
+    """Figures of all cells and of the market, and those that the processes of this host have counted."""
     registry = CollectorRegistry()
     registry.register(CellCollector())
+    registry.register(MarketCollector())
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         MultiProcessCollector(registry)
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)

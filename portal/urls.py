@@ -5,13 +5,15 @@ from __future__ import annotations
 from allauth.account.views import LoginView, LogoutView
 from django.urls import include, path
 
+from naming.urls import feeds
 from portal.admin_site import site
 from portal.sigma.account import by_an_sre
+from portal.sigma.team.invitations import JoinView
 
 accounts = [
     path("login/", LoginView.as_view(template_name="sigma/login.html"), name="account_login"),
     path("logout/", LogoutView.as_view(template_name="sigma/logout.html"), name="account_logout"),
-    path("signup/", by_an_sre, name="account_signup"),
+    path("signup/", JoinView.as_view(), name="account_signup"),
     path("email/", by_an_sre, name="account_email"),
     path("password/reset/", by_an_sre, name="account_reset_password"),
     path("", include("allauth.urls")),
@@ -21,7 +23,10 @@ urlpatterns = [
     path("accounts/", include(accounts)),
     path("api/v1/", include("portal.api.urls")),
     path("bns/", include("naming.urls")),
+    path("", include(feeds)),
     path("", include("portal.health")),
     path("", include("portal.wellknown")),
     path("", include("portal.sigma.urls")),
 ]
+
+handler404 = "portal.api.errors.nowhere"

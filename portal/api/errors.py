@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
-from django.http import Http404
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.defaults import page_not_found
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 
 from quota.errors import Refused
 
 CONTENT_TYPE = "application/problem+json"
+_FOR_PROGRAMS = ("/api/", "/bns/", "/v3/")
 
 
 def document(
@@ -32,6 +34,15 @@ def document(
     if request_id:
         body["request_id"] = request_id
     return body
+
+
+def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Addresses that lead nowhere: a document for programs, a page for people."""
+    if not request.path.startswith(_FOR_PROGRAMS):
+        return page_not_found(request, exception)
+    detail = f"there is nothing at {request.path[:200]}; /api/v1/schema/ lists what there is"
+    body = document(404, "not-found", detail, request_id=getattr(request, "borg_request_id", ""))
+    return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
 
 
 def problem(error: Exception, context: dict[str, Any]) -> Response | None:

@@ -49,6 +49,9 @@ SECURE_REFERRER_POLICY = "same-origin"
 BORG_ZONE = env.text("BORG_ZONE")
 BORG_REDIS_URL = env.text("BORG_REDIS_URL")
 BORG_DNS_HOST, BORG_DNS_PORT = env.text("BORG_DNS_HOST"), env.number("BORG_DNS_PORT")
+BORG_DNS_TRANSFER, BORG_DNS_KEYS = env.names("BORG_DNS_TRANSFER"), env.names("BORG_DNS_KEYS")
+BORG_DNS_NSID, BORG_DNS_RATE = env.text("BORG_DNS_NSID"), env.number("BORG_DNS_RATE")
+BORG_DNS_SECONDARIES = env.names("BORG_DNS_SECONDARIES")
 BORG_LINK_HOST, BORG_LINK_PORT = env.text("BORG_LINK_HOST"), env.number("BORG_LINK_PORT")
 BORG_LINK_SHARED_PORT = env.flag("BORG_LINK_SHARED_PORT")
 BORG_LINK_URL = env.text("BORG_LINK_URL")
@@ -60,6 +63,16 @@ BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")
 BORG_MAX_BULK_JOBS = env.number("BORG_MAX_BULK_JOBS")
 BORG_CELLS = env.names("BORG_CELLS")
 DATA_UPLOAD_MAX_MEMORY_SIZE = env.number("BORG_MAX_BODY_BYTES")
+
+EMAIL_HOST, EMAIL_PORT = env.text("BORG_SMTP_HOST"), env.number("BORG_SMTP_PORT")
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = env.text("BORG_SMTP_USER"), env.text("BORG_SMTP_PASSWORD")
+EMAIL_USE_TLS, EMAIL_USE_SSL = (
+    env.choice("BORG_SMTP_TLS", "starttls", "tls", "none") == way for way in ("starttls", "tls")
+)
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if EMAIL_HOST else 'console'}.EmailBackend"
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("BORG_MAIL_FROM")
+BORG_WEBHOOK_NETWORKS = env.networks("BORG_WEBHOOK_NETWORKS")
 
 INSTALLED_APPS = [
     "portal",  # first: its templates dress the pages of the others
@@ -171,6 +184,14 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "ENUM_NAME_OVERRIDES": {
+        "CapabilityKindEnum": "quota.api.capabilities.KINDS",
+        "ChangeKindEnum": "scheduling.api.explanations.KINDS",
+        "RoleEnum": ["viewer", "operator", "buyer", "owner"],
+        "ScopeEnum": ["read", "write", "admin"],
+        "ServiceAccountRoleEnum": "quota.services.service_accounts.ROLES",
+        "ServiceAccountScopeEnum": "quota.services.service_accounts.SCOPES",
+    },
 }
 
 _BROKER = BORG_REDIS_URL.replace("unix://", "redis+socket://", 1)
@@ -188,7 +209,24 @@ CELERY_TIMEZONE = "UTC"
 DJANGO_CELERY_BEAT_TZ_AWARE = True
 CELERY_BEAT_SCHEDULE = {
     "masters-ensure": {"task": "scheduling.masters_ensure", "schedule": 2.0, "options": {"expires": 2.0}},
+    "notices-send": {"task": "quota.notices_send", "schedule": 5.0, "options": {"expires": 5.0}},
+    "budgets-watch": {"task": "quota.budgets_watch", "schedule": 60.0, "options": {"expires": 60.0}},
+    "usage-charge": {"task": "quota.usage_charge", "schedule": 1800.0},
+    "invoices-close-due": {"task": "quota.invoices_close_due", "schedule": 1800.0},
+    "orders-advance": {"task": "quota.orders_advance", "schedule": 10.0, "options": {"expires": 10.0}},
+    "shortfalls-examine": {
+        "task": "quota.shortfalls_examine",
+        "schedule": 30.0,
+        "options": {"expires": 30.0},
+    },
     "packages-sweep": {"task": "scheduling.packages_sweep", "schedule": 600.0},
+    "capacity-samples": {
+        "task": "scheduling.capacity_samples",
+        "schedule": 600.0,
+        "options": {"expires": 600.0},
+    },
+    "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
+    "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},
     "usage-drop-old": {"task": "scheduling.usage_drop_old", "schedule": 1800.0},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
     "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},

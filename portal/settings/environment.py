@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 
@@ -36,6 +37,22 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_ZONE", "borg.internal", "DNS zone above all cells: <cell>.<zone> is a cell's."),
     Setting("BORG_DNS_HOST", "127.0.0.1", "Address the resolver listens on."),
     Setting("BORG_DNS_PORT", "5353", "Port the resolver listens on, UDP and TCP."),
+    Setting("BORG_DNS_TRANSFER", "", "Networks that may transfer cells' zones, by comma; empty: none."),
+    Setting(
+        "BORG_DNS_KEYS",
+        "",
+        "TSIG keys whose holders may transfer zones, as name:hmac-sha256:base64, by comma.",
+        secret=True,
+    ),
+    Setting("BORG_DNS_NSID", "", "What a resolver calls itself to clients that ask (NSID); empty: nothing."),
+    Setting(
+        "BORG_DNS_RATE",
+        "0",
+        "UDP answers a second to one network that is not private and has no cookie; 0: any number.",
+    ),
+    Setting(
+        "BORG_DNS_SECONDARIES", "", "Name servers told of changes, as address or address@port, by comma."
+    ),
     Setting("BORG_LINK_HOST", "127.0.0.1", "Address a link shard listens on."),
     Setting("BORG_LINK_PORT", "8443", "Port a link shard listens on."),
     Setting(
@@ -56,6 +73,17 @@ SETTINGS: tuple[Setting, ...] = (
         "File with the chain of a link certificate issued elsewhere; empty: the authority here issues one.",
     ),
     Setting("BORG_LINK_KEY", "", "File with its key; empty: it is in the same file."),
+    Setting("BORG_SMTP_HOST", "", "Mail server; empty: mail is printed, into the worker's log."),
+    Setting("BORG_SMTP_PORT", "587", "Port of the mail server."),
+    Setting("BORG_SMTP_TLS", "starttls", "starttls, tls (from the first byte, port 465) or none."),
+    Setting("BORG_SMTP_USER", "", "Who the portal is to the mail server; empty: it does not sign in."),
+    Setting("BORG_SMTP_PASSWORD", "", "Its password there.", secret=True),
+    Setting("BORG_MAIL_FROM", "Borg Portal <borg-portal@localhost>", "Whom mail comes from."),
+    Setting(
+        "BORG_WEBHOOK_NETWORKS",
+        "",
+        "Private networks that webhooks may reach, by comma, such as 10.1.0.0/16; empty: none.",
+    ),
     Setting("BORG_USAGE_KEEP_HOURS", "24", "Hours that five-minute windows of usage are kept, 3 at least."),
     Setting("BORG_MAX_BODY_BYTES", "33554432", "Largest request body that is read."),
     Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job."),
@@ -80,6 +108,22 @@ def number(name: str) -> int:
         return int(value)
     except ValueError:
         raise ValueError(f"{name}={value!r}: a whole number is needed ({_BY_NAME[name].about})") from None
+
+
+def choice(name: str, *known: str) -> str:
+    """Raises `ValueError` that names the setting."""
+    value = text(name)
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: give {', '.join(known)}")
+    return value
+
+
+def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Raises `ValueError` that names the setting."""
+    try:
+        return tuple(ip_network(part) for part in names(name))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; give networks such as 10.1.0.0/16, by comma") from None
 
 
 def flag(name: str) -> bool:

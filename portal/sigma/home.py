@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -12,12 +13,18 @@ from django.shortcuts import render
 from portal.sigma.page import page
 from portal.sigma.reads.cells import cell_counts
 from portal.sigma.reads.jobs import jobs_visible
+from portal.sigma.reads.orders import waiting_for
+from quota import clock
+from quota.models import Account, AccountKind
 from quota.permissions import Action, Principal, may
-from quota.selectors import Standing, standings, tenants_visible
+from quota.selectors import Standing, grants_visible, standings, tenants_visible
 from scheduling import selectors
 
 # More than this is a list to search in, not a page to look at.
 MOST = 50
+# Quota that ends this soon is told of, so many grants at most.
+SOON = dt.timedelta(days=14)
+ENDING = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class TenantCard:
     role: str
     jobs: dict[str, int]
     quota: list[Standing]
+    budget: int | None = None  # micro-credits that may be spent; None for who may not see it
 
 
 @page
@@ -48,6 +56,13 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
     quota: dict[str, list[Standing]] = defaultdict(list)
     for standing in standings(principal):
         quota[standing.tenant].append(standing)
+    money = dict(
+        Account.objects.filter(tenant__in=tenants, kind=AccountKind.AVAILABLE.value).values_list(
+            "tenant_id", "balance"
+        )
+    )
+    now = clock.now()
+    ending = grants_visible(principal).filter(ends_at__gt=now, ends_at__lt=now + SOON, starts_at__lte=now)
     none = {"pending": 0, "running": 0, "tasks_up": 0, "tasks_pending": 0}
     cards = [
         TenantCard(
@@ -56,6 +71,7 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
             str(principal.roles.get(tenant.name, "")),
             jobs.get(tenant.id, none),
             quota[tenant.name],
+            money.get(tenant.id, 0) if may(principal, Action.BILLING_VIEW, tenant=tenant.name) else None,
         )
         for tenant in tenants
     ]
@@ -67,6 +83,8 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
         {
             "cards": cards,
             "cells": [(cell, counts[cell.id]) for cell in cells],
+            "waiting": waiting_for(principal).count(),
+            "ending": list(ending.order_by("ends_at", "id")[:ENDING]),
             "may_submit": any(may(principal, Action.JOB_WRITE, tenant=card.name) for card in cards),
         },
     )

@@ -27,6 +27,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         principal = principal_of_user(request.user, request_id=request.borg_request_id)
+        request.borg_principal = principal  # whose unread notices the frame around the page counts
         try:
             return view(request, principal, *args, **kwargs)
         except Refused as problem:

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cells, home, job, jobs, packages, quota, shell, submit, task, tokens
+from portal.sigma import (
+    approvals,
+    billing,
+    cells,
+    costs,
+    home,
+    job,
+    jobs,
+    notices,
+    order_change,
+    orders,
+    packages,
+    planning,
+    quota,
+    shell,
+    submit,
+    task,
+    tokens,
+)
+from portal.sigma.shop import confirm
+from portal.sigma.shop import pages as shop
+from portal.sigma.team import capabilities, invitations, records, service_accounts, tenants
 
 app_name = "sigma"
+_TENANT = "tenants/<str:tenant>/"
 _JOB = "jobs/<str:cell>/<str:tenant>/<str:name>/"
 
 urlpatterns = [
@@ -25,4 +47,46 @@ urlpatterns = [
     path("tokens/<str:key>/revoke/", tokens.revoke, name="revoke"),
     path("packages/", packages.package_list, name="packages"),
     path("quota/", quota.quota, name="quota"),
+    path("tenants/", tenants.tenant_list, name="tenants"),
+    path(_TENANT, tenants.tenant, name="tenant"),
+    path(_TENANT + "leave/", tenants.leave, name="leave"),
+    path(_TENANT + "invitations/", invitations.invitation_list, name="invitations"),
+    path(_TENANT + "invitations/<str:key>/withdraw/", invitations.withdraw, name="withdraw"),
+    path(_TENANT + "service-accounts/", service_accounts.account_list, name="service-accounts"),
+    path(_TENANT + "service-accounts/<str:account>/", service_accounts.account, name="service-account"),
+    path(_TENANT + "capabilities/", capabilities.capability_list, name="capabilities"),
+    path(_TENANT + "records/", records.record_list, name="records"),
+    path("invitations/<str:secret>/", invitations.join, name="join"),
+    path("notices/", notices.notice_list, name="notices"),
+    path("notices/read/", notices.read, name="notices-read"),
+    path("notices/channels/", notices.channel_list, name="channels"),
+    path("notices/channels/<int:number>/", notices.channel, name="channel"),
+    path("notices/channels/<int:number>/test/", notices.test, name="channel-test"),
+    path("notices/channels/<int:number>/rotate/", notices.rotate, name="channel-rotate"),
+    path("notices/channels/<int:number>/remove/", notices.remove, name="channel-remove"),
+    path("shop/", shop.shop, name="shop"),
+    path("shop/quotes/<int:number>/", confirm.quote, name="quote"),
+    path("orders/", orders.order_list, name="orders"),
+    path("orders/<int:number>/", orders.order, name="order"),
+    path("orders/<int:number>/approve/", orders.approve, name="order-approve"),
+    path("orders/<int:number>/reject/", orders.reject, name="order-reject"),
+    path("orders/<int:number>/cancel/", orders.cancel, name="order-cancel"),
+    path("orders/<int:number>/change/", order_change.change, name="order-change"),
+    path("orders/<int:number>/renew/", orders.renew, name="order-renew"),
+    path("orders/<int:number>/transfer/", orders.transfer, name="order-transfer"),
+    path("approvals/", approvals.approvals, name="approvals"),
+    path("billing/", billing.billing, name="billing"),
+    path("billing/budget/", billing.budget, name="budget"),
+    path("billing/hand-down/", billing.hand_down, name="hand-down"),
+    path("billing/ledger.csv", billing.ledger_csv, name="ledger-csv"),
+    path("billing/draft/", billing.draft, name="draft"),
+    path("billing/draft.pdf", billing.draft_file, {"form": "pdf"}, name="draft-pdf"),
+    path("billing/draft.csv", billing.draft_file, {"form": "csv"}, name="draft-csv"),
+    path("billing/invoices/<str:number>/", billing.invoice, name="invoice"),
+    path("billing/invoices/<str:number>.pdf", billing.invoice_file, {"form": "pdf"}, name="invoice-pdf"),
+    path("billing/invoices/<str:number>.csv", billing.invoice_file, {"form": "csv"}, name="invoice-csv"),
+    path("costs/", costs.cost_list, name="costs"),
+    path("costs.csv", costs.costs_csv, name="costs-csv"),
+    path("planning/", planning.planning, name="planning"),
+    path("planning.csv", planning.planning_csv, name="planning-csv"),
 ]

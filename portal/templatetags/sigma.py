@@ -7,6 +7,7 @@ from typing import Any
 
 from django import template
 from django.template.context import Context
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -15,7 +16,10 @@ from django.utils.translation import gettext_noop, ngettext
 from unfold.settings import get_config
 from unfold.utils import convert_color
 
+from portal.sigma.navigation import SECTIONS, section_of
 from portal.sigma.sentences import exit_of
+from quota import money as amounts
+from quota.inbox import UNREAD_SHOWN, unread_count
 from quota.resources import NAMES, describe
 from scheduling.core.requirement import split_task_id
 
@@ -26,7 +30,7 @@ _TONES = {
     "up": "good", "running": "good", "healthy": "good", "done": "good", "finished": "good", "active": "good",
     "pending": "wait", "assigned": "wait", "installing": "wait", "starting": "wait", "stopping": "wait",
     "draining": "wait", "open": "wait", "backoff": "bad", "down": "bad", "failed": "bad", "unhealthy": "bad",
-    "stopped": "bad", "expired": "bad", "revoked": "bad",
+    "stopped": "bad", "expired": "bad", "revoked": "bad", "warning": "wait", "urgent": "bad",
 }  # fmt: skip
 _WORDS = [
     gettext_noop(word)
@@ -34,6 +38,7 @@ _WORDS = [
         "up", "running", "placed", "healthy", "unhealthy", "unknown", "done", "finished", "active", "pending",
         "assigned", "installing", "starting", "stopping", "draining", "open", "backoff", "down", "failed",
         "killed", "stopped", "expired", "revoked", "dead", "ended", "removed", "superseded",
+        "warning", "urgent",
     )
 ]  # fmt: skip
 
@@ -80,6 +85,21 @@ def quantity(value: int, resource: str) -> str:
 
 
 @register.filter
+def money(micro: int | None) -> SafeString | str:
+    """`{{ 12500000|money }}` is 12.50, an amount of money; whoever points at it sees what rounding hid."""
+    if micro is None:
+        return "–"
+    shown, whole = amounts.tell(int(micro), places=2), amounts.tell(int(micro))
+    return shown if shown == whole else format_html('<span title="{}">{}</span>', whole, shown)
+
+
+@register.filter
+def money_exact(micro: int | None) -> str:
+    """The same to the last micro-credit, for what has to add up."""
+    return "–" if micro is None else amounts.tell(int(micro))
+
+
+@register.filter
 def exit_words(value: dict[str, Any] | None) -> str:
     """How the processes of a task ended, in words."""
     return exit_of(value)
@@ -111,6 +131,44 @@ def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
         "total": describe(index, total),
         "percent": round(percent),
         "tone": "bad" if used > total else "wait" if percent >= 90 else "good",
+    }
+
+
+@register.inclusion_tag("sigma/parts/navigation.html", takes_context=True)
+def navigation(context: Context) -> dict[str, Any]:
+    """Sections, and the pages of the one that this page is in."""
+    match = getattr(context.get("request"), "resolver_match", None)
+    here = match.url_name or "" if match is not None and match.namespace == "sigma" else ""
+    section = section_of(here)
+    pages = [
+        {"title": link.title, "url": reverse(f"sigma:{link.name}"), "current": link.holds(here)}
+        for link in (section.links if section is not None else ())
+    ]
+    return {
+        "title": section.title if section is not None else "",
+        "pages": pages if len(pages) > 1 else [],
+        "sections": [
+            {
+                "title": one.title,
+                "url": reverse(f"sigma:{one.links[0].name}"),
+                "current": "" if one != section else "page" if one.links[0].holds(here) else "true",
+            }
+            for one in SECTIONS
+        ],
+    }
+
+
+@register.inclusion_tag("sigma/parts/bell.html", takes_context=True)
+def bell(context: Context) -> dict[str, Any]:
+    """How many notices the reader has not read, in one query; on pages that know no reader, none."""
+    request = context.get("request")
+    principal = getattr(request, "borg_principal", None)
+    count = unread_count(principal) if principal is not None else 0
+    match = getattr(request, "resolver_match", None)
+    here = match.url_name if match is not None and match.namespace == "sigma" else ""
+    return {
+        "news": f"{UNREAD_SHOWN}+" if count > UNREAD_SHOWN else count,
+        "current": {"notices": "page", "channels": "true", "channel": "true"}.get(here, ""),
     }
 
 

@@ -11,12 +11,15 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
 from quota.models import Membership, Quota, Tenant
+from quota.money import CREDIT
 from quota.permissions import Role, Scope, system
 from quota.resources import Vector
 from quota.services.access import token_issue
 from quota.services.bands import bands_ensure
 from quota.services.grants import quota_grant
-from quota.services.tenants import membership_set, tenant_create
+from quota.services.ledger import budget_grant
+from quota.services.members import membership_set
+from quota.services.tenants import tenant_create
 from scheduling import journal
 from scheduling.link.authority import ensure_authority
 from scheduling.models import Cell
@@ -26,6 +29,8 @@ from scheduling.services.joining import join_token_issue
 ME = system("bootstrap")
 # The demonstration tenant may ask for this at each band that costs quota.
 DEMO_QUOTA: Vector = (1_000_000, 2**42, 2**46, 2**40, 100_000, 100_000)
+# Credits it may spend: a core costs about 15 a month at the prices that a cell begins with.
+DEMO_CREDITS = 10_000
 
 # Simulated machines that may join with one token.
 FLEET_USES = 100_000
@@ -55,7 +60,9 @@ class Command(BaseCommand):
                     band=band,
                     amounts=DEMO_QUOTA,
                     reason="demonstration",
+                    beyond_capacity=True,
                 )
+            budget_grant(principal=ME, tenant=owner, amount=DEMO_CREDITS * CREDIT, text="demonstration")
         made["sre"] = self._user("sre", staff=True, scopes=list(Scope))
         made["demo"] = self._user(
             "demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER

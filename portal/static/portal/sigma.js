@@ -191,9 +191,26 @@
     });
   }
 
+  // ---- forms that answer while they are filled in -----------------------------------------------------
+  // Errors come as text beside their fields; the fields are said to be wrong here.
+  function markErrors(root) {
+    for (const error of root.querySelectorAll("[id^=error-]")) {
+      const field = document.querySelector(`[aria-describedby~="${error.id}"]`);
+      if (!field) continue;
+      if (error.textContent.trim()) field.setAttribute("aria-invalid", "true");
+      else field.removeAttribute("aria-invalid");
+    }
+  }
+  document.addEventListener("htmx:afterSettle", () => {
+    showTimes(document);
+    markErrors(document);
+  });
+
   showTimes(document);
+  markErrors(document);
   setInterval(() => showTimes(document), 10000);
   for (const region of document.querySelectorAll("[data-live]")) new Region(region);
   for (const box of document.querySelectorAll("[data-logs]")) followLog(box);
   for (const button of document.querySelectorAll("[data-copy]")) offerCopy(button);
+  for (const button of document.querySelectorAll("[data-print]")) button.addEventListener("click", () => window.print());
 })();

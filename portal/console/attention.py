@@ -1,0 +1,43 @@
+"""What waits for an SRE in the market, told on the console's first page."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from quota.models import Order, OrderState, Shortfall
+
+
+def tell_market(request: HttpRequest, site: str) -> None:
+    """A message when cells are short of what is sold, and one when orders wait for an SRE. Two queries."""
+    cells = sorted(
+        set(Shortfall.objects.filter(closed_at__isnull=True).values_list("cell", flat=True)[:1000])
+    )
+    if cells:
+        told = ngettext(
+            "More prod quota is sold than there is in cell %(cells)s.",
+            "More prod quota is sold than there is in cells %(cells)s.",
+            len(cells),
+        ) % {"cells": ", ".join(cells)}
+        _tell(request, messages.ERROR, told, f"{site}:quota_shortfall_changelist", "?open=yes", _("Look"))
+    waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="sre").count()
+    if waiting:
+        told = ngettext(
+            "%(number)d order waits for an SRE to decide.",
+            "%(number)d orders wait for an SRE to decide.",
+            waiting,
+        ) % {"number": waiting}
+        query = "?state__exact=pending&approver__exact=sre"
+        _tell(request, messages.WARNING, told, f"{site}:quota_order_changelist", query, _("Decide"))
+
+
+def _tell(request: HttpRequest, level: int, told: str, page: str, query: str, link: str) -> None:
+    messages.add_message(
+        request,
+        level,
+        format_html('{} <a class="underline" href="{}{}">{}</a>', told, reverse(page), query, link),
+    )

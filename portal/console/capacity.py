@@ -1,0 +1,187 @@
+"""Capacity planning for SREs: what was sold, reserved and used in a cell, what is stranded, when it is sold out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+from unfold.widgets import SELECT_CLASSES
+
+from portal import plots
+from portal.periods import DAYS, Period, period_of
+from quota import clock
+from quota.models import CellCapacity, PriorityBand
+from quota.resources import CPU, NAMES, PORTS, describe
+from quota.services.access import principal_of_user
+from quota.services.market import is_sold, room
+from quota.tables import csv_answer
+from scheduling.capacity_reports import Point, Step, bands_sampled, history, table
+from scheduling.models import Cell
+from scheduling.selectors import cells_visible
+
+RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
+# As far as anybody may buy.
+AHEAD = dt.timedelta(days=366)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the calendar says of a band and resource: what may be sold, what is sold now, and when none is left.
+
+    `least`: the least that is left in the next year; `sold_out_at` none: always something is left;
+    `already`: nothing is left now.
+    """
+
+    band: str
+    limit: str
+    sold: str
+    share: str
+    least: str
+    sold_out_at: dt.datetime | None
+    already: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    cell: Cell | None
+    cells: list[str]
+    bands: list[str]
+    band: str
+    resource: int
+    period: Period
+
+
+def page(request: HttpRequest, site: Any) -> HttpResponse:
+    """The console's page; `site` gives what every page of it shows."""
+    chosen = _chosen(request)
+    context: dict[str, Any] = {
+        **site.each_context(request),
+        "title": _("Capacity planning"),
+        "chosen": chosen,
+        "resources": RESOURCES,
+        "resource": NAMES[chosen.resource],
+        "days": DAYS,
+        "field_classes": " ".join(SELECT_CLASSES),
+    }
+    if chosen.cell is not None:
+        points = _points(request, chosen, chosen.band)
+        context |= {
+            "plots": _plots(points, chosen),
+            "newest": _newest(request, chosen),
+            "forecasts": forecasts(chosen.cell.name, chosen.resource),
+            "sampled": bool(points),
+        }
+    return TemplateResponse(request, "console/capacity.html", context)
+
+
+def download(request: HttpRequest) -> HttpResponse:
+    """Every band and resource of the period."""
+    chosen = _chosen(request)
+    if chosen.cell is None:
+        return csv_answer("capacity.csv", table([], cell=""))
+    points = _points(request, chosen, None)
+    return csv_answer(f"capacity-{chosen.cell.name}.csv", table(points, cell=chosen.cell.name))
+
+
+def forecasts(cell: str, resource: int) -> list[Forecast]:
+    """One per band that is sold, straight from the calendar."""
+    if not CellCapacity.objects.filter(cell=cell).exists():
+        return []
+    now = clock.now()
+    found = []
+    for band in PriorityBand.objects.order_by("-low"):
+        if not is_sold(band):
+            continue
+        there = room(cell, band, now, now + AHEAD)
+        steps = [(step.at, step.level[resource]) for step in there.over_time(now)]
+        limit = min(there.limit[resource], there.own_limit[resource])
+        left = steps[0][1]
+        found.append(
+            Forecast(
+                band.name,
+                describe(resource, limit),
+                describe(resource, limit - left),
+                f"{(limit - left) / limit:.0%}" if limit else "–",
+                describe(resource, max(0, min(level for _at, level in steps))),
+                next((at for at, level in steps if level <= 0), None) if limit else None,
+                left <= 0,
+            )
+        )
+    return found
+
+
+def _chosen(request: HttpRequest) -> Chosen:
+    """Raises nothing: what isn't there counts as the first."""
+    principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+    cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
+    cell = cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None)
+    bands = bands_sampled(cell) if cell is not None else []
+    band, resource = request.GET.get("band", ""), request.GET.get("resource", "")
+    return Chosen(
+        cell, list(cells), bands, band if band in bands else "",
+        NAMES.index(resource) if resource in RESOURCES else CPU, period_of(request.GET, clock.now()),
+    )  # fmt: skip
+
+
+def _points(request: HttpRequest, chosen: Chosen, band: str | None) -> list[Point]:
+    principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+    assert chosen.cell is not None
+    step = Step.HOUR if chosen.period.hourly else Step.DAY
+    period = chosen.period
+    return history(principal, chosen.cell, since=period.since, until=period.until, step=step, band=band)
+
+
+def _newest(request: HttpRequest, chosen: Chosen) -> dict[str, Any]:
+    """The last point of each band, for a table."""
+    place = chosen.resource
+    last: dict[str, Point] = {point.band: point for point in _points(request, chosen, None)}
+    columns = ("sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle")
+    return {
+        "headers": [
+            _("band"), _("sold"), _("granted"), _("asked for"), _("limits"), _("reserved"), _("used"),
+            _("limit, not reserved"), _("reserved, not used"),
+        ],
+        "rows": [
+            [name or _("whole cell"), *(describe(place, point.value(what, place)) for what in columns)]
+            for name, point in sorted(last.items(), key=lambda pair: (pair[0] != "", pair[0]))
+        ],
+    }  # fmt: skip
+
+
+def _plots(points: Sequence[Point], chosen: Chosen) -> list[plots.Plot]:
+    def drawn(title: str, *of: tuple[str, str]) -> plots.Plot:
+        return plots.lines(
+            title,
+            [point.at for point in points],
+            [
+                plots.Series(name, [point.value(what, chosen.resource) for point in points])
+                for name, what in of
+            ],
+            since=chosen.period.since, until=chosen.period.until, step=chosen.period.step,
+            tell=lambda value: describe(chosen.resource, value),
+        )  # fmt: skip
+
+    whole = chosen.band == ""
+    capacity = [(_("capacity"), "capacity")] if whole else []
+    found = [
+        drawn(
+            _("Sold, granted and asked for"),
+            (_("sold"), "sold"), (_("granted"), "granted"), (_("asked for"), "asked"), *capacity,
+        ),
+        drawn(
+            _("Limits, reservations and usage of tasks that run"),
+            (_("limits"), "limit"), (_("reserved"), "reserved"), (_("used"), "used"), *capacity,
+        ),
+        drawn(
+            _("Reclaimable"),
+            (_("limit, not reserved"), "unused"), (_("reserved, not used"), "idle"),
+        ),
+    ]  # fmt: skip
+    if whole:
+        found.append(drawn(_("Stranded: room that no typical task fits into"), (_("stranded"), "stranded")))
+    return found

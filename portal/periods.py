@@ -1,0 +1,39 @@
+"""The period that a page of figures is about, as its address asks for it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DAYS = (1, 7, 14, 30, 90, 365)
+# Longer than this, a point stands for a day instead of an hour.
+HOURLY_DAYS = 14
+HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Whole hours (or days) in UTC that end with the one that `now` is in."""
+
+    days: int
+    since: dt.datetime
+    until: dt.datetime
+    step: dt.timedelta
+
+    @property
+    def hourly(self) -> bool:
+        return self.step == HOUR
+
+
+def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> Period:
+    """The last `?days=` days; what isn't offered counts as the default."""
+    text = given.get("days", "")
+    days = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else default
+    days = days if days in DAYS else default
+    hour = now.astimezone(dt.UTC).replace(minute=0, second=0, microsecond=0)
+    if days <= HOURLY_DAYS:
+        until, step = hour + HOUR, HOUR
+    else:
+        until, step = hour.replace(hour=0) + DAY, DAY
+    return Period(days, until - days * DAY, until, step)

@@ -1,0 +1,192 @@
+"""Figures over time as lines and bars of an SVG, for `parts/plot.html`. Pure.
+
+A value stands for a stretch of time and is drawn as wide as that; where none is known, the line has a hole.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 720, 160
+COLOURS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """`values`: one per time of its plot, None where unknown."""
+
+    name: str
+    values: Sequence[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`pieces`: points of unbroken stretches, as SVG's `polyline` takes them; `last`: the newest value, in words."""
+
+    name: str
+    colour: int
+    pieces: tuple[str, ...]
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`x`, `y`, `width`, `height`: in the plot's own units, as text, so that no locale writes a comma."""
+
+    colour: int
+    x: str
+    y: str
+    width: str
+    height: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """`top`: the value at its upper edge, in words. `ticks`: times at the left, in the middle, at the right."""
+
+    title: str
+    lines: tuple[Line, ...]
+    bars: tuple[Bar, ...]
+    top: str
+    ticks: tuple[str, str, str]
+    limit_y: str = ""
+    limit: str = ""
+    width: int = WIDTH
+    height: int = HEIGHT
+
+    @property
+    def keys(self) -> list[Line]:
+        """Name, colour and newest value of what is drawn."""
+        return [line for line in self.lines if line.last]
+
+    @property
+    def empty(self) -> bool:
+        return not any(line.pieces for line in self.lines) and not self.bars
+
+
+def lines(
+    title: str,
+    times: Sequence[dt.datetime],
+    series: Sequence[Series],
+    *,
+    since: dt.datetime,
+    until: dt.datetime,
+    step: dt.timedelta,
+    tell: Callable[[int], str],
+) -> Plot:
+    """Step lines of `series` from `since` to `until`; every time stands for `step` from then on."""
+    most = max((value for one in series for value in one.values if value is not None), default=0)
+    top = _room(most)
+    drawn = []
+    for number, one in enumerate(series):
+        known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
+        drawn.append(
+            Line(
+                one.name,
+                number % COLOURS + 1,
+                tuple(_pieces(known, since=since, until=until, step=step, top=top)),
+                tell(known[-1][1]) if known else "–",
+            )
+        )
+    return Plot(title, tuple(drawn), (), tell(top), _ticks(since, until))
+
+
+def bars(
+    title: str,
+    times: Sequence[dt.datetime],
+    series: Sequence[Series],
+    *,
+    since: dt.datetime,
+    until: dt.datetime,
+    step: dt.timedelta,
+    tell: Callable[[int], str],
+    label: Callable[[dt.datetime], str],
+) -> Plot:
+    """Stacked bars, one a time; what is below zero or unknown counts as nothing."""
+    sums = [sum(max(0, one.values[place] or 0) for one in series) for place in range(len(times))]
+    top = _room(max(sums, default=0))
+    found = []
+    for place, at in enumerate(times):
+        x = _x(at, since, until)
+        width = max(1.0, (_x(at + step, since, until) - x) * 0.85)
+        base = 0
+        for number, one in enumerate(series):
+            value = max(0, one.values[place] or 0)
+            if value:
+                height = max(0.5, HEIGHT * value / top)
+                found.append(
+                    Bar(
+                        number % COLOURS + 1,
+                        f"{x:.1f}", f"{HEIGHT - HEIGHT * base / top - height:.1f}", f"{width:.1f}", f"{height:.1f}",
+                        f"{label(at)}: {one.name} {tell(value)}",
+                    )
+                )  # fmt: skip
+                base += value
+    keys = tuple(
+        Line(one.name, number % COLOURS + 1, (), tell(sum(value or 0 for value in one.values)))
+        for number, one in enumerate(series)
+    )
+    return Plot(title, keys, tuple(found), tell(top), _ticks(since, until))
+
+
+def running(
+    title: str,
+    times: Sequence[dt.datetime],
+    one: Series,
+    *,
+    since: dt.datetime,
+    until: dt.datetime,
+    step: dt.timedelta,
+    tell: Callable[[int], str],
+    limit: int | None,
+) -> Plot:
+    """A sum that grows, against a limit that it should stay below."""
+    most = max([value for value in one.values if value is not None] + [limit or 0], default=0)
+    top = _room(most)
+    known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
+    line = Line(
+        one.name, 1, tuple(_pieces(known, since=since, until=until, step=step, top=top)),
+        tell(known[-1][1]) if known else tell(0),
+    )  # fmt: skip
+    y, told = ("", "") if not limit else (f"{HEIGHT * (1 - limit / top):.1f}", tell(limit))
+    return Plot(title, (line,), (), tell(top), _ticks(since, until), limit_y=y, limit=told)
+
+
+def _pieces(
+    known: Sequence[tuple[dt.datetime, int]],
+    *,
+    since: dt.datetime,
+    until: dt.datetime,
+    step: dt.timedelta,
+    top: int,
+) -> list[str]:
+    pieces: list[list[str]] = []
+    before: dt.datetime | None = None
+    for at, value in known:
+        if before is None or at - before > step * 1.5:
+            pieces.append([])
+        # Days of 23 and 25 hours leave no hole and no overlap.
+        end = min(at + step, until)
+        y = f"{HEIGHT * (1 - max(0, value) / top):.1f}"
+        pieces[-1] += [f"{_x(at, since, until):.1f},{y}", f"{_x(end, since, until):.1f},{y}"]
+        before = at
+    return [" ".join(piece) for piece in pieces]
+
+
+def _x(at: dt.datetime, since: dt.datetime, until: dt.datetime) -> float:
+    share = (at - since) / (until - since)
+    return WIDTH * min(max(share, 0.0), 1.0)
+
+
+def _room(most: int) -> int:
+    """The value at the upper edge: a little above the most, never zero."""
+    return max(1, most + most // 20)
+
+
+def _ticks(since: dt.datetime, until: dt.datetime) -> tuple[str, str, str]:
+    form = "%m-%d %H:%M" if until - since <= dt.timedelta(days=3) else "%Y-%m-%d"
+    middle = since + (until - since) / 2
+    return since.strftime(form), middle.strftime(form), until.strftime(form)

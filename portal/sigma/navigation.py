@@ -1,0 +1,73 @@
+"""Where one can go: sections in the upper line, the pages of the section one is in below it. Add a page here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+
+class Link(NamedTuple):
+    """`name`: of the page in `portal.sigma.urls`; `also`: of pages below it, which have no link of their own."""
+
+    name: str
+    title: str | Promise
+    also: tuple[str, ...] = ()
+
+    def holds(self, name: str) -> bool:
+        return name == self.name or name in self.also
+
+
+class Section(NamedTuple):
+    """Leads to its first page."""
+
+    title: str | Promise
+    links: tuple[Link, ...]
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(_("Home"), (Link("home", _("Home")),)),
+    Section(
+        _("Jobs"),
+        (
+            Link("jobs", _("Jobs"), ("job", "task", "shell", "specs")),
+            Link("submit", _("Submit")),
+            Link("packages", _("Packages")),
+        ),
+    ),
+    Section(_("Cells"), (Link("cells", _("Cells"), ("cell",)),)),
+    Section(
+        _("Quota"),
+        (
+            Link("quota", _("What we have")),
+            Link("shop", _("Shop"), ("quote",)),
+            Link("orders", _("Orders"), ("order", "order-change")),
+            Link("approvals", _("Approvals")),
+        ),
+    ),
+    Section(
+        _("Money"),
+        (
+            Link("billing", _("Billing"), ("budget", "hand-down", "invoice", "draft")),
+            Link("costs", _("Costs")),
+            Link("planning", _("Planning")),
+        ),
+    ),
+    Section(
+        _("Teams"),
+        (
+            Link(
+                "tenants",
+                _("Teams"),
+                ("tenant", "invitations", "service-accounts", "service-account", "capabilities", "records"),
+            ),
+        ),
+    ),
+    Section(_("Tokens"), (Link("tokens", _("Tokens")),)),
+)
+
+
+def section_of(name: str) -> Section | None:
+    """The section that a page belongs to."""
+    return next((section for section in SECTIONS if any(link.holds(name) for link in section.links)), None)

@@ -1,0 +1,203 @@
+"""The inbox, and where notices go besides: channels of one's tenants, and the SREs' own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from portal.sigma.page import page, page_of
+from quota import inbox
+from quota.errors import Forbidden, Refused
+from quota.models import NoticeChannel
+from quota.notice_kinds import KINDS, LEVELS
+from quota.permissions import Action, Principal
+from quota.services import channels
+from quota.services.notices import notices_read
+
+PAGE_SIZE = 50
+OVERLAP_HOURS = [0, 1, 24, 168]
+# What kinds begin with, for filters.
+GROUPS = sorted({kind.name.partition(".")[0] for kind in KINDS})
+
+
+@page
+def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """Newest first; older ones by the id of the last one shown, so that nothing is counted."""
+    asked = request.GET
+    choice = inbox.Choice(
+        tenant=asked.get("tenant", ""),
+        kind=asked.get("kind", ""),
+        level=asked.get("level", ""),
+        unread=asked.get("unread") == "1",
+    )
+    rows = inbox.inbox(principal, choice)
+    before = asked.get("before", "")
+    if before.isascii() and before.isdecimal() and len(before) < 19:
+        rows = rows.filter(id__lt=int(before))
+    shown = list(rows[: PAGE_SIZE + 1])
+    return render(
+        request,
+        "sigma/notices.html",
+        {
+            "notices": shown[:PAGE_SIZE],
+            "older": shown[PAGE_SIZE - 1].id if len(shown) > PAGE_SIZE else None,
+            "chosen": choice,
+            "filtered": choice != inbox.Choice() or bool(before),
+            # Marked is all up to a notice: only where nothing in between is hidden.
+            "up_to": shown[0].id if shown and not (choice.kind or choice.level or before) else None,
+            "owners": [_name(owner) for owner in inbox.owners(principal)],
+            "sre": inbox.SRE,
+            "groups": GROUPS,
+            "levels": LEVELS,
+        },
+    )
+
+
+@page
+@require_POST
+def read(request: HttpRequest, principal: Principal) -> HttpResponse:
+    given = request.POST.get("up_to", "")
+    if not (given.isascii() and given.isdecimal() and len(given) < 19):
+        raise Refused(
+            "invalid",
+            _("up_to: give the number of a notice"),
+            fields={"up_to": _("not a number")},
+        )
+    name = request.POST.get("tenant", "")
+    _no_nul(name)
+    whose = [inbox.owner_named(principal, name)] if name else inbox.owners(principal)
+    notices_read(principal=principal, up_to=int(given), tenants=whose)
+    return redirect("sigma:notices")
+
+
+@page
+def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """All channels one may see, and a form for a new one where one may make it."""
+    managed = [owner for owner in inbox.owners(principal) if inbox.may_manage(principal, owner)]
+    context: dict[str, Any] = {
+        "managed": [_name(owner) for owner in managed],
+        "sre": inbox.SRE,
+        "levels": LEVELS,
+        "groups": GROUPS,
+        "kinds": KINDS,
+        "given": {"level": "info", "kind": "email"},
+    }
+    status = 200
+    if request.method == "POST":
+        post = request.POST
+        context["given"] = {
+            **{name: post.get(name, "") for name in ("tenant", "kind", "target", "level")},
+            "kinds": post.getlist("kinds"),
+        }
+        try:
+            _no_nul(*(value for values in post.lists() for value in values[1]))
+            channel = channels.channel_add(
+                principal=principal,
+                tenant=inbox.owner_named(principal, post.get("tenant", "")),
+                kind=post.get("kind", ""),
+                target=post.get("target", ""),
+                kinds=post.getlist("kinds"),
+                level=post.get("level", "info"),
+            )
+        except Refused as problem:
+            context["problem"], status = problem, problem.status
+        else:
+            messages.success(request, _("The channel is there. Try it with a test."))
+            return redirect("sigma:channel", channel.pk)
+    rows = inbox.channels_visible(principal)
+    context["page_obj"] = page_of(request, rows, PAGE_SIZE)
+    context["channels"] = [
+        (channel, inbox.target_shown(principal, channel)) for channel in context["page_obj"].object_list
+    ]
+    return render(request, "sigma/channels.html", context, status=status)
+
+
+@never_cache
+@page
+def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    """What it is for, what went through it, and for its owners its settings and its secret."""
+    row = inbox.channel_numbered(principal, number)
+    context: dict[str, Any] = {"levels": LEVELS, "groups": GROUPS, "hours": OVERLAP_HOURS}
+    status = 200
+    if request.method == "POST":
+        post = request.POST
+        try:
+            _no_nul(*(value for values in post.lists() for value in values[1]))
+            row = channels.channel_set(
+                principal=principal,
+                channel=row,
+                target=post.get("target", ""),
+                kinds=[*post.getlist("kinds"), *_finer(row)],
+                level=post.get("level", ""),
+                enabled="enabled" in post,
+            )
+        except Refused as problem:
+            context["problem"], status = problem, problem.status
+        else:
+            messages.success(request, _("Saved."))
+            return redirect("sigma:channel", row.pk)
+    managed = inbox.may_manage(principal, row.tenant)
+    context |= {
+        "channel": row,
+        "target": inbox.target_shown(principal, row),
+        "managed": managed,
+        "secrets": inbox.secrets_of(row) if managed else [],
+        "finer": _finer(row),
+        "page_obj": page_of(request, inbox.deliveries_of(row), PAGE_SIZE),
+    }
+    return render(request, "sigma/channel.html", context, status=status)
+
+
+@page
+@require_POST
+def test(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = inbox.channel_numbered(principal, number)
+    channels.channel_test(principal=principal, channel=row)
+    messages.success(
+        request, _("A test is on its way. Load this page again in a few seconds to see how it went.")
+    )
+    return redirect("sigma:channel", row.pk)
+
+
+@page
+@require_POST
+def rotate(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = inbox.channel_numbered(principal, number)
+    hours = request.POST.get("hours", "24")
+    if hours not in map(str, OVERLAP_HOURS):
+        raise Refused("invalid", _("hours: choose from the list"), fields={"hours": _("not one of the list")})
+    channels.channel_secret_rotate(principal=principal, channel=row, overlap=dt.timedelta(hours=int(hours)))
+    messages.success(request, _("Webhooks are signed with a new secret now. Give it to the receiver."))
+    return redirect("sigma:channel", row.pk)
+
+
+@page
+@require_POST
+def remove(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = inbox.channel_numbered(principal, number)
+    if not inbox.may_manage(principal, row.tenant):
+        raise Forbidden(Action.TENANT_ADMIN, _("Only owners of the tenant may remove its channels."))
+    channels.channel_remove(principal=principal, channel=row)
+    messages.success(request, _("The channel is gone. The inbox keeps everything."))
+    return redirect("sigma:channels")
+
+
+def _name(owner: Any) -> str:
+    return owner.name if owner is not None else inbox.SRE
+
+
+def _finer(row: NoticeChannel) -> list[str]:
+    """Kinds that the form, which offers beginnings, does not show; it leaves them as they are."""
+    return [kind for kind in row.kinds if kind not in GROUPS]
+
+
+def _no_nul(*texts: str) -> None:
+    if any("\x00" in text for text in texts):
+        raise Refused("invalid", _("a field holds a NUL character; leave it out"))

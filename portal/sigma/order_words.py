@@ -1,0 +1,104 @@
+"""What state an order or a grant is in, in a sentence that says what comes next."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import NamedTuple
+
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+
+from portal.sigma.reads.market import zone_of
+from quota.models import Market, Order, OrderState, Quota
+
+_KINDS = {
+    "order.placed": "placed",
+    "order.approved": "approved",
+    "order.rejected": "rejected",
+    "order.active": "began: its quota is in force",
+    "order.reminder": "reminded that it ends soon",
+    "order.renewed": "renewed",
+    "order.renewal-failed": "could not be renewed",
+    "order.renewal-set": "renewal switched",
+    "order.expired": "ended",
+    "order.cancelled": "cancelled",
+    "order.changed": "changed",
+    "order.transferred": "handed to another team",
+    "order.timed-out": "taken back: nobody decided in time",
+}
+
+
+class Standing(NamedTuple):
+    """`tone`: of its colour, `label`: one or two words, `sentence`: what comes next."""
+
+    tone: str
+    label: str
+    sentence: str
+
+
+def told(order: Order, *, now: dt.datetime, rules: Market) -> str:
+    """What an order waits for, or what became of it."""
+    zone = zone_of(order.tenant)
+
+    def day(moment: dt.datetime) -> str:
+        return date_format(moment.astimezone(zone), "j M Y, H:i")
+
+    if order.state == OrderState.PENDING.value:
+        who = _("an owner of the tenant") if order.approver == "owner" else _("an SRE")
+        until = order.created_at + dt.timedelta(hours=rules.approval_hours)
+        return _(
+            "It waits for %(who)s to approve it. Quota and money are set aside meanwhile; if nobody decides by"
+            " %(until)s, both are free again."
+        ) % {"who": who, "until": day(until)}
+    if order.state == OrderState.APPROVED.value:
+        return _("It is approved and begins on %s. Its quota is set aside.") % day(order.starts_at)
+    if order.state == OrderState.ACTIVE.value:
+        if order.renew and not order.renew_error:
+            return _("Its quota is in force until %s, and is renewed before that.") % day(order.ends_at)
+        if order.renew:
+            return _("It could not be renewed: %s") % order.renew_error
+        grace = order.grace_until or order.ends_at
+        if grace > order.ends_at:
+            return _(
+                "Its quota is in force until %(end)s. For jobs that still run then it goes on to count until"
+                " %(grace)s; after that new ones are refused."
+            ) % {"end": day(order.ends_at), "grace": day(grace)}
+        return _("Its quota is in force until %s.") % day(order.ends_at)
+    if order.state == OrderState.EXPIRED.value and order.grace_until is not None and order.grace_until > now:
+        return _("It ended on %(end)s. For jobs that run it still counts until %(grace)s.") % {
+            "end": day(order.ends_at), "grace": day(order.grace_until),
+        }  # fmt: skip
+    if order.state == OrderState.EXPIRED.value:
+        return _("It ended on %s.") % day(order.ends_at)
+    if order.reason:
+        return _("%(state)s: %(reason)s") % {"state": _(order.state), "reason": order.reason}
+    return ""
+
+
+def grant_standing(grant: Quota, now: dt.datetime) -> Standing:
+    """Whether a grant is in force, ends soon, is in its grace, or over; days in the tenant's time zone."""
+    zone = zone_of(grant.tenant)
+
+    def day(moment: dt.datetime) -> str:
+        return date_format(moment.astimezone(zone), "j M, H:i")
+
+    if grant.starts_at > now:
+        return Standing("plain", _("to come"), _("begins %s") % day(grant.starts_at))
+    if grant.ends_at is None:
+        return Standing("good", _("in force"), _("without an end"))
+    if grant.ends_at > now:
+        days = (grant.ends_at - now).days
+        soon = days < 7
+        return Standing(
+            "wait" if soon else "good",
+            _("ends soon") if soon else _("in force"),
+            _("until %s") % day(grant.ends_at),
+        )
+    until = grant.grace_until or grant.ends_at
+    if until > now:
+        return Standing("wait", _("ended"), _("still counts for running jobs until %s") % day(until))
+    return Standing("plain", _("over"), _("since %s; new jobs beyond what is left are refused") % day(until))
+
+
+def kind_words(kind: str) -> str:
+    return _(_KINDS.get(kind, kind))

@@ -1,0 +1,50 @@
+"""What pages of the market read beside the market's own selectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from zoneinfo import ZoneInfo
+
+from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
+
+from quota.models import ApprovalRule, CellCapacity, Membership, Tenant
+from quota.permissions import Action, Principal, Role, may
+from scheduling.models import Job
+
+
+def cells_sold(principal: Principal) -> list[str]:
+    """Cells that have reported what they have, by name."""
+    names = CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:200]
+    return [name for name in names if may(principal, Action.CELL_VIEW, cell=name)]
+
+
+def zone_of(tenant: Tenant) -> ZoneInfo:
+    """What the tenant's days are."""
+    return ZoneInfo(tenant.time_zone)
+
+
+def approval_words(tenant: Tenant, cell: str, band: str, price: int) -> str:
+    """Who will decide about such an order."""
+    rules = ApprovalRule.objects.filter(
+        Q(cell="") | Q(cell=cell), Q(band=None) | Q(band__name=band), Q(tenant=None) | Q(tenant=tenant),
+        Q(most_price=None) | Q(most_price__gte=price),
+    )  # fmt: skip
+    said = {
+        "auto": _("A rule approves it at once."),
+        "owner": _("An owner of the tenant has to approve it."),
+        "sre": _("An SRE has to approve it."),
+    }
+    return said[rules.order_by("rank").values_list("approver", flat=True).first() or "sre"]
+
+
+def owners_of(tenant: Tenant) -> list[str]:
+    """Whom to ask for budget: owners of the tenant and of its organisation."""
+    rows = Membership.objects.filter(Q(tenant=tenant) | Q(tenant=tenant.parent_id), role=Role.OWNER.value)
+    return sorted(set(rows.values_list("user__username", flat=True)[:5]))
+
+
+def like_this(jobs: QuerySet[Job], tenant: str) -> Iterable[Job]:
+    """Live jobs of a tenant, newest first; those inside an alloc set ask for nothing themselves."""
+    rows = jobs.filter(tenant__name=tenant, alloc_set__isnull=True, priority__gt=0).exclude(state="dead")
+    return rows.order_by("-id")[:100]

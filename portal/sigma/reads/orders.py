@@ -1,0 +1,104 @@
+"""Orders as pages show them: whose they are, who has to decide, what became of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from django.db.models import Q, QuerySet, Sum
+
+from portal.sigma.reads.market import zone_of
+from quota import calendar
+from quota.errors import NotFound
+from quota.models import AccountKind, LedgerEntry, Order, OrderState, Posting, Record
+from quota.permissions import Action, Principal, may
+from quota.selectors import tenants_visible
+from quota.services.order_steps import share
+
+# How much of an order's history a page shows.
+MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """A posting as the tenant sees it: what it did to what may be spent, to what is set aside, and to what is paid."""
+
+    posting: Posting
+    available: int
+    held: int
+    paid: int
+
+
+def orders_visible(principal: Principal) -> QuerySet[Order]:
+    """Newest first."""
+    rows = Order.objects.filter(tenant__in=tenants_visible(principal))
+    return rows.select_related("tenant", "band").order_by("-id")
+
+
+def order_numbered(principal: Principal, number: int) -> Order:
+    """Raises `NotFound`, also when the principal may not know that it exists."""
+    order = Order.objects.select_related("tenant", "band", "prices", "replaces").filter(pk=number).first()
+    if order is None or not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
+        raise NotFound("order", str(number))
+    return order
+
+
+def waiting_for(principal: Principal) -> QuerySet[Order]:
+    """Pending orders that wait for this principal's word, those that wait longest first.
+
+    SREs may decide about those that wait for an owner too, but are not asked. Nobody decides about an order of their
+    own, but for SREs.
+    """
+    rows = (
+        Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
+    )
+    owned = [
+        name for name in principal.roles
+        if may(principal, Action.QUOTA_APPROVE, tenant=name)
+    ]  # fmt: skip
+    asked = Q(approver="owner", tenant__name__in=owned) & ~Q(placed_by=principal.name)
+    if may(principal, Action.PLATFORM_ADMIN):
+        asked |= ~Q(approver="owner")
+    return rows.filter(asked)
+
+
+def may_decide(principal: Principal, order: Order) -> bool:
+    if order.state != OrderState.PENDING.value:
+        return False
+    if principal.name == order.placed_by and not principal.sre:
+        return False
+    if order.approver == "owner":
+        return may(principal, Action.QUOTA_APPROVE, tenant=order.tenant.name, cell=order.cell)
+    return may(principal, Action.PLATFORM_ADMIN, cell=order.cell)
+
+
+def history_of(order: Order) -> list[Record]:
+    """What was recorded about it, newest first."""
+    rows = Record.objects.filter(tenant=order.tenant.name, kind__startswith="order.", data__order=order.pk)
+    return list(rows.order_by("-revision")[:MOST])
+
+
+def money_of(order: Order) -> list[Movement]:
+    """Its postings, oldest first: two queries."""
+    postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
+    sums: dict[tuple[int, str], int] = {}
+    rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind")
+    for posting_id, kind, amount in rows.annotate(total=Sum("amount")).order_by():
+        sums[posting_id, kind] = int(amount)
+    return [
+        Movement(
+            posting,
+            sums.get((posting.pk, AccountKind.AVAILABLE.value), 0),
+            sums.get((posting.pk, AccountKind.HELD.value), 0),
+            sums.get((posting.pk, AccountKind.REVENUE.value), 0),
+        )
+        for posting in postings
+    ]
+
+
+def refund_of(order: Order, now: dt.datetime) -> int:
+    """What cancelling it now would give back, in micro-credits: all of it before it begins, then whole days."""
+    if order.state != OrderState.ACTIVE.value:
+        return order.price
+    rest = calendar.whole_days_left(now, order.ends_at, zone_of(order.tenant))
+    return min(share(order, rest, order.ends_at), order.price - order.refunded)

@@ -1,0 +1,126 @@
+"""The second step of buying: a quote that holds, looked at and ordered once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+
+from portal.sigma.page import page
+from portal.sigma.reads.market import approval_words, zone_of
+from portal.sigma.shop.offer import part_line
+from portal.sigma.shop.period import Period
+from portal.sigma.shop.wish import Wish, fields_of, known_only
+from quota import clock
+from quota.errors import NotFound, Refused
+from quota.models import Order, Quote
+from quota.permissions import Action, Principal, may
+from quota.pricing import part_of
+from quota.services.ledger import balance_of
+from quota.services.orders import order_place
+
+
+@never_cache
+@page
+def quote(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    """What is about to be ordered, at a price that holds. POST orders it: the form carries nothing of the price or
+    of what is bought, so nothing of it can be tampered with; what it has besides is refused."""
+    row = Quote.objects.select_related("tenant", "band", "prices").filter(pk=number).first()
+    if row is None or not may(principal, Action.QUOTA_BUY, tenant=row.tenant.name, cell=row.cell):
+        raise NotFound("quote", str(number))
+    placed = Order.objects.filter(tenant=row.tenant, key=_key(row)).first()
+    if request.method == "POST":
+        return _order(request, principal, row)
+    if placed is not None:
+        return redirect("sigma:order", number=placed.pk)
+    return render(request, "sigma/shop/quote.html", _quote_context(row, given=request.GET))
+
+
+def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpResponse:
+    try:
+        known_only(request.POST, {"csrfmiddlewaretoken", "price", "renew", "note", "again"})
+        if request.POST.get("price") != str(row.price):
+            raise Refused(
+                "tampered", _("The form had another price than the quote; look at it again."), status=409,
+                fields={"price": _("not the price of this quote")},
+            )  # fmt: skip
+        if _same(row) is not None and not request.POST.get("again") and not _placed(row):
+            raise Refused(
+                "ordered-already", _("Just this was ordered already. Say that you want it once more, or leave it."),
+                status=409, fields={"again": _("tick it to order the same once more")},
+            )  # fmt: skip
+        order = order_place(
+            principal=principal, tenant=row.tenant, cell=row.cell, band=row.band.name, amounts=tuple(row.amounts),
+            starts_at=row.starts_at, ends_at=row.ends_at, quote=row.pk, renew=bool(request.POST.get("renew")),
+            note=request.POST.get("note", "").strip(), key=_key(row),
+        )  # fmt: skip
+    except Refused as problem:
+        context = _quote_context(row, given=request.POST) | {"problem": problem}
+        return render(request, "sigma/shop/quote.html", context, status=problem.status)
+    told = {
+        "pending": _("Order %d is placed. It waits for approval; you are told as soon as somebody decides."),
+        "approved": _("Order %d is approved. Its quota is there from its first day on."),
+        "active": _("Order %d is active: its quota is there now."),
+    }
+    messages.success(request, told.get(order.state, _("Order %d is placed.")) % order.pk)
+    return redirect("sigma:order", number=order.pk)
+
+
+def _quote_context(row: Quote, *, given: Mapping[str, str]) -> dict[str, Any]:
+    zone = zone_of(row.tenant)
+    balances = balance_of(row.tenant)
+    now = clock.now()
+    seen = given.get("seen", "")
+    return {
+        "quote": row,
+        "wish": wish_of(row, zone),
+        "back": fields_of(wish_of(row, zone)),
+        "parts": [part_line(part_of(part)) for part in row.parts],
+        "balances": balances,
+        "after": balances.available - row.price,
+        "missing": max(0, row.price - balances.spendable),
+        "over": row.valid_until <= now,
+        "approval": approval_words(row.tenant, row.cell, row.band.name, row.price),
+        "same": _same(row),
+        "given": given,
+        "seen": int(seen) if seen.isdecimal() and len(seen) < 20 and int(seen) != row.price else None,
+        "zone": zone.key,
+    }
+
+
+def wish_of(row: Quote | Order, zone: ZoneInfo) -> Wish:
+    """What a quote or an order is for, as the shop's form asks for it."""
+    first = row.starts_at.astimezone(zone).date()
+    last = (row.ends_at - dt.timedelta(microseconds=1)).astimezone(zone).date()
+    return Wish(
+        row.tenant.name, row.cell, row.band.name, tuple(row.amounts), Period(first, last),
+        row.starts_at, row.ends_at, zone, False,
+    )  # fmt: skip
+
+
+def _key(row: Quote) -> str:
+    """One quote is ordered once, however often its form is sent, and from however many tabs."""
+    return f"quote-{row.pk}"
+
+
+def _placed(row: Quote) -> bool:
+    return Order.objects.filter(tenant=row.tenant, key=_key(row)).exists()
+
+
+def _same(row: Quote) -> Order | None:
+    """An order of just the same that is alive: a second tab, or a second person."""
+    return (
+        Order.objects.filter(
+            tenant=row.tenant, cell=row.cell, band=row.band, amounts=row.amounts, ends_at=row.ends_at,
+            state__in=["pending", "approved", "active"],
+        )
+        .exclude(key=_key(row))
+        .first()
+    )  # fmt: skip

@@ -1,0 +1,310 @@
+"""What the shop answers to a wish: is it there, what does it cost, is it in the budget, what else would do."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+
+from portal.sigma.shop import availability as drawing
+from portal.sigma.shop.availability import DayLeft
+from portal.sigma.shop.period import DAY, Period, instants
+from portal.sigma.shop.sizes import LABELS, band_words
+from portal.sigma.shop.wish import Wish, fields_of
+from quota.balances import Balances
+from quota.errors import Refused
+from quota.models import Budget, Market, PriorityBand, Tenant
+from quota.permissions import Principal
+from quota.pricing import Part
+from quota.resources import NAMES, Vector, describe
+from quota.services import market
+from quota.services.budgets import spendings
+from quota.services.ledger import balance_of
+from quota.services.prices import quote_preview
+from quota.spending import beyond_month
+
+# Days drawn beside the period, so that one sees what comes after it.
+BESIDE = 14
+# At most so many other ways are priced, each a fixed number of queries.
+OTHERS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class PartLine:
+    """One part of a price in words; `base` and `amount` in micro-credits."""
+
+    name: str
+    label: str
+    quantity: int
+    hours: str
+    base: int
+    band: str
+    scarcity: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChartLine:
+    name: str
+    label: str
+    least: str
+    asked: str
+    drawn: drawing.Chart
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another way to get as much. `percent`: dearer or, below 0, cheaper than what was asked for."""
+
+    what: str
+    but: str
+    price: int
+    percent: int
+    fields: dict[str, str]
+
+    @property
+    def query(self) -> str:
+        return urlencode(self.fields)
+
+
+@dataclass(slots=True)
+class Offer:
+    """Money in micro-credits. `missing`: how much the budget lacks; `most`: what is left on all days.
+
+    `month`: why the month that it begins in has no room for it, where the budget stops buying.
+    """
+
+    wish: Wish
+    price: int
+    parts: list[PartLine]
+    balances: Balances
+    charts: list[ChartLine]
+    days: list[DayLeft]
+    fits: bool
+    most: Vector
+    first_fit: dt.date | None
+    alternatives: list[Alternative]
+    fields: dict[str, str]
+    left: Vector
+    problem: Refused | None = None
+    month: Refused | None = None
+    width: ClassVar[int] = drawing.WIDTH
+    height: ClassVar[int] = drawing.HEIGHT
+
+    @property
+    def first_day(self) -> dt.date:
+        return self.days[0].day
+
+    @property
+    def last_day(self) -> dt.date:
+        return self.days[-1].day
+
+    @property
+    def per_day(self) -> int:
+        return self.price // self.wish.period.days if self.wish.period.days > 1 else 0
+
+    @property
+    def after(self) -> int:
+        return self.balances.available - self.price
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.price - self.balances.spendable)
+
+    @property
+    def affordable_days(self) -> int:
+        """As many whole days as the budget would pay, at about this price a day."""
+        days = self.balances.spendable * self.wish.period.days // self.price if self.price else 0
+        return days if 0 < days < self.wish.period.days else 0
+
+    @property
+    def can(self) -> bool:
+        return self.fits and not self.missing and self.problem is None and self.month is None
+
+    @property
+    def most_useful(self) -> bool:
+        """Whether something of everything that is asked for is left."""
+        return all(left > 0 for left, asked in zip(self.most, self.wish.amounts, strict=True) if asked)
+
+    @property
+    def short(self) -> dict[str, str]:
+        """What is wrong with each field of which too little is left."""
+        return {
+            NAMES[index]: _("only %s left on these days") % described(index, max(0, left))
+            for index, (left, asked) in enumerate(zip(self.left, self.wish.amounts, strict=True))
+            if asked and asked > left
+        }
+
+    @property
+    def shortage(self) -> str:
+        """What is short, and by how much."""
+        short = [
+            _("%(left)s left of %(asked)s asked for") % {
+                "left": described(index, max(0, left)), "asked": described(index, asked),
+            }
+            for index, (left, asked) in enumerate(zip(self.left, self.wish.amounts, strict=True))
+            if asked and asked > left
+        ]  # fmt: skip
+        return _("Not enough is left: %s.") % "; ".join(short)
+
+
+def offer_for(
+    principal: Principal, tenant: Tenant, wish: Wish, cells: Sequence[str], *, now: dt.datetime
+) -> Offer:
+    """`cells`: those that sell anything. Raises `Refused` when nothing like it is sold at all."""
+    rules = market.market_of(wish.cell)
+    price, parts, _prices = quote_preview(
+        principal=principal, tenant=tenant, cell=wish.cell, band=wish.band, amounts=wish.amounts,
+        starts_at=wish.starts_at, ends_at=wish.ends_at,
+    )  # fmt: skip
+    left = left_for(rules, wish.cell, wish.band, wish.starts_at, wish.ends_at)
+    days = days_left(wish.cell, wish.band, wish.period, wish.zone, today=now.astimezone(wish.zone).date())
+    fits = rules.selling and enough(left, wish.amounts)
+    first = None if fits or not rules.selling else _first_fit(rules, wish, now=now)
+    offer = Offer(
+        wish=wish, price=price, parts=[part_line(part) for part in parts], balances=balance_of(tenant),
+        charts=_charts(days, wish), days=days, fits=fits,
+        most=tuple(max(0, min(a, b)) for a, b in zip(left, wish.amounts, strict=True)),
+        first_fit=first, alternatives=[], fields=fields_of(wish), left=left,
+    )  # fmt: skip
+    if not offer.missing:
+        moment = max(wish.starts_at, now)
+        state = spendings([tenant], budgets=Budget.objects.filter(tenant=tenant), now=moment)[tenant.pk]
+        offer.month = beyond_month(state, price)
+    if not rules.selling:
+        told = _("%s sells nothing at the moment; an SRE has stopped it. Look at another cell.") % wish.cell
+        offer.problem = Refused("not-selling", told, fields={"cell": told})
+    offer.alternatives = alternatives(principal, tenant, offer, cells, now=now)
+    return offer
+
+
+def left_for(rules: Market, cell: str, band: str, starts_at: dt.datetime, ends_at: dt.datetime) -> Vector:
+    """What is left at every instant until the quota would stop to count, its grace included."""
+    return market.availability(cell, band, starts_at, ends_at + _grace(rules, ends_at - starts_at))
+
+
+def enough(left: Sequence[int], amounts: Sequence[int]) -> bool:
+    return all(asked <= has for has, asked in zip(left, amounts, strict=True) if asked)
+
+
+def days_left(cell: str, band: str, period: Period, zone: Any, *, today: dt.date) -> list[DayLeft]:
+    """The calendar of a period and some days more, at least four weeks."""
+    first = max(today, period.first - 3 * DAY)
+    count = max(28, (period.last - first).days + 1 + BESIDE)
+    return [DayLeft(row.date, row.left) for row in market.calendar_days(cell, band, first, count, zone)]
+
+
+def part_line(part: Part) -> PartLine:
+    return PartLine(
+        part.resource, str(LABELS.get(part.resource, part.resource)), part.quantity,
+        _short(part.hours.numerator / part.hours.denominator), part.base, _short(part.band_milli / 1000),
+        _short(float(part.scarcity_milli) / 1000), part.amount,
+    )  # fmt: skip
+
+
+def alternatives(
+    principal: Principal, tenant: Tenant, offer: Offer, cells: Sequence[str], *, now: dt.datetime
+) -> list[Alternative]:
+    """Other bands, cells and weeks in which all of it is left, cheapest first: cheaper ones, and any where it isn't
+    left as asked for."""
+    found = []
+    known: dict[str, Market] = {}
+    for what, but, wish in _others(offer, cells, now=now):
+        rules = known.get(wish.cell) or known.setdefault(wish.cell, market.market_of(wish.cell))
+        left = left_for(rules, wish.cell, wish.band, wish.starts_at, wish.ends_at)
+        if not rules.selling or not enough(left, wish.amounts):
+            continue
+        price, _parts, _prices = quote_preview(
+            principal=principal, tenant=tenant, cell=wish.cell, band=wish.band, amounts=wish.amounts,
+            starts_at=wish.starts_at, ends_at=wish.ends_at,
+        )  # fmt: skip
+        if price < offer.price or not offer.fits:
+            percent = round(100 * (price - offer.price) / offer.price) if offer.price else 0
+            found.append(Alternative(what, but, price, percent, fields_of(wish)))
+    return sorted(found, key=lambda row: (row.price, row.what))
+
+
+def described(index: int, value: int) -> str:
+    text = describe(index, value)
+    name = NAMES[index]
+    return text if name in ("cpu", "accelerators") else f"{text} {str(LABELS.get(name, name)).lower()}"
+
+
+def _charts(days: Sequence[DayLeft], wish: Wish) -> list[ChartLine]:
+    lines = []
+    for index, asked in enumerate(wish.amounts):
+        if asked:
+            drawn = drawing.chart(days, index, asked=asked, period=wish.period)
+            name = NAMES[index]
+            lines.append(
+                ChartLine(
+                    name, str(LABELS[name]), describe(index, drawn.least), describe(index, asked), drawn
+                )
+            )
+    return lines
+
+
+def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None:
+    length = wish.ends_at - wish.starts_at
+    moment = market.earliest_start(
+        wish.cell, wish.band, wish.amounts, length + _grace(rules, length), max(now, wish.starts_at)
+    )
+    if moment is None:
+        return None
+    local = moment.astimezone(wish.zone)
+    begun = local.replace(tzinfo=None) != dt.datetime.combine(local.date(), dt.time())
+    day = local.date() + DAY if begun else local.date()
+    return day if day > wish.period.first else None
+
+
+def _others(offer: Offer, cells: Sequence[str], *, now: dt.datetime) -> Iterator[tuple[str, str, Wish]]:
+    """What may be tried instead, the likeliest first, `OTHERS` at most."""
+    wish = offer.wish
+    tried: list[tuple[str, str, Wish]] = []
+    bands = {row.name: row for row in PriorityBand.objects.all()}
+    here = bands[wish.band]
+    for row in sorted(bands.values(), key=lambda row: row.price_milli):
+        if row.name != wish.band and market.is_sold(row) and row.price_milli < here.price_milli:
+            tried.append((_("as %s") % row.name, band_words(row), _changed(wish, now=now, band=row.name)))
+    later = [7 * DAY, 28 * DAY] if offer.fits else [7 * DAY]
+    firsts = [wish.period.first + step for step in later]
+    if offer.first_fit is not None:
+        firsts = [offer.first_fit, *(day for day in firsts if day > offer.first_fit)][:2]
+    for first in firsts:
+        period = wish.period.moved(first)
+        said = _("%(first)s to %(last)s") % {
+            "first": date_format(period.first, "j M"), "last": date_format(period.last, "j M Y"),
+        }  # fmt: skip
+        tried.append((said, _("as long, but later"), _changed(wish, now=now, period=period)))
+    for cell in cells:
+        if cell != wish.cell:
+            tried.append(
+                (
+                    _("in %s") % cell,
+                    _("another cell: its machines, its own jobs"),
+                    _changed(wish, now=now, cell=cell),
+                )
+            )
+    return iter(tried[:OTHERS])
+
+
+def _changed(wish: Wish, *, now: dt.datetime, **changes: Any) -> Wish:
+    period = changes.get("period", wish.period)
+    starts_at, ends_at = instants(period, wish.zone, now=now)
+    return Wish(
+        wish.tenant, changes.get("cell", wish.cell), changes.get("band", wish.band), wish.amounts, period,
+        starts_at, ends_at, wish.zone, wish.renew,
+    )  # fmt: skip
+
+
+def _grace(rules: Market, length: dt.timedelta) -> dt.timedelta:
+    return min(dt.timedelta(hours=rules.grace_hours), length)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")

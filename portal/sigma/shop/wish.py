@@ -1,0 +1,207 @@
+"""What somebody asks the shop for: read from the fields of its form, each with what is wrong about it. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from zoneinfo import ZoneInfo
+
+from django.utils.translation import gettext as _
+
+from portal.sigma.shop.period import (
+    PRESETS,
+    DayError,
+    Period,
+    day_read,
+    instants,
+    preset_last,
+    preset_of,
+)
+from portal.sigma.shop.sizes import SIZES
+from quota.errors import Refused
+from quota.pricing import UNIT
+from quota.resources import NAMES, QuantityError, Vector, parse_quantity
+
+# What the first look asks for, so that it shows a price: one small service.
+FIRST_SIZE = {"cpu": "1", "ram": "4Gi", "disk": "10Gi"}
+FIRST_PERIOD = "month"
+_TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What may be chosen, the first of each by default; `longest_days`: the cell's longest period, by its name."""
+
+    tenants: Sequence[str]
+    cells: Sequence[str]
+    bands: Sequence[str]
+    zones: Mapping[str, ZoneInfo]
+    longest_days: Mapping[str, int]
+    now: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What can be priced and ordered. Instants in UTC, end excluded."""
+
+    tenant: str
+    cell: str
+    band: str
+    amounts: Vector
+    period: Period
+    starts_at: dt.datetime
+    ends_at: dt.datetime
+    zone: ZoneInfo
+    renew: bool
+
+
+@dataclass(slots=True)
+class Form:
+    """`given`: what stands in each field; `errors`: what is wrong with it; `wish`: none while something is."""
+
+    given: dict[str, str]
+    errors: dict[str, str] = field(default_factory=dict)
+    wish: Wish | None = None
+    preset: str = ""
+    today: dt.date | None = None
+
+
+def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
+    """Fields: tenant, cell, band, from, until (or preset), renew, and one per resource. Absent ones get a default."""
+    form = Form(given={})
+    tenant = _chosen(form, "tenant", asked, choices.tenants, _("none of your tenants"))
+    cell = _chosen(form, "cell", asked, choices.cells, _("no such cell"))
+    band = _chosen(form, "band", asked, choices.bands, _("no such band"))
+    amounts = _amounts(form, asked)
+    zone = choices.zones.get(tenant, ZoneInfo("UTC"))
+    form.today = choices.now.astimezone(zone).date()
+    period = _period(form, asked, zone, longest=choices.longest_days.get(cell, 366))
+    renew = asked.get("renew", "") in ("1", "on", "true")
+    form.given["renew"] = "1" if renew else ""
+    if period is not None and not form.errors and amounts is not None:
+        starts_at, ends_at = instants(period, zone, now=choices.now)
+        form.wish = Wish(tenant, cell, band, amounts, period, starts_at, ends_at, zone, renew)
+    return form
+
+
+def known_only(given: Mapping[str, str], known: set[str]) -> None:
+    """A form sent with more than it has was put together by hand. Raises `Refused`."""
+    other = sorted(set(given) - known)
+    if other:
+        told = _("the form has no such field")
+        raise Refused(
+            "tampered", _("%s: the form has no such field. Nothing was ordered.") % ", ".join(other)[:200],
+            fields={name[:60]: told for name in other[:20]},
+        )  # fmt: skip
+
+
+def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | None:
+    """What stands in the fields of sizes, as a vector; what is wrong goes into `errors`, and None comes back."""
+    hints = {size.name: size.hint for size in SIZES}
+    vector = []
+    for name in NAMES:
+        if name not in UNIT:
+            vector.append(0)
+            continue
+        text = given.get(name, "")
+        try:
+            vector.append(parse_quantity(name, text or "0"))
+        except QuantityError:
+            errors[name] = _("%(given)s can't be read; write a number such as %(hint)s") % {
+                "given": text[:20], "hint": hints[name],
+            }  # fmt: skip
+            if _TOO_MUCH.match(text):
+                errors[name] = _("that is more than there is anywhere")
+    if len(vector) < len(NAMES):
+        return None
+    if not any(vector):
+        errors["cpu"] = _("nothing is asked for; give a number of cores, or of something else")
+        return None
+    return tuple(vector)
+
+
+def quantity_text(name: str, value: int) -> str:
+    """A quantity as job files and the form take it: `quantity_text("ram", 2**34)` is `16Gi`."""
+    if name in ("cpu", "accelerators"):
+        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
+    if name in ("ram", "disk", "disk_bandwidth"):
+        for suffix, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if value and value % size == 0:
+                return f"{value // size}{suffix}"
+    return str(value)
+
+
+def fields_of(wish: Wish, **changes: object) -> dict[str, str]:
+    """The form's fields that ask for this wish, some of them changed; for links."""
+    amounts = changes.pop("amounts", wish.amounts)
+    period = changes.pop("period", wish.period)
+    assert isinstance(amounts, tuple)
+    assert isinstance(period, Period)
+    fields = {"tenant": wish.tenant, "cell": wish.cell, "band": wish.band}
+    fields |= {
+        name: quantity_text(name, value) for name, value in zip(NAMES, amounts, strict=False) if name in UNIT
+    }
+    fields |= {"from": period.first.isoformat(), "until": period.last.isoformat()}
+    if wish.renew:
+        fields["renew"] = "1"
+    return fields | {name: str(value) for name, value in changes.items()}
+
+
+def _chosen(form: Form, name: str, asked: Mapping[str, str], known: Sequence[str], wrong: str) -> str:
+    value = asked.get(name) or (known[0] if known else "")
+    form.given[name] = value
+    if value not in known:
+        form.errors[name] = f"{value[:63]}: {wrong}" if value else wrong
+    return value
+
+
+def _amounts(form: Form, asked: Mapping[str, str]) -> Vector | None:
+    sized = any(name in asked for name in UNIT)
+    form.given |= {name: asked.get(name, "").strip() if sized else FIRST_SIZE.get(name, "") for name in UNIT}
+    return amounts_read(form.given, form.errors)
+
+
+def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: int) -> Period | None:
+    assert form.today is not None
+    preset = asked.get("preset", "")
+    if preset not in PRESETS:
+        preset = "" if asked.get("until") else FIRST_PERIOD
+    form.given["from"] = asked.get("from", "").strip() or form.today.isoformat()
+    form.given["until"] = asked.get("until", "").strip()
+    first = _day(form, "from", zone)
+    if first is None:
+        return None
+    if first < form.today:
+        form.errors["from"] = _("%(day)s is over; today is %(today)s in %(zone)s") % {
+            "day": first, "today": form.today, "zone": zone.key,
+        }  # fmt: skip
+        return None
+    if preset:
+        form.given["until"] = preset_last(preset, first).isoformat()
+    last = _day(form, "until", zone)
+    if last is None:
+        return None
+    period = Period(first, last)
+    form.preset = preset_of(period)
+    if last < first:
+        form.errors["until"] = _("%(last)s is before the first day, %(first)s") % {
+            "last": last,
+            "first": first,
+        }
+    elif period.days > longest:
+        form.errors["until"] = _(
+            "%(days)d days; this cell sells %(longest)d at most. Switch renewal on to keep it for longer"
+        ) % {"days": period.days, "longest": longest}
+    return period
+
+
+def _day(form: Form, name: str, zone: ZoneInfo) -> dt.date | None:
+    try:
+        day = day_read(form.given[name], zone, ends=name == "until")
+    except DayError as error:
+        form.errors[name] = str(error)
+        return None
+    form.given[name] = day.isoformat()
+    return day

@@ -1,0 +1,79 @@
+"""Capabilities of a tenant's people and programs: who holds what until when, and asking the SREs for more."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.sigma.page import page, page_of
+from portal.sigma.team.tenants import PAGE_SIZE, frame
+from quota import clock, people
+from quota.errors import Refused
+from quota.models import Tenant
+from quota.permissions import Action, CapabilityKind, Principal, may, require
+from quota.selectors import tenant_named
+from quota.services.access import user_named
+from quota.services.capabilities import capability_ask
+from scheduling.selectors import cells_visible
+
+DAYS = [1, 7, 30, 90, 365]
+ABOUT = {
+    CapabilityKind.ANY_JOB: gettext_lazy("change or kill any job of the cell, of any tenant"),
+    CapabilityKind.NO_RECLAMATION: gettext_lazy("switch reclamation off: reclamation: false"),
+    CapabilityKind.RESERVE_CORES: gettext_lazy("have whole cores for a task alone: whole_cores: true"),
+    CapabilityKind.SHELL: gettext_lazy("open shells in tasks, with a role that may change the job"),
+}
+
+
+@page
+def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
+    row = tenant_named(principal, tenant)
+    owner = may(principal, Action.TENANT_ADMIN, tenant=row.name)
+    context: dict[str, Any] = {**frame(principal, row), "given": {"days": "30"}}
+    status = 200
+    if request.method == "POST":
+        require(principal, Action.TENANT_SELF, tenant=row.name)
+        try:
+            return _ask(request, principal, row)
+        except Refused as problem:
+            context["problem"], status = problem, problem.status
+            context["given"] = request.POST.dict()
+    members = people.members_of(principal, row)
+    held = people.capabilities_visible(principal).filter(user__in=members.values("user_id"))
+    asked = people.requests_visible(principal).filter(tenant=row).order_by("-id")
+    context |= {
+        "kinds": [(kind.value, ABOUT[kind]) for kind in CapabilityKind],
+        "cells": list(cells_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "days": DAYS,
+        "users": list(members.order_by("user__username").values_list("user__username", flat=True)[:500])
+        if owner
+        else [principal.name],
+        "me": principal.name,
+        "now": clock.now(),
+        "held": list(held.order_by("user__username", "kind", "id")[:200]),
+        "page_obj": page_of(request, asked, PAGE_SIZE),
+    }
+    return render(request, "sigma/team/capabilities.html", context, status=status)
+
+
+def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
+    """Raises `Refused`."""
+    post = request.POST
+    if post.get("days") not in map(str, DAYS):
+        raise Refused("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
+    named = post.get("user", principal.name)
+    if named != principal.name:
+        require(principal, Action.TENANT_ADMIN, tenant=row.name)
+    capability_ask(
+        principal=principal, tenant=row, user=user_named(named), kind=post.get("kind", ""),
+        cell=post.get("cell", ""), reason=post.get("reason", ""),
+        until=clock.now() + dt.timedelta(days=int(post["days"])),
+    )  # fmt: skip
+    messages.success(request, _("The SREs were asked. The answer comes as a notice."))
+    return redirect("sigma:capabilities", row.name)

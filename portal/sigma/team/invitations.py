@@ -1,0 +1,104 @@
+"""Invitations of a tenant; and joining by one, signed in or with an account that is made for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.views import SignupView
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from portal.accounts import INVITATION, invited
+from portal.sigma.account import by_an_sre
+from portal.sigma.page import page, page_of, refused
+from portal.sigma.team.tenants import PAGE_SIZE, ROLES, frame
+from quota import clock, people
+from quota.errors import Refused
+from quota.permissions import Action, Principal, require
+from quota.selectors import tenant_named
+from quota.services.access import principal_of_user
+from quota.services.invitations import (
+    LASTS,
+    invitation_accept,
+    invitation_mail,
+    invitation_of,
+    invitation_send,
+    invitation_withdraw,
+    link_of,
+)
+
+
+@never_cache
+@page
+def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
+    """The link is in the answer to the POST and nowhere else."""
+    row = tenant_named(principal, tenant)
+    require(principal, Action.TENANT_ADMIN, tenant=row.name)
+    context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "lasts": LASTS, "now": clock.now()}
+    status = 200
+    if request.method == "POST":
+        post = request.POST
+        context["given"] = {"email": post.get("email", ""), "role": post.get("role", "")}
+        try:
+            sent, secret = invitation_send(
+                principal=principal, tenant=row, email=post.get("email", ""), role=post.get("role", "")
+            )
+            context |= {"sent": sent, "link": link_of(secret), "unsent": invitation_mail(sent, secret)}
+            status = 201
+        except Refused as problem:
+            context["problem"], status = problem, problem.status
+    rows = people.invitations_of(principal, row).order_by("-id")
+    context["page_obj"] = page_of(request, rows, PAGE_SIZE)
+    return render(request, "sigma/team/invitations.html", context, status=status)
+
+
+@page
+@require_POST
+def withdraw(request: HttpRequest, principal: Principal, tenant: str, key: str) -> HttpResponse:
+    row = tenant_named(principal, tenant)
+    gone = invitation_withdraw(principal=principal, tenant=row, key=key)
+    messages.success(request, _("The invitation of %s is withdrawn.") % gone.email)
+    return redirect("sigma:invitations", row.name)
+
+
+@never_cache
+def join(request: HttpRequest, secret: str) -> HttpResponse:
+    """What the link leads to. Opening it changes nothing: mail scanners open links too."""
+    try:
+        invitation = invitation_of(secret)
+        if request.method == "POST" and request.user.is_authenticated:
+            principal = principal_of_user(request.user, request_id=request.borg_request_id)
+            member = invitation_accept(principal=principal, user=request.user, secret=secret)
+            request.session.pop(INVITATION, None)
+            messages.success(request, _("Welcome to %s.") % member.tenant.name)
+            return redirect("sigma:tenant", member.tenant.name)
+    except Refused as problem:
+        return refused(request, problem)
+    request.session[INVITATION] = secret
+    return render(request, "sigma/team/join.html", {"invitation": invitation, "path": request.path})
+
+
+class JoinView(SignupView):
+    """An account for who was invited, and the membership with it: both, or neither."""
+
+    template_name = "sigma/signup.html"
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.user.is_authenticated or invited(request) is None:
+            return by_an_sre(request)
+        return super().dispatch(request, *args, **kwargs)
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        try:
+            with transaction.atomic():
+                return super().form_valid(form)
+        except Refused as problem:
+            return refused(self.request, problem)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return {**super().get_context_data(**kwargs), "invitation": invited(self.request)}

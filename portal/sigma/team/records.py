@@ -1,0 +1,74 @@
+"""What happened in a tenant: every change, who made it, when; for its owners and SREs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.dateparse import parse_date
+from django.utils.translation import gettext as _
+
+from portal.sigma.page import page
+from portal.sigma.team.tenants import frame
+from quota.audit import makers_of, records_visible
+from quota.errors import Refused
+from quota.models import Record
+from quota.permissions import Principal
+from quota.selectors import tenant_named
+
+PAGE_SIZE = 50
+# What kinds begin with, for the filter.
+GROUPS = (
+    "tenant", "team", "member", "invitation", "service-account", "token", "capability", "quota", "order", "budget",
+    "posting", "invoice", "channel",
+)  # fmt: skip
+
+
+@page
+def record_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
+    """Newest first; older ones by the revision of the last one shown, so that nothing is counted."""
+    row = tenant_named(principal, tenant)
+    asked = request.GET
+    chosen = {name: asked.get(name, "")[:200] for name in ("kind", "actor", "since", "until")}
+    first, last = _day(chosen, "since"), _day(chosen, "until")
+    rows = records_visible(
+        principal, tenant=row.name, kind=chosen["kind"], actor=chosen["actor"], since=first,
+        until=last + dt.timedelta(days=1) if last else None,
+    )  # fmt: skip
+    before = asked.get("before", "")
+    if before.isascii() and before.isdecimal() and len(before) < 19:
+        rows = rows.filter(revision__lt=int(before))
+    shown = list(rows[: PAGE_SIZE + 1])
+    makers = makers_of(record.actor for record in shown)
+    context = {
+        **frame(principal, row),
+        "records": [(record, _data(record), makers.get(record.actor, "")) for record in shown[:PAGE_SIZE]],
+        "older": shown[PAGE_SIZE - 1].revision if len(shown) > PAGE_SIZE else None,
+        "chosen": chosen,
+        "groups": GROUPS,
+    }
+    return render(request, "sigma/team/records.html", context)
+
+
+def _data(record: Record) -> list[tuple[str, str]]:
+    """What a record says, without what is empty."""
+    data: dict[str, Any] = record.data
+    plain = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in data.items())
+    return [(key, text[:300]) for key, text in plain if text not in ("", "null", "[]", "{}")]
+
+
+def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
+    """The beginning of a day in UTC. Raises `Refused`."""
+    if not chosen[name]:
+        return None
+    try:
+        day = parse_date(chosen[name])
+    except ValueError:
+        day = None
+    if day is None or not 2000 <= day.year <= 9000:
+        told = _("give a day such as 2026-11-21")
+        raise Refused("invalid", f"{name}: {told}", fields={name: told})
+    return dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC)

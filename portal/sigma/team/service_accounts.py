@@ -1,0 +1,129 @@
+"""Service accounts of a tenant: made, changed, removed by its owners, with their tokens."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+
+from portal.sigma.page import page, page_of
+from portal.sigma.team.tenants import PAGE_SIZE, frame
+from quota import clock, people
+from quota.errors import Refused
+from quota.models import ServiceAccount
+from quota.permissions import Action, Principal, require
+from quota.selectors import tenant_named
+from quota.services.access import token_revoke
+from quota.services.service_accounts import (
+    ROLES,
+    SCOPES,
+    service_account_create,
+    service_account_named,
+    service_account_remove,
+    service_account_set,
+    service_account_token,
+)
+
+DAYS = [7, 30, 90, 365]
+
+
+@page
+def account_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
+    row = tenant_named(principal, tenant)
+    context: dict[str, Any] = {**frame(principal, row), "roles": ROLES}
+    status = 200
+    if request.method == "POST":
+        require(principal, Action.TENANT_ADMIN, tenant=row.name)
+        post = request.POST
+        context["given"] = {name: post.get(name, "") for name in ("name", "role", "description")}
+        try:
+            made = service_account_create(principal=principal, tenant=row, **context["given"])
+            messages.success(request, _("%s was made. Give it a token.") % made.user.get_username())
+            return redirect("sigma:service-account", row.name, made.user.get_username().partition("@")[0])
+        except Refused as problem:
+            context["problem"], status = problem, problem.status
+    rows = people.service_accounts_of(principal, row).order_by("user__username")
+    context["page_obj"] = page_of(request, rows, PAGE_SIZE)
+    return render(request, "sigma/team/service_accounts.html", context, status=status)
+
+
+@never_cache
+@page
+def account(request: HttpRequest, principal: Principal, tenant: str, account: str) -> HttpResponse:
+    """One of them. A new token's secret is in the answer to the POST and nowhere else."""
+    row = tenant_named(principal, tenant)
+    require(principal, Action.TENANT_ADMIN, tenant=row.name)
+    found = service_account_named(row, account)
+    context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "scopes": SCOPES, "days": DAYS}
+    context["given"] = {"scopes": list(SCOPES), "days": "90"}
+    status = 200
+    if request.method == "POST":
+        try:
+            if request.POST.get("do") != "token":
+                return _change(request, principal, found)
+            context["issued"], context["secret"] = _issue(request, principal, found)
+            status = 201
+        except Refused as problem:
+            context["problem"], status = problem, problem.status
+            context["given"] = {
+                "name": request.POST.get("name", ""),
+                "scopes": request.POST.getlist("scopes"),
+                "days": request.POST.get("days", ""),
+            }
+    context["account"] = people.service_accounts_of(principal, row).get(pk=found.pk)
+    context["now"] = clock.now()
+    context["page_obj"] = page_of(
+        request, people.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE
+    )
+    return render(request, "sigma/team/service_account.html", context, status=status)
+
+
+def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) -> tuple[Any, str]:
+    days = request.POST.get("days", "")
+    if days not in map(str, DAYS):
+        raise Refused(
+            "invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")}
+        )
+    return service_account_token(
+        principal=principal, account=found, name=request.POST.get("name", "")[:100],
+        scopes=request.POST.getlist("scopes"), expires_at=clock.now() + dt.timedelta(days=int(days)),
+    )  # fmt: skip
+
+
+def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -> HttpResponse:
+    """What one of the page's forms asks for, which `do` names. Raises `Refused`."""
+    post, name = request.POST, found.user.get_username()
+    match post.get("do"):
+        case "change":
+            service_account_set(
+                principal=principal,
+                account=found,
+                role=post.get("role", ""),
+                description=post.get("description", ""),
+            )
+            messages.success(request, _("Saved."))
+        case "disable" | "enable" as verb:
+            service_account_set(principal=principal, account=found, enabled=verb == "enable")
+            told = (
+                _("%s is enabled.")
+                if verb == "enable"
+                else _("%s is disabled: its tokens prove nothing now.")
+            )
+            messages.success(request, told % name)
+        case "revoke":
+            keys = people.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])
+            for key in keys.values_list("key", flat=True):
+                token_revoke(principal=principal, key=key)
+            messages.success(request, _("The token is revoked: it proves nothing any more."))
+        case "remove":
+            service_account_remove(principal=principal, account=found)
+            messages.success(request, _("%s and its tokens are gone.") % name)
+            return redirect("sigma:service-accounts", found.tenant.name)
+        case _:
+            raise Refused("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
+    return redirect("sigma:service-account", found.tenant.name, name.partition("@")[0])

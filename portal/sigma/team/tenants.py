@@ -1,0 +1,110 @@
+"""Organisations and teams: those one belongs to, and one of them with its settings, teams and members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from portal.sigma.page import page, page_of
+from quota import people
+from quota.errors import Refused
+from quota.models import Tenant
+from quota.permissions import Action, Principal, Role, may, require
+from quota.selectors import tenant_named, tenants_visible
+from quota.services.access import user_named
+from quota.services.members import member_leave, membership_set
+from quota.services.tenants import tenant_create, tenant_set, time_zones
+
+PAGE_SIZE = 50
+ROLES = tuple(role.value for role in Role)
+
+
+@page
+def tenant_list(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """Mine, with my role in each; an SRE's are all."""
+    rows = page_of(request, tenants_visible(principal).select_related("parent").order_by("name"), PAGE_SIZE)
+    listed = [(row, *_roles(principal, row.name)) for row in rows]
+    return render(request, "sigma/team/tenants.html", {"page_obj": rows, "listed": listed})
+
+
+@page
+def tenant(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
+    row = tenant_named(principal, tenant)
+    problem = None
+    if request.method == "POST":
+        require(principal, Action.TENANT_ADMIN, tenant=row.name)
+        try:
+            return _change(request, principal, row)
+        except Refused as refusal:
+            problem = refusal
+            row = tenant_named(principal, tenant)
+    context = {
+        **frame(principal, row),
+        "problem": problem,
+        "page_obj": page_of(request, people.members_of(principal, row).order_by("user__username"), PAGE_SIZE),
+        "teams": list(row.teams.order_by("name")[:200]),
+        "roles": ROLES,
+        "zones": time_zones(),
+        "task_apis": ["none", "read", "submit"],
+        "me": principal.user_id,
+    }
+    return render(request, "sigma/team/tenant.html", context, status=problem.status if problem else 200)
+
+
+@page
+@require_POST
+def leave(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
+    row = tenant_named(principal, tenant)
+    member_leave(principal=principal, tenant=row, user=request.user)
+    messages.success(request, _("You have left %s.") % row.name)
+    return redirect("sigma:tenants")
+
+
+def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
+    """What every page of a tenant shows: its name, one's role, and which tabs there are."""
+    own, inherited = _roles(principal, row.name)
+    return {
+        "tenant": row,
+        "parent": row.parent,
+        "role": own,
+        "inherited": inherited,
+        "administers": may(principal, Action.TENANT_ADMIN, tenant=row.name),
+    }
+
+
+def _roles(principal: Principal, name: str) -> tuple[str, str]:
+    """One's own role, and what the organisation gives."""
+    inherited = principal.inherited.get(name)
+    role = principal.roles.get(name)
+    return ("" if role is None or role == inherited else role.value), inherited.value if inherited else ""
+
+
+def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
+    """What one of the page's forms asks for, which `do` names. Raises `Refused`."""
+    post = request.POST
+    match post.get("do"):
+        case "settings":
+            tenant_set(
+                principal=principal, tenant=row, title=post.get("title", ""), contact=post.get("contact", ""),
+                time_zone=post.get("time_zone", ""), task_api=post.get("task_api", ""),
+            )  # fmt: skip
+            messages.success(request, _("Saved."))
+        case "team":
+            made = tenant_create(
+                principal=principal, name=post.get("name", ""), title=post.get("title", ""), parent=row.name
+            )
+            messages.success(request, _("Team %s was made.") % made.name)
+        case "role" | "remove":
+            username = post.get("user", "")
+            role = post.get("role", "") if post["do"] == "role" else None
+            membership_set(principal=principal, tenant=row, user=user_named(username), role=role)
+            told = _("%(user)s is %(role)s now.") if role else _("%(user)s is removed.")
+            messages.success(request, told % {"user": username, "role": role})
+        case _:
+            raise Refused("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
+    return redirect("sigma:tenant", row.name)
