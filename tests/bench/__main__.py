@@ -16,12 +16,15 @@ BENCHES = {
     "pass": "tests.bench.pass_",
     "compaction": "tests.bench.compaction",
     "commit": "tests.bench.commit",
+    "quota": "tests.bench.quota",
     "start": "tests.bench.start",
     "reclaim": "tests.bench.reclaim",
     "packages": "tests.bench.packages",
     "link": "tests.bench.link",
     "contact": "tests.bench.contact",
     "neighbours": "tests.bench.neighbours",
+    "quota-race": "tests.bench.quota_race",
+    "dns": "tests.bench.dns",
 }
 
 

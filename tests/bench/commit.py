@@ -42,7 +42,7 @@ _POLL_S, _POLL_MANY_S = 0.002, 0.02
 
 def measure() -> Iterator[dict[str, Any]]:
     with installation() as where:
-        bench = _Bench(where)
+        bench = Bench(where)
         for case, run in (
             ("single", bench.singles),
             ("one-job-10000", bench.one_job),
@@ -56,10 +56,10 @@ def measure() -> Iterator[dict[str, Any]]:
                     yield {**result, "machines": MACHINES, "fsync_ms": bench.fsync_ms, "load": load}
 
 
-class _Bench:
+class Bench:
     """An installation, its machines, and this process as a client of it."""
 
-    def __init__(self, where: Installation) -> None:
+    def __init__(self, where: Installation, *, machines: int = MACHINES) -> None:
         self._use_database_of(where)
         self.where = where
         self.client = where.client("admin")
@@ -67,12 +67,12 @@ class _Bench:
         self.jobs = f"/api/v1/cells/{self.cell}/jobs/"
         self.fsync_ms = _fsync_ms(where.home)
         self._numbers = count()
-        self._make_machines()
+        self._make_machines(machines)
         self.client.post("/api/v1/tenants/", {"name": TENANT})
         amounts = {"cpu": 10**9, "ram": 2**50, "disk": 2**50}
         for band in ("production", "batch"):
-            grant = {"tenant": TENANT, "cell": self.cell, "band": band, "amounts": amounts}
-            self.client.post("/api/v1/quota/grants/", grant)
+            grant = {"tenant": TENANT, "cell": self.cell, "band": band, "amounts": amounts, "reason": "bench"}
+            self.client.post("/api/v1/quota/grants/", grant | {"beyond_capacity": True})
         self._until_idle()
 
     def _use_database_of(self, where: Installation) -> None:
@@ -83,7 +83,7 @@ class _Bench:
 
         django.setup()
 
-    def _make_machines(self) -> None:
+    def _make_machines(self, machines: int) -> None:
         from quota.permissions import system
         from scheduling import journal
         from scheduling.core import events
@@ -106,7 +106,7 @@ class _Bench:
                     rack=f"r{number // RACK}",
                     power_domain=f"p{number // (RACK * RACKS_PER_DOMAIN)}",
                 )
-                for number in range(MACHINES)
+                for number in range(machines)
             )
             entry.extend(
                 events.MachineSet(
@@ -133,14 +133,14 @@ class _Bench:
         for name, share in (("single-p50", 0.5), ("single-p99", 0.99)):
             yield {
                 "case": name,
-                "value": round(1000 * _quantile(accepted, share), 2),
+                "value": round(1000 * quantile(accepted, share), 2),
                 "unit": "ms",
                 "better": "lower",
                 "runs": runs,
                 "submitted_ms_p50": submitted_ms,
-                "from_request_ms": round(1000 * _quantile(both, share), 2),
+                "from_request_ms": round(1000 * quantile(both, share), 2),
             }
-        self._clear()
+        self.clear()
 
     def one_job(self) -> Iterator[dict[str, Any]]:
         spec = self._spec(10_000, priority=200)
@@ -169,10 +169,10 @@ class _Bench:
                     raise TimeoutError(f"{tasks} tasks were not placed within {WAIT_S} s")
             other.join()
             took = time.monotonic() - began
-            self._clear()
+            self.clear()
         yield {
             "case": "single-p99-during-bulk",
-            "value": round(1000 * _quantile(sorted(taken), 0.99), 2),
+            "value": round(1000 * quantile(sorted(taken), 0.99), 2),
             "unit": "ms",
             "better": "lower",
             "p50_ms": round(1000 * statistics.median(taken), 2),
@@ -206,7 +206,7 @@ class _Bench:
             _until(lambda before=running: self._running() - before >= tasks, every_s=_POLL_MANY_S)
             total.append(time.monotonic() - began)
             cpu.append(self.where.cpu_s() - used)
-            self._clear()
+            self.clear()
         counted = total[warm_up:]
         seconds = statistics.median(counted)
         yield {
@@ -263,7 +263,7 @@ class _Bench:
             cursor.execute(query, parameters)
             return int(cursor.fetchone()[0])
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """End all tasks, so that the next run finds the cell as this one did; wait until all have heard."""
         from quota.permissions import system
         from scheduling import journal
@@ -289,7 +289,7 @@ def _runs() -> int:
     return int(os.environ.get("BENCH_RUNS", "5"))
 
 
-def _quantile(ordered: list[float], share: float) -> float:
+def quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 

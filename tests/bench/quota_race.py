@@ -1,0 +1,249 @@
+"""`quota-race`: 32 buyers race for the last core of a cell, each a thread with a connection of its own (§2.5).
+
+Round after round every buyer orders the same core at the same moment, through the services, with durable commits. Kinds
+of rounds take turns: it begins at once and is charged; it begins tomorrow and is held; it waits for an SRE, who says
+no; it is ordered at a quote; and whoever gets it takes it back at once, while the others still try. After each round
+the winner gives it back. Somebody gets it, never two at once; in the end nothing is held, and the ledger adds up.
+
+`value`: attempts a second, from the start of a round to its last answer. `attempts`, `won`, `rounds`; `order_ms_p50`,
+`order_ms_p99`: of one attempt, waiting for the cell's market included. `load`: processes that wanted a core in the
+minute before.
+
+    BENCH_ATTEMPTS=1000 python -m tests.bench quota-race      fewer than 10,000
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.bench.databases import databases
+
+BUYERS = 32
+ATTEMPTS = 10_000
+KINDS = ("at-once", "tomorrow", "refused", "quoted", "handed-round")
+CELL = "race"
+CORE = (1_000, 0, 0, 0, 0, 0)
+ROOM_MILLI, SOLD_MILLI = 10_000, 8_500  # of 9.5 cores that may be sold, 8.5 are
+_BEGIN = dt.datetime(2027, 5, 1, tzinfo=dt.UTC)
+_WAIT_S = 60.0
+_CORE_MOVES = ("order.placed", "order.cancelled", "order.rejected")
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    with databases():
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        load = round(os.getloadavg()[0], 1)
+        rounds = -(-int(os.environ.get("BENCH_ATTEMPTS", ATTEMPTS)) // BUYERS)
+        yield {"case": f"last-core-{BUYERS}-buyers", "load": load, **Race(BUYERS).run(rounds)}
+
+
+class Race:
+    """One cell with one core left, and so many teams that want it and have the money."""
+
+    def __init__(self, buyers: int) -> None:
+        from django.db import transaction
+
+        from quota import clock
+        from quota.models import ApprovalRule, PriorityBand, Quota, Tenant
+        from quota.permissions import system
+        from quota.services import capacity, ledger, market
+        from quota.services.bands import bands_ensure
+
+        self.sre = system("race")
+        with clock.at(_BEGIN), transaction.atomic():
+            bands_ensure(principal=self.sre)
+            capacity.publish(cell=CELL, capacity=(ROOM_MILLI, 0, 0, 0, 0, 0), revision=1)
+            market.market_set(principal=self.sre, cell=CELL, headroom_milli=50)
+            ApprovalRule.objects.create(
+                rank=1, band=PriorityBand.objects.get(name="monitoring"), approver="sre"
+            )
+            self.teams = [Tenant.objects.create(name=f"buyer-{number}") for number in range(buyers)]
+            for team in self.teams:
+                ledger.budget_grant(principal=self.sre, tenant=team, amount=10**12)
+            Quota.objects.create(
+                tenant=self.teams[0], cell=CELL, band=PriorityBand.objects.get(name="production"),
+                amounts=[SOLD_MILLI, 0, 0, 0, 0, 0], starts_at=_BEGIN,
+            )  # fmt: skip
+        self.problems: list[str] = []
+        self.took_s: list[float] = []
+        self._results: list[tuple[str, Any]] = [("", None)] * buyers
+        self._quotes: list[Any] = [None] * buyers
+        # Rounds begin and end for all at once; the main thread is one more.
+        self._gate = threading.Barrier(buyers + 1, timeout=_WAIT_S)
+        self._kind, self._now = KINDS[0], _BEGIN
+        self._done = False
+
+    def run(self, rounds: int) -> dict[str, Any]:
+        threads = [
+            threading.Thread(target=self._buyer, args=(i,), daemon=True) for i in range(len(self.teams))
+        ]
+        for thread in threads:
+            thread.start()
+        spent, won = 0.0, 0
+        for number in range(rounds):
+            self._kind = KINDS[number % len(KINDS)]
+            self._now = _BEGIN + dt.timedelta(seconds=2 * (number + 1))
+            self._prepare()
+            began = time.monotonic()
+            self._gate.wait()
+            self._gate.wait()
+            spent += time.monotonic() - began
+            won += self._settle(number)
+        self._done = True
+        self._gate.wait()
+        for thread in threads:
+            thread.join(_WAIT_S)
+        self._check()
+        attempts = rounds * len(self.teams)
+        cuts = statistics.quantiles(self.took_s, n=100)
+        return {
+            "value": round(attempts / spent, 1), "unit": "attempts/s", "attempts": attempts, "won": won,
+            "rounds": rounds, "order_ms_p50": round(1000 * cuts[49], 1), "order_ms_p99": round(1000 * cuts[98], 1),
+            **({"failed": "; ".join(self.problems[:5])} if self.problems else {}),
+        }  # fmt: skip
+
+    def _wish(self) -> dict[str, Any]:
+        begin = self._now if self._kind == "at-once" else self._now + dt.timedelta(days=1)
+        band = "monitoring" if self._kind == "refused" else "production"
+        return {
+            "cell": CELL, "band": band, "amounts": CORE, "starts_at": begin, "ends_at": begin + dt.timedelta(days=7)
+        }  # fmt: skip
+
+    def _prepare(self) -> None:
+        from quota import clock
+        from quota.services.prices import quote_make
+
+        self._results = [("", None)] * len(self.teams)
+        if self._kind == "quoted":
+            with clock.at(self._now):
+                self._quotes = [
+                    quote_make(principal=self.sre, tenant=team, **self._wish()).pk for team in self.teams
+                ]
+
+    def _buyer(self, number: int) -> None:
+        from django.db import connection
+
+        try:
+            while True:
+                self._gate.wait()
+                if self._done:
+                    return
+                self._results[number] = self._attempt(number)
+                self._gate.wait()
+        except threading.BrokenBarrierError:
+            self.problems.append(f"buyer {number} was left behind")
+        finally:
+            connection.close()
+
+    def _attempt(self, number: int) -> tuple[str, Any]:
+        from django.db import DatabaseError
+
+        from quota import clock
+        from quota.errors import Refused
+        from quota.services.orders import order_cancel, order_place
+
+        quote = self._quotes[number] if self._kind == "quoted" else None
+        began = time.monotonic()
+        with clock.at(self._now):
+            try:
+                order = order_place(
+                    principal=self.sre, tenant=self.teams[number], quote=quote, **self._wish()
+                )
+                if self._kind == "handed-round":
+                    order_cancel(principal=self.sre, order=order)
+                return ("won", order)
+            except Refused as refused:
+                return (refused.code, None)
+            except DatabaseError as error:
+                return (f"{type(error).__name__}: {error}", None)
+            finally:
+                self.took_s.append(time.monotonic() - began)
+
+    def _settle(self, number: int) -> int:
+        """Look at the round, and give the core back. Returns how many got it."""
+        from quota import clock
+        from quota.models import OrderState
+        from quota.services.orders import order_cancel, order_reject
+
+        here = f"round {number} ({self._kind})"
+        strange = {code for code, _ in self._results} - {"won", "sold-out"}
+        if strange:
+            self.problems.append(f"{here}: {', '.join(sorted(strange))}")
+        winners = [order for code, order in self._results if code == "won"]
+        if not winners or (len(winners) > 1 and self._kind != "handed-round"):
+            self.problems.append(f"{here}: {len(winners)} got the core")
+        if (sold := _sold_milli(self._now)) > ROOM_MILLI * 95 // 100:
+            self.problems.append(f"{here}: {sold} milli-cores are sold")
+        expected = {
+            "at-once": OrderState.ACTIVE, "tomorrow": OrderState.APPROVED, "quoted": OrderState.APPROVED,
+            "refused": OrderState.PENDING, "handed-round": OrderState.CANCELLED,
+        }[self._kind]  # fmt: skip
+        with clock.at(self._now + dt.timedelta(seconds=1)):
+            for order in winners:
+                order.refresh_from_db()
+                if order.state != expected.value:
+                    self.problems.append(f"{here}: order {order.pk} is {order.state}")
+                if self._kind == "refused":
+                    order_reject(principal=self.sre, order=order, reason="the race goes on")
+                elif self._kind != "handed-round":
+                    order_cancel(principal=self.sre, order=order)
+        return len(winners)
+
+    def _check(self) -> None:
+        """Nothing is held any more, and every credit is somewhere."""
+        from django.db.models import F, Sum
+
+        from quota.models import Account, Order, OrderState, Record
+        from quota.services.ledger_check import ledger_check
+
+        self.problems += ledger_check()
+        # The stream is in the order of commits: between placing and taking back, nobody else may have the core.
+        owner = None
+        for kind, data in (
+            Record.objects.filter(kind__in=_CORE_MOVES).order_by("revision").values_list("kind", "data")
+        ):
+            if kind == "order.placed" and owner is not None:
+                self.problems.append(f"order {data['order']} was sold what order {owner} had")
+            owner = data["order"] if kind == "order.placed" else None
+        if stuck := Account.objects.filter(kind="held").exclude(balance=0).count():
+            self.problems.append(f"{stuck} teams have something held")
+        ended = [OrderState.CANCELLED.value, OrderState.REJECTED.value]
+        if live := Order.objects.exclude(state__in=ended).count():
+            self.problems.append(f"{live} orders are alive")
+        spent = (
+            Order.objects.filter(postings__kind="charge").aggregate(spent=Sum(F("price") - F("refunded")))[
+                "spent"
+            ]
+            or 0
+        )
+        has = Account.objects.filter(kind="available").aggregate(has=Sum("balance"))["has"]
+        if has != len(self.teams) * 10**12 - spent:
+            self.problems.append(f"teams have {has} and spent {spent}")
+
+
+def _sold_milli(now: dt.datetime) -> int:
+    """The most that is sold at any instant from `now` on, by rows alone."""
+    from quota.models import Order, OrderState, Quota
+
+    waiting = [OrderState.PENDING.value, OrderState.APPROVED.value]
+    spans = [
+        *Quota.objects.filter(cell=CELL).values_list("starts_at", "grace_until", "amounts"),
+        *Order.objects.filter(cell=CELL, state__in=waiting).values_list(
+            "starts_at", "grace_until", "amounts"
+        ),
+    ]
+    live = [(begin, end, amounts[0]) for begin, end, amounts in spans if end is None or end > now]
+    return max(
+        sum(milli for begin, end, milli in live if begin <= moment and (end is None or moment < end))
+        for moment in {now, *(begin for begin, _, _ in live if begin > now)}
+    )
