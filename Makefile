@@ -16,7 +16,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 # What only the tests need: command, then the Debian package that has it.
-TEST_COMMANDS := chromium:chromium dig:bind9-dnsutils crun:crun catatonit:catatonit ip:iproute2
+TEST_COMMANDS := chromium:chromium dig:bind9-dnsutils crun:crun catatonit:catatonit ip:iproute2 \
+	knotd:knot named:bind9 ldns-read-zone:ldnsutils
 
 .PHONY: help up test lint bench lock install backup restore clean system-packages
 .DEFAULT_GOAL := help

@@ -5,7 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from quota import records
+from quota.models import NoticeChannel
 from quota.permissions import system
+from quota.services import sending
+from quota.services.channels import channel_add
+from quota.services.notices import tell
 from scheduling import journal, lease, passes, verdicts
 from scheduling.core import events
 from scheduling.core.requirement import task_id
@@ -34,6 +39,9 @@ PAGES = {
     "submit": "/submit/",
     "tokens": "/tokens/",
     "quota": "/quota/",
+    "notices": "/notices/",
+    "channels": "/notices/channels/",
+    "channel": "/notices/channels/{channel}/",
     "packages": "/packages/",
     "missing": "/cells/nowhere/",
     "password": "/accounts/password/change/",
@@ -87,6 +95,7 @@ def furnished(world):
             [transitions.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)],
         )
     _drain(world)
+    _notices()
     cell_set(principal=system("test"), cell=world.cell, settings={"schedulers": "by-workload"})
     lease.take(world.cell.id, scheduler="service", holder="node-1:4711:0123abcd", ttl_s=600)
     a_pass = passes.Pass(
@@ -121,6 +130,32 @@ def _drain(world) -> None:
         assert not stops_pass(entry, 4_000, what="preemption")
 
 
+def _notices() -> None:
+    """News for the SREs, and a channel that fails."""
+    channel = channel_add(
+        principal=rows.ME, tenant=None, kind="webhook", target="https://hooks.example/borg/in"
+    )
+    channel_add(principal=rows.ME, tenant=None, kind="email", target="on-call@portal.example", level="urgent")
+    with records.write(rows.ME) as entry:
+        tell(
+            entry,
+            None,
+            "order.placed",
+            "Tenant ubar orders 200 cores in cc",
+            "It waits for approval.",
+            url="/quota/",
+        )
+        tell(
+            entry, None, "shortfall.found", "Cell cc has less than what is sold",
+            "12 machines left. Sold are 400 cores more than there are.\n\nNothing more is sold.", level="urgent",
+        )  # fmt: skip
+    sending.spread()
+    ((claimed, waiting),) = (found for found in sending.claim(2) if found[0] == channel)
+    sending.settle(
+        claimed, [sending.Outcome(waiting[0].pk), sending.Outcome(waiting[1].pk, "hooks.example answers 503")]
+    )
+
+
 def _preempt(victim, winner, machine) -> None:
     """Task 0 of one job makes way for task 4 of the other."""
     loser = task_id(victim.id, 0)
@@ -149,7 +184,7 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
         page.screenshot(path=SHOTS / f"login-{theme}-{size[0]}.png")
         sign_in(page, "sre")
         for name, path in PAGES.items():
-            page.goto(path.format(cell=furnished.cell.pk))
+            page.goto(path.format(cell=furnished.cell.pk, channel=NoticeChannel.objects.first().pk))
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             if name == "submit":

@@ -32,12 +32,12 @@ def routes() -> list[Route]:
 
 def api_routes() -> list[Route]:
     """Those of the REST API and of names, whose views are classes."""
-    return [route for route in routes() if route.path.startswith(("api/v1/", "bns/"))]
+    return [route for route in routes() if route.path.startswith(("api/v1/", "bns/", "v3/"))]
 
 
 def pages() -> list[Route]:
     """Those of the portal: neither API nor somebody else's."""
-    others = ("api/", "bns/", "admin/", "accounts/", "healthz", "readyz", "metrics", ".well-known/")
+    others = ("api/", "bns/", "v3/", "admin/", "accounts/", "healthz", "readyz", "metrics", ".well-known/")
     return [route for route in routes() if not route.path.startswith(others)]
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 
 from quota.permissions import Scope, system
+from quota.services import capacity
 from quota.services.access import token_issue
 from tests.integration import rows
 from tests.integration import world as people
@@ -37,6 +38,7 @@ def _one_connection() -> Iterator[None]:
 def token(db: None) -> str:
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     machine = rows.a_machine(cell)
+    capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
     job = people.submit(people.principal("ann", tenant=tenant), cell, people.a_file(priority=0))
     people.bring_up(job, machine)
     _, secret = token_issue(

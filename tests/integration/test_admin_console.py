@@ -12,7 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.admin_site import site
-from quota.models import Capability, Membership, PriorityBand, Quota, Record, Tenant, Token
+from quota.models import Capability, Membership, PriceList, PriorityBand, Quota, Record, Tenant, Token
+from quota.services import capacity
 from scheduling import journal, lease, notices, passes
 from scheduling.models import Brake, Cell, CrashedPair, Departure, Drain, Event, Job, JoinToken, Machine, Task
 from scheduling.services.brakes import stops_pass
@@ -22,7 +23,9 @@ from tests.integration.portal_world import signed_in
 pytestmark = pytest.mark.django_db
 PAGES = sorted(f"{model._meta.app_label}_{model._meta.model_name}" for model in site._registry)
 CHANGED_BY_SERVICES = {
-    "quota_tenant", "quota_membership", "quota_capability", "quota_priorityband", "quota_quota", "scheduling_cell",
+    "quota_tenant", "quota_membership", "quota_capability", "quota_priorityband", "quota_pricelist",
+    "quota_quota", "scheduling_cell", "quota_market", "quota_budget",
+    "quota_approvalrule",
 }  # fmt: skip
 OURS = [page for page in PAGES if page.startswith(("quota_", "scheduling_"))]
 
@@ -234,15 +237,19 @@ def newest() -> tuple[str, str]:
 
 def test_tenants_members_and_capabilities_change_through_services(sre, world) -> None:
     assert (
-        add(sre, "quota_tenant", name="fresh", title="T", contact="", max_jobs=5, task_api="read").status_code
+        add(
+            sre, "quota_tenant", name="fresh", title="T", contact="", max_jobs=5, task_api="read", max_teams=1,
+            time_zone="UTC",
+        ).status_code
         == 302
-    )
+    )  # fmt: skip
     tenant = Tenant.objects.get(name="fresh")
     assert (tenant.max_jobs, newest()) == (5, ("tenant.changed", "sre"))
     user = get_user_model().objects.get(username="viewer")
     assert add(sre, "quota_membership", tenant=tenant.pk, user=user.pk, role="owner").status_code == 302
     assert newest() == ("member.set", "sre")
     membership = Membership.objects.get(tenant=tenant)
+    Membership.objects.create(tenant=tenant, user=get_user_model().objects.get(username="sre"), role="owner")
     path = reverse("admin:quota_membership_change", args=[membership.pk])
     assert sre.post(path, {"role": "viewer"}).status_code == 302
     membership.refresh_from_db()
@@ -263,7 +270,7 @@ def test_quota_is_granted_in_words_and_ended(sre, world) -> None:
     band = PriorityBand.objects.get(name="batch")
     given = {
         "tenant": world.tenant.pk, "cell": "cc", "band": band.pk, "cpu": "2500m", "ram": "1Gi",
-        "starts_at_0": "2026-01-01", "starts_at_1": "00:00:00", "reason": "trial",
+        "starts_at_0": "2026-01-01", "starts_at_1": "00:00:00", "reason": "trial", "beyond_capacity": "on",
     }  # fmt: skip
     wrong = add(sre, "quota_quota", **{**given, "ram": "much"})
     assert wrong.status_code == 200
@@ -278,17 +285,85 @@ def test_quota_is_granted_in_words_and_ended(sre, world) -> None:
     assert quota.ends_at is not None
 
 
+BAND = {"low": 101, "high": 119, "preempts_within": "on", "price_milli": 500, "oversell_milli": 100}
+
+
 def test_bands_that_overlap_are_refused_beside_the_field(sre, world) -> None:
     band = PriorityBand.objects.get(name="batch")
     path = reverse("admin:quota_priorityband_change", args=[band.pk])
-    answer = sre.post(path, {"low": 50, "high": 130})
-    assert answer.status_code == 200
-    assert "overlaps another band" in answer.text
+    for confirmed in ({}, {"_confirmed": "1"}):
+        answer = sre.post(path, {**BAND, "low": 50, "high": 130, **confirmed})
+        assert answer.status_code == 200
+        assert "overlaps another band" in answer.text
+        assert 'name="_confirmed"' not in answer.text
     band.refresh_from_db()
     assert (band.low, band.high) == (100, 119)
-    assert sre.post(path, {"low": 101, "high": 119, "preempts_within": "on"}).status_code == 302
+
+
+def test_a_change_of_a_band_is_shown_with_what_it_does_and_made_when_confirmed(sre, world) -> None:
+    band = PriorityBand.objects.get(name="batch")
+    capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+    rows.grant(world.tenant, world.cell, "batch", (10_000, 0, 0, 0, 0, 0))
+    path = reverse("admin:quota_priorityband_change", args=[band.pk])
+    before = Record.objects.count()
+    shown = sre.post(path, BAND)
+    for told in ("Change band batch?", "More is sold than may be sold then", "3.6 cores", "for ever", "ubar"):
+        assert told in shown.text, told
     band.refresh_from_db()
-    assert (band.low, newest()) == (101, ("band.set", "sre"))
+    assert (band.low, Record.objects.count()) == (100, before)
+    assert sre.post(path, {**BAND, "_confirmed": "1"}).status_code == 302
+    band.refresh_from_db()
+    assert (band.low, band.price_milli, band.oversell_milli) == (101, 500, 100)
+    assert newest() == ("band.set", "sre")
+
+
+def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirmed(sre, world) -> None:
+    capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+    path = reverse("admin:quota_pricelist_add")
+    form = sre.get(path).text
+    assert 'value="0.02"' in form  # the default list to start from
+    given = {
+        "cell": "cc", "base_cpu": "1.5", "usage_ram": "0.25", "curve_lines": "50 1\n99.5% ×2", "note": "dearer",
+        "valid_from_0": "", "valid_from_1": "",
+    }  # fmt: skip
+    shown = sre.post(path, given).text
+    for told in ("Set these prices for cell cc?", "Nobody has ordered", "1 core", "1,080.00", "2,160.00"):
+        assert told in shown, told
+    assert not PriceList.objects.filter(version=1).exists()
+    assert sre.post(path, {**given, "_confirmed": "1"}).status_code == 302
+    row = PriceList.objects.get(version=1)
+    assert (row.base, row.usage) == ({"cpu": 1_500_000}, {"ram": 250_000})
+    assert (row.curve, row.note, newest()) == ([[500, 1000], [995, 2000]], "dearer", ("prices.set", "sre"))
+    assert sre.get(reverse("admin:quota_pricelist_change", args=[row.pk])).status_code == 200
+    assert sre.post(reverse("admin:quota_pricelist_change", args=[row.pk]), given).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "changed, told",
+    [
+        ({"base_cpu": "much"}, "no amount of credits"),
+        ({"base_cpu": "-1"}, "whole micro-credits"),
+        ({"curve_lines": "50"}, "Line 1"),
+        ({"curve_lines": "50 1\n40 2"}, "not above the one before"),
+        ({"curve_lines": "1 Infinity"}, "Line 1"),
+        ({"cell": "dd"}, "Select a valid choice"),
+    ],
+    ids=["text", "negative", "half a point", "backward", "infinite", "cell"],
+)
+def test_prices_that_are_none_are_told_beside_the_field(sre, world, changed, told) -> None:
+    capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+    given = {
+        "cell": "cc",
+        "base_cpu": "1",
+        "curve_lines": "",
+        "valid_from_0": "",
+        "valid_from_1": "",
+        **changed,
+    }
+    answer = sre.post(reverse("admin:quota_pricelist_add"), given)
+    assert answer.status_code == 200
+    assert told in answer.text
+    assert 'name="_confirmed"' not in answer.text
 
 
 def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:

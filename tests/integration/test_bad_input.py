@@ -6,6 +6,7 @@ More of what machines send is in `test_link.py` and `test_join.py`.
 
 from __future__ import annotations
 
+import datetime as dt
 import http.client
 import json
 from collections.abc import Iterator
@@ -15,12 +16,15 @@ from urllib.parse import urlsplit
 import pytest
 from django.apps import apps
 from django.core.cache import cache
+from django.db import transaction
 from django.test import Client
 from websockets.exceptions import InvalidStatus
 
 from borglet.messages import Health, Phase, Refusal, TaskKey, TaskReport
+from quota import clock
 from quota.models import Token
 from quota.permissions import Scope, system
+from quota.services import capacity
 from quota.services.access import token_issue
 from scheduling import journal
 from scheduling.services.joining import join_token_issue
@@ -55,6 +59,8 @@ def tenant(cell):
     tenant = rows.a_tenant("ubar")
     rows.grant(tenant, cell, "production")
     rows.a_machine(cell)
+    with transaction.atomic():
+        capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
     return tenant
 
 
@@ -231,7 +237,47 @@ def test_the_token_of_another_tenant_sees_and_changes_nothing(job, root, cell) -
     assert (_rows(), journal.newest(cell.id)) == (before, revision)
 
 
+BAND = {"low": 100, "high": 119, "prod": False, "preempts_within": True}
+QUOTE = {
+    "tenant": "ubar",
+    "cell": "cc",
+    "band": "batch",
+    "amounts": {"cpu": 1},
+    "ends_at": "2999-01-01T00:00Z",
+}
+ORDER = {**QUOTE, "ends_at": (clock.now() + dt.timedelta(days=9)).replace(microsecond=0).isoformat()}
+ORDERS, MARKET, RULE = "/api/v1/quota/orders/", "/api/v1/quota/markets/cc/", "/api/v1/quota/rules/7/"
+CALENDAR = "/api/v1/quota/calendar/?cell=cc&band=batch"
 BAD_BODIES = [
+    ("POST", ORDERS, {**ORDER, "tenant": "none"}, "tenant"),
+    ("POST", ORDERS, {**ORDER, "cell": "dd"}, "cell"),
+    ("POST", ORDERS, {**ORDER, "band": "gold"}, "band"),
+    ("POST", ORDERS, {**ORDER, "amounts": {"cpu": "-1"}}, "amounts"),
+    ("POST", ORDERS, {**ORDER, "amounts": {"ports": 1}}, "amounts"),
+    ("POST", ORDERS, {**ORDER, "amounts": {"cpu": 2**43}}, "amounts.cpu"),
+    ("POST", ORDERS, {**ORDER, "ends_at": "2999-01-01T00:00Z"}, "ends_at"),
+    ("POST", ORDERS, {**ORDER, "ends_at": "2001-01-01T00:00Z"}, "ends_at"),
+    ("POST", ORDERS, {**ORDER, "starts_at": "2001-01-01T00:00Z"}, "starts_at"),
+    ("POST", ORDERS, {**ORDER, "starts_at": "9999-12-31T23:59:59-14:00"}, "starts_at"),
+    ("POST", ORDERS, {**ORDER, "quote": 10**30}, "quote"),
+    ("POST", ORDERS, {**ORDER, "quote": 2**62}, "quote"),
+    ("POST", ORDERS, {**ORDER, "price": 1}, "price"),
+    ("POST", ORDERS, {**ORDER, "state": "active"}, "state"),
+    ("POST", ORDERS, {**ORDER, "note": "a\0"}, "note"),
+    ("POST", ORDERS, {**ORDER, "key": "k" * 65}, "key"),
+    ("PUT", MARKET, {"headroom_milli": 1001}, "headroom_milli"),
+    ("PUT", MARKET, {"grace_hours": 10**30}, "grace_hours"),
+    ("PUT", MARKET, {"longest_days": 0}, "longest_days"),
+    ("PUT", MARKET, {"after_grace": "kill"}, "after_grace"),
+    ("PUT", MARKET, {"tax": 1}, "tax"),
+    ("PUT", "/api/v1/quota/markets/dd/", {"selling": True}, "cell"),
+    ("PUT", RULE, {"approver": "nobody"}, "approver"),
+    ("PUT", RULE, {"approver": "sre", "tenant": "none"}, "tenant"),
+    ("PUT", RULE, {"approver": "sre", "band": "gold"}, "band"),
+    ("PUT", RULE, {"approver": "sre", "cell": "a\0"}, "cell"),
+    ("PUT", RULE, {"approver": "sre", "most_price": -1}, "most_price"),
+    ("PUT", RULE, {"approver": "sre", "most_price": 2**63}, "most_price"),
+    ("PUT", f"/api/v1/quota/rules/{10**9}/", {"approver": "sre"}, "rank"),
     ("POST", f"{WEB}kill/", {"indexes": [-1]}, "indexes"),
     ("POST", f"{WEB}kill/", {"indexes": [2**31]}, "indexes"),
     ("POST", f"{WEB}kill/", {"indexes": "all"}, "indexes"),
@@ -264,6 +310,30 @@ BAD_BODIES = [
     ("PUT", "/api/v1/tenants/ubar/", {"title": "t", "max_jobs": -1}, "max_jobs"),
     ("PUT", "/api/v1/tenants/ubar/", {"title": "t", "max_jobs": 10**30}, "max_jobs"),
     ("PUT", "/api/v1/tenants/ubar/members/ann/", {"role": "king"}, "role"),
+    ("POST", "/api/v1/tenants/", {"name": "a", "parent": "nobody"}, "parent"),
+    ("POST", "/api/v1/tenants/", {"name": "a", "time_zone": "Mars/Olympus"}, "time_zone"),
+    ("PUT", "/api/v1/tenants/ubar/", {"title": "t", "time_zone": "\0"}, "time_zone"),
+    ("PUT", "/api/v1/tenants/ubar/", {"title": "t", "max_teams": 10**30}, "max_teams"),
+    ("POST", "/api/v1/tenants/ubar/move/", {}, "parent"),
+    ("POST", "/api/v1/tenants/ubar/move/", {"parent": "ubar"}, "parent"),
+    ("POST", "/api/v1/tenants/ubar/move/", {"parent": "nobody"}, "parent"),
+    ("POST", "/api/v1/tenants/ubar/invitations/", {"email": "x", "role": "viewer"}, "email"),
+    ("POST", "/api/v1/tenants/ubar/invitations/", {"email": "a@b.org\nBcc: c@d.org", "role": "viewer"}, "email"),
+    ("POST", "/api/v1/tenants/ubar/invitations/", {"email": "a@b.org", "role": "king"}, "role"),
+    ("POST", "/api/v1/tenants/ubar/invitations/",
+     {"email": "a@b.org", "role": "viewer", "expires_at": "2999-01-01T00:00Z"}, "expires_at"),
+    ("DELETE", "/api/v1/tenants/ubar/invitations/none/", None, "invitation"),
+    ("POST", "/api/v1/tenants/ubar/service-accounts/", {"name": "A b", "role": "viewer"}, "name"),
+    ("POST", "/api/v1/tenants/ubar/service-accounts/", {"name": "ci", "role": "owner"}, "role"),
+    ("POST", "/api/v1/tenants/ubar/service-accounts/none/tokens/", {"name": "t"}, "service account"),
+    ("PUT", "/api/v1/tenants/ubar/service-accounts/none/", {"enabled": "perhaps"}, "enabled"),
+    ("POST", "/api/v1/capabilities/", {"user": "ann", "kind": "fly", "reason": "x"}, "kind"),
+    ("POST", "/api/v1/capabilities/", {"user": "nobody", "kind": "shell", "reason": "x"}, "user"),
+    ("POST", "/api/v1/capabilities/", {"user": "ann", "kind": "shell", "reason": "x", "cell": "\n"}, "cell"),
+    ("POST", "/api/v1/capabilities/",
+     {"user": "ann", "kind": "shell", "reason": "x", "expires_at": "2999-01-01T00:00Z"}, "expires_at"),
+    ("POST", "/api/v1/capabilities/requests/", {"tenant": "nobody", "kind": "shell", "reason": "x"}, "tenant"),
+    ("PUT", "/api/v1/capabilities/requests/1/", {"granted": "perhaps"}, "granted"),
     ("PUT", "/api/v1/tenants/ubar/members/nobody/", {"role": "owner"}, "user"),
     ("POST", "/api/v1/quota/grants/", {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": 10**30}},
      "amounts"),
@@ -271,6 +341,29 @@ BAD_BODIES = [
      "amounts"),
     ("POST", "/api/v1/quota/grants/", {"tenant": "ubar", "cell": "c\0", "band": "batch", "amounts": {}}, "cell"),
     ("POST", "/api/v1/quota/grants/", {"tenant": "ubar", "cell": "cc", "band": "\0", "amounts": {"cpu": 1}}, "band"),
+    ("PUT", "/api/v1/quota/bands/batch/", {**BAND, "low": 10**30}, "low"),
+    ("PUT", "/api/v1/quota/bands/batch/", {**BAND, "price_milli": -1}, "price_milli"),
+    ("PUT", "/api/v1/quota/bands/batch/", {**BAND, "prod": True, "oversell_milli": 1001}, "oversell_milli"),
+    ("PUT", "/api/v1/quota/bands/batch/", {"low": 100}, "high"),
+    ("PUT", "/api/v1/quota/bands/Batch/", BAND, "name"),
+    ("PUT", "/api/v1/quota/bands/batch/", {**BAND, "colour": "blue"}, "colour"),
+    ("POST", "/api/v1/quota/prices/", {"cell": "c\0", "base": {}}, "cell"),
+    ("POST", "/api/v1/quota/prices/", {"cell": "dd", "base": {}}, "cell"),
+    ("POST", "/api/v1/quota/prices/", {"cell": "cc", "base": {"cpu": 10**400}}, "base.cpu"),
+    ("POST", "/api/v1/quota/prices/", {"cell": "cc", "base": [1]}, "base"),
+    ("POST", "/api/v1/quota/prices/", {"cell": "cc", "base": {}, "note": "a\0"}, "note"),
+    ("POST", "/api/v1/quota/prices/", {"cell": "cc", "base": {}, "curve": [[0, 2], [1, 1]]}, "curve.1"),
+    ("POST", "/api/v1/quota/prices/", {"cell": "cc", "base": {}, "valid_from": "2001-01-01T00:00Z"}, "valid_from"),
+    ("POST", "/api/v1/quota/prices/what-if/", {"cell": "cc", "base": {}, "usage": {"gold": 1}}, "usage.gold"),
+    ("POST", "/api/v1/quota/prices/what-if/", {"cell": "cc", "base": {}, "from": 1}, "from"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "tenant": "none"}, "tenant"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "amounts": {"cpu": "-1"}}, "amounts"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "amounts": {}}, "amounts"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "amounts": {"gold": 1}}, "amounts"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "ends_at": "2001-01-01T00:00Z"}, "ends_at"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "ends_at": "9999-12-31T23:59:59-14:00"}, "ends_at"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "price": 1}, "price"),
+    ("POST", "/api/v1/quota/quotes/", {**QUOTE, "band": "\0"}, "band"),
 ]  # fmt: skip
 
 
@@ -292,7 +385,10 @@ BAD_PATHS = [
     "/api/v1/cells/c%00c/", "/api/v1/cells/%FF%FE/", f"/api/v1/cells/{'c' * 3000}/", f"{CC}machines/m%001/",
     f"{JOBS}ub%00ar/web/", f"{JOBS}ubar/w%00eb/tasks/", f"{WEB}tasks/{HUGE}/", f"{WEB}tasks/99999999999/logs/",
     f"{WEB}tasks/-1/", f"{WEB}tasks/1e3/", "/api/v1/tenants/u%00bar/", "/api/v1/tenants/ubar/members/an%00n/",
-    f"/api/v1/quota/grants/{HUGE}/", "/api/v1/tokens/k%00/", "/bns/c%00/ubar/web", f"/bns/cc/ubar/web/{HUGE}",
+    f"/api/v1/quota/grants/{HUGE}/", f"{ORDERS}{HUGE}/", f"{ORDERS}{HUGE}/cancel/", f"/api/v1/quota/rules/{HUGE}/",
+    f"/api/v1/notices/channels/{HUGE}/", f"/api/v1/notices/channels/{HUGE}/secret/", "/api/v1/notices/?tenant=c%00",
+    "/api/v1/quota/markets/c%00/", "/api/v1/quota/calendar/?cell=c%00",
+    "/api/v1/tokens/k%00/", "/bns/c%00/ubar/web", f"/bns/cc/ubar/web/{HUGE}",
     "/bns/cc/ubar/web/-1", "/bns/cc/ubar/web/%00", "/bns/..%2f../ubar/web",
 ]  # fmt: skip
 
@@ -314,6 +410,9 @@ BAD_QUERIES = [
     (f"{CC}events/?cursor=%00", "cursor"), (f"{WEB}why/?index=-1", "index"), (f"{WEB}why/?index={HUGE}", "index"),
     (f"{WEB}tasks/0/logs/?offset={HUGE}", "offset"), (f"{WEB}tasks/0/logs/?limit=-1", "limit"),
     (f"{WEB}tasks/0/logs/?stream=stdin", "stream"), (f"{WEB}tasks/0/logs/?stream=%00", "stream"),
+    (f"{ORDERS}?state=lost", "state"), (f"{CALENDAR}&days=0", "days"), (f"{CALENDAR}&days={HUGE}", "days"),
+    (f"{CALENDAR}&first=soon", "first"), (f"{CALENDAR}&first=9999-12-31", "first"),
+    (f"{CALENDAR}&time_zone=../etc", "time_zone"), (f"{CALENDAR}&time_zone=Mars", "time_zone"),
 ]  # fmt: skip
 
 
@@ -324,7 +423,10 @@ def test_a_bad_query_names_its_field(root, unchanged, path, field) -> None:
 
 PAGED = [
     JOBS, f"{WEB}tasks/", f"{WEB}versions/", f"{CC}machines/", "/api/v1/cells/", "/api/v1/tokens/",
+    "/api/v1/tenants/ubar/invitations/", "/api/v1/tenants/ubar/service-accounts/", "/api/v1/capabilities/",
+    "/api/v1/capabilities/requests/", "/api/v1/records/",
     "/api/v1/tenants/", "/api/v1/tenants/ubar/members/", "/api/v1/quota/bands/", "/api/v1/quota/grants/",
+    ORDERS, "/api/v1/quota/rules/", "/api/v1/quota/shortfalls/", "/api/v1/notices/", "/api/v1/notices/channels/",
 ]  # fmt: skip
 
 

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.cache import cache
+from django.db import transaction
 from django.test import Client
 
-from quota.models import Membership, Quota, Record, Tenant, Token
+from quota import clock
+from quota.models import (
+    Account,
+    ApprovalRule,
+    Capability,
+    Invitation,
+    Membership,
+    Notice,
+    Order,
+    PriceList,
+    Quota,
+    Quote,
+    Record,
+    ServiceAccount,
+    Tenant,
+    Token,
+)
 from quota.permissions import Scope, system
+from quota.services import capacity
 from quota.services.access import token_issue
+from quota.services.ledger import budget_grant
 from scheduling import journal
 from scheduling.models import JoinToken, Machine
 from tests.integration import rows
@@ -25,8 +46,34 @@ def sre() -> Client:
     return Client(headers={"authorization": f"Bearer {secret}"})
 
 
+ORDER = {
+    "tenant": "ubar",
+    "cell": "cc",
+    "band": "batch",
+    "amounts": {"cpu": 1},
+    "ends_at": (clock.now() + dt.timedelta(days=3)).replace(microsecond=0).isoformat(),
+}
+
+
 def facts(cell) -> list[object]:
-    counted = [model.objects.count() for model in (Tenant, Membership, Quota, Token, JoinToken, Record)]
+    kept = (
+        Account,
+        ApprovalRule,
+        Order,
+        Tenant,
+        Membership,
+        Quota,
+        Token,
+        JoinToken,
+        Record,
+        PriceList,
+        Quote,
+        Capability,
+        Invitation,
+        Notice,
+        ServiceAccount,
+    )
+    counted = [model.objects.count() for model in kept]
     return [*counted, journal.newest(cell.id), *Machine.objects.values_list("state", "reason")]
 
 
@@ -41,6 +88,31 @@ def facts(cell) -> list[object]:
         ("put", "tenants/ubar/", {"title": "New"}, 200),
         ("put", "tenants/ubar/members/root/", {"role": "viewer"}, 200),
         ("post", "tokens/", {"name": "more"}, 201),
+        ("post", "notices/channels/", {"tenant": "ubar", "kind": "email", "target": "x@ubar.example"}, 201),
+        ("post", "tenants/", {"name": "team", "parent": "ubar", "time_zone": "Asia/Tokyo"}, 201),
+        ("post", "tenants/ubar/move/", {"parent": "org"}, 200),
+        ("post", "tenants/ubar/invitations/", {"email": "ann@example.org", "role": "viewer"}, 201),
+        ("post", "tenants/ubar/service-accounts/", {"name": "ci", "role": "operator"}, 201),
+        ("post", "capabilities/", {"user": "root", "kind": "shell", "reason": "on call"}, 201),
+        ("put", "quota/bands/batch/", {"low": 101, "high": 119, "prod": False, "preempts_within": True}, 200),
+        ("post", "quota/prices/", {"cell": "cc", "base": {"cpu": 1}}, 201),
+        ("post", "quota/prices/what-if/", {"cell": "cc", "base": {"cpu": 1}}, 200),
+        (
+            "post",
+            "quota/quotes/",
+            {
+                "tenant": "ubar",
+                "cell": "cc",
+                "band": "batch",
+                "amounts": {"cpu": 1},
+                "ends_at": "2999-01-01T00:00Z",
+            },
+            201,
+        ),
+        ("post", "quota/orders/", ORDER, 201),
+        ("post", "quota/orders/", {**ORDER, "amounts": {"cpu": 10**9}}, 422),
+        ("put", "quota/markets/cc/", {"headroom_milli": 7}, 200),
+        ("put", "quota/rules/7/", {"approver": "sre"}, 200),
         (
             "post",
             "quota/grants/",
@@ -55,7 +127,11 @@ def test_a_rehearsed_write_answers_as_the_real_one_and_changes_nothing(
     settings.BORG_AUTHORITY = str(tmp_path)
     cell = rows.a_cell()
     rows.a_tenant("ubar")
+    rows.a_tenant("org")
     rows.a_machine(cell)
+    with transaction.atomic():
+        capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
+    budget_grant(principal=system("test"), tenant=rows.a_tenant("ubar"), amount=10**9)
     before = facts(cell)
     send = getattr(sre, method)
     rehearsed = send(f"/api/v1/{path}?dry_run=1", body, content_type="application/json")

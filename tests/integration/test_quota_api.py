@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 
 import pytest
 from allauth.mfa.models import Authenticator
@@ -11,7 +12,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
-from quota.models import Membership, Record, Tenant, Token
+from quota.models import CellCapacity, Membership, Record, Tenant, Token
 from quota.permissions import Scope, system
 from quota.services.access import token_issue
 from tests.integration import rows
@@ -133,6 +134,7 @@ def test_owners_set_members_and_others_do_not(world) -> None:
 
 
 def test_quota_is_granted_by_an_sre_and_shown_to_the_tenant(world) -> None:
+    CellCapacity.objects.create(cell="cc", capacity=list(rows.LARGE), revision=1)
     body = {"tenant": "ubar", "cell": "cc", "band": "production", "amounts": {"cpu": "2500m", "ram": "1Gi"}}
     assert (
         bearer("ann").post("/api/v1/quota/grants/", body, content_type="application/json").status_code == 403
@@ -142,6 +144,19 @@ def test_quota_is_granted_by_an_sre_and_shown_to_the_tenant(world) -> None:
     (standing,) = bearer("ann").get("/api/v1/quota/").json()
     assert (standing["granted"]["cpu"], standing["granted"]["ram"]) == (2500, 2**30)
     assert standing["used"]["cpu"] == 0
+
+
+def test_more_than_is_left_is_granted_only_beyond_capacity_with_a_reason(world) -> None:
+    CellCapacity.objects.create(cell="cc", capacity=[4000, 0, 0, 0, 0, 0], revision=1)
+    body = {"tenant": "ubar", "cell": "cc", "band": "production", "amounts": {"cpu": 4}}
+    post = partial(bearer("root").post, "/api/v1/quota/grants/", content_type="application/json")
+    answer = post(body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "sold-out")
+    assert answer.json()["figures"]["short"]["cpu"] == {"asked": 4000, "left": 3800, "short": 200}
+    assert list(post(body | {"beyond_capacity": True}).json()["fields"]) == ["reason"]
+    answer = post(body | {"beyond_capacity": True, "reason": "trial"})
+    assert (answer.status_code, answer.json()["beyond_capacity"]) == (201, True)
+    assert post(body | {"amounts": {"cpu": "3800m"}}).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -217,3 +232,11 @@ def test_a_token_of_one_tenant_revokes_none_of_another(world) -> None:
     for token in (free, theirs):
         assert bound.delete(f"/api/v1/tokens/{token.key}/").status_code == 404
     assert not Token.objects.filter(revoked_at__isnull=False).exists()
+
+
+@pytest.mark.parametrize("path", ["/api/v1/quotas/", "/api/", "/v3/discovery:clusters"])
+def test_an_address_that_leads_nowhere_is_a_document_for_programs(client, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer["content-type"]) == (404, "application/problem+json")
+    assert answer.json()["code"] == "not-found"
+    assert client.get("/nowhere/")["content-type"].startswith("text/html")

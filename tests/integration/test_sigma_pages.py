@@ -148,6 +148,11 @@ def test_what_quota_refuses_is_told_with_figures(world) -> None:
     answer = submit(signed_in("operator"), GOOD.replace("100m", "'90000'"), do="submit")
     assert answer.status_code in (403, 409, 422)
     assert "quota" in answer.text
+    body = answer.content.decode()
+    assert "What would help" in body
+    assert '<a href="/jobs/cc/ubar/jfoo/">jfoo</a>' in body
+    assert "/shop/?tenant=ubar&amp;cell=cc&amp;band=production&amp;" in body
+    assert "borgctl quota buy --tenant ubar" in body
 
 
 @pytest.mark.parametrize("name", ["viewer", "stranger"])

@@ -1,0 +1,73 @@
+"""An SRE is about to change a band and prices in the console: what it does is shown first, and nothing is made yet.
+
+That it is made when confirmed is tested in `tests/integration/test_admin_console.py`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.db import transaction
+
+from quota import clock
+from quota.models import PriceList, PriorityBand
+from quota.permissions import system
+from quota.services import capacity
+from quota.services.ledger import budget_grant
+from quota.services.orders import order_place
+from tests.browser.conftest import SHOTS, sign_in
+from tests.integration import rows
+
+SRE = system("test")
+SIZES = ((1280, 900), (390, 844))
+
+
+@pytest.fixture
+def sold(world):
+    with transaction.atomic():
+        capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+    budget_grant(principal=SRE, tenant=world.tenant, amount=10**12)
+    now = clock.now()
+    for days in (7, 30):
+        order_place(
+            principal=SRE, tenant=world.tenant, cell="cc", band="batch", amounts={"cpu": 20, "ram": "64Gi"},
+            ends_at=now.replace(microsecond=0) + dt.timedelta(days=days),
+        )  # fmt: skip
+    return world
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_an_sre_sees_what_a_change_does_before_it_is_made(sold, page, theme) -> None:
+    SHOTS.mkdir(exist_ok=True)
+    page.emulate_media(color_scheme=theme)
+    sign_in(page, "sre")
+    band = PriorityBand.objects.get(name="batch")
+    page.goto(f"/admin/quota/priorityband/{band.pk}/change/")
+    page.locator("input[name=oversell_milli]").fill("300")
+    page.locator("button[name=_save], input[name=_save]").first.click()
+    page.get_by_text("More is sold than may be sold then").first.wait_for()
+    _shots(page, f"admin-band-preview-{theme}")
+    page.get_by_role("link", name="Cancel").click()
+    page.locator("input[name=oversell_milli]").wait_for()
+    assert PriorityBand.objects.get(name="batch").oversell_milli == 1000
+
+    page.goto("/admin/quota/pricelist/add/")
+    _shots(page, f"admin-prices-form-{theme}")
+    page.locator("input[name=base_cpu]").fill("0.05")
+    page.locator("button[name=_save], input[name=_save]").first.click()
+    page.get_by_text("Examples, for 30 days").wait_for()
+    assert page.get_by_text("ubar").count() >= 1
+    _shots(page, f"admin-prices-preview-{theme}")
+    assert not PriceList.objects.filter(version=1).exists()
+    page.goto("/admin/quota/pricelist/")
+    _shots(page, f"admin-prices-{theme}")
+
+
+def _shots(page, name: str) -> None:
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        page.screenshot(path=SHOTS / f"{name}-{width}.png", full_page=True)
+        within = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        assert page.evaluate(within), (name, width)
+    page.set_viewport_size({"width": 1280, "height": 900})

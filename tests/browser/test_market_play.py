@@ -1,0 +1,163 @@
+"""A team's first day on the market, played in browsers: refused, compares, orders too much, orders well, waits, is
+approved by an SRE, runs a job, sees what it uses, and gets the invoice."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from quota import clock
+from quota.models import ApprovalRule, Invoice, Order
+from quota.money import tell
+from quota.services.invoices import invoices_close_due
+from quota.services.market import market_of
+from quota.services.metering import MeteredRow, meter
+from scheduling.models import Job
+from tests.browser.conftest import sign_in
+from tests.integration import market_world
+
+JOB = (
+    "name: web\ntasks: 2\npriority: 200\ntask: {command: [sleep, '9'], limit: {cpu: 2, ram: 4Gi, disk: 1Gi}}"
+)
+
+
+@pytest.fixture
+def world():
+    return None
+
+
+@pytest.fixture
+def market(transactional_db):
+    """Every order needs an SRE's word."""
+    made = market_world.make(budget=500 * market_world.CREDIT)
+    market_of("cc")
+    ApprovalRule.objects.all().delete()
+    return made
+
+
+def price(page: Page) -> str:
+    return page.locator(".price strong").inner_text()
+
+
+def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> None:
+    # Without quota a job is refused, with a ready order that would cure it.
+    sign_in(page, "owner")
+    page.goto("/submit/")
+    page.get_by_label("Job file, YAML or JSON").fill(JOB)
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("alert").first).to_contain_text("quota")
+    page.locator("a[href^='/shop/']").first.click()
+    expect(page.get_by_role("textbox", name="Cores")).to_have_value("4")
+    expect(page.locator("#offer")).to_contain_text("4 cores, 8 GiB memory, 2 GiB disk")
+
+    # The price follows what is typed, without a reload; cheaper ways stand below.
+    page.evaluate("window.marked = true")
+    before = price(page)
+    page.get_by_role("textbox", name="Cores").fill("6")
+    expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB memory")
+    assert price(page) != before
+    expect(page.get_by_role("link", name="Take this: as batch")).to_be_visible()
+    page.get_by_role("button", name="a week").click()
+    expect(page.locator("#offer")).to_contain_text("for 7 days")
+    expect(page.get_by_role("button", name="a week")).to_have_attribute("aria-pressed", "true")
+
+    # Nonsense is told at its field, too much at the budget and the cell.
+    page.get_by_role("textbox", name="Cores").fill("-6")
+    expect(page.locator("#error-cpu")).to_contain_text("can't be read")
+    expect(page.get_by_role("textbox", name="Cores")).to_have_attribute("aria-invalid", "true")
+    page.get_by_role("textbox", name="Cores").fill("150")
+    expect(page.get_by_role("alert").first).to_contain_text("too much for the budget of ubar")
+    expect(page.get_by_role("button", name="Go on to order…")).to_be_disabled()
+    page.get_by_role("textbox", name="Cores").fill("1000")
+    expect(page.locator("#error-cpu")).to_contain_text("only 190 cores left")
+    expect(page.get_by_role("textbox", name="Cores")).to_be_focused()
+
+    # A quote that holds, then the order, which waits.
+    page.get_by_role("textbox", name="Cores").fill("6")
+    expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB memory")
+    assert page.evaluate("window.marked === true"), "the page was loaded again"
+    page.get_by_role("button", name="Go on to order…").click()
+    expect(page.get_by_text("This price holds until")).to_be_visible()
+    page.get_by_label("What it is for").fill("The new shop front.")
+    page.get_by_role("button", name=re.compile("Order for .* credits")).click()
+    expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text("waits for approval")
+    order = Order.objects.get()
+    assert (order.state, order.approver) == ("pending", "sre")
+
+    # The SRE reads why, looks at what is left, and approves.
+    theirs = chromium.new_context(base_url=portal)
+    sre = theirs.new_page()
+    sign_in(sre, "sre")
+    sre.goto("/approvals/")
+    expect(sre.get_by_text("The new shop front.")).to_be_visible()
+    sre.get_by_role("link", name="Look closer").click()
+    expect(sre.get_by_role("region", name="owner asks you to decide")).to_contain_text("184 cores")
+    sre.goto("/approvals/")
+    sre.get_by_role("button", name=f"Approve order {order.pk}").click()
+    expect(sre.get_by_text("Nothing waits for you.")).to_be_visible()
+    theirs.close()
+
+    # The buyer sees it, and the job is admitted now.
+    page.reload()
+    expect(page.get_by_role("heading", name=f"Order {order.pk}")).to_contain_text("active")
+    expect(page.get_by_text("approved by sre")).to_be_visible()
+    page.goto("/submit/?cell=cc&tenant=ubar")
+    page.get_by_label("Job file, YAML or JSON").fill(JOB)
+    page.get_by_role("button", name="Plan").click()
+    page.get_by_role("button", name="Submit the job").click()
+    expect(page.get_by_role("heading", name="web")).to_be_visible()
+    page.goto("/quota/")
+    expect(page.get_by_role("row", name="ubar cc, production").first).to_contain_text("4 cores / 6 cores")
+
+    # An hour later it is known what the job really used.
+    _an_hour(market, Job.objects.get(name="web"))
+    page.goto("/shop/?cell=cc&band=production")
+    used = page.get_by_role("region", name="What you have at production in cc")
+    expect(used.get_by_role("row", name="Cores")).to_contain_text("0.5 cores")
+    used.get_by_role("link", name="Take what would do").click()
+    expect(page.get_by_role("textbox", name="Cores")).to_have_value("625m")
+
+    # The month ends, and the invoice says what the order cost.
+    with clock.at(timezone.now() + dt.timedelta(days=40)):
+        invoices_close_due(clock.now())
+    invoice = Invoice.objects.filter(tenant=market.tenant).order_by("month").first()
+    assert invoice.total == order.price
+    page.goto("/billing/")
+    page.get_by_role("link", name=invoice.number).first.click()
+    expect(page.get_by_role("main")).to_contain_text(f"order {order.pk}")
+    expect(page.get_by_role("main")).to_contain_text(tell(order.price))
+
+
+def _an_hour(market: market_world.Market, job: Job) -> None:
+    """The job asked for 4 cores and used half a one."""
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0) - dt.timedelta(hours=1)
+    seconds = 3600
+    asked = tuple(value * seconds for value in job.requested)
+    half = (500 * seconds, 2**29 * seconds, 2**20 * seconds, 0, 0, 0)
+    row = MeteredRow(market.tenant.pk, "production", job.uid.hex, job.name, {}, asked, asked, half)
+    meter(cell="cc", hour=hour, rows=[row])
+
+
+def test_the_shop_works_without_scripts(chromium, portal, market) -> None:
+    context = chromium.new_context(base_url=portal, java_script_enabled=False)
+    try:
+        page = context.new_page()
+        sign_in(page, "buyer")
+        page.goto("/shop/")
+        page.get_by_role("textbox", name="Cores").fill("3")
+        page.get_by_role("button", name="Show the price").click()
+        expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB memory")
+        page.get_by_role("button", name="a week").click()
+        expect(page.locator("#offer")).to_contain_text("for 7 days")
+        expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB memory")
+        page.get_by_role("button", name="Go on to order…").click()
+        page.get_by_role("button", name=re.compile("Order for .* credits")).click()
+        expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text(
+            "waits for approval"
+        )
+    finally:
+        context.close()

@@ -1,0 +1,78 @@
+"""Every page of the market, light and dark, wide and narrow, as pictures in `shots/`."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.utils import timezone
+
+from quota.models import ApprovalRule
+from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.test_shots import NARROW, WIDE
+from tests.integration import market_world
+
+PAGES = {
+    "shop": "/shop/",
+    "shop-short": "/shop/?cpu=120&ram=64Gi&disk=0",
+    "shop-over": "/shop/?cpu=100&ram=400Gi&preset=quarter",
+    "quote": "/shop/quotes/{quote}/",
+    "orders": "/orders/",
+    "order": "/orders/{active}/",
+    "order-pending": "/orders/{pending}/",
+    "order-change": "/orders/{active}/change/",
+    "approvals": "/approvals/",
+    "quota": "/quota/",
+    "home": "/",
+    "shop-wrong": "/shop/?cpu=-1&ram=12Zi&from=2020-01-01",
+}
+
+
+@pytest.fixture
+def world():
+    return None
+
+
+@pytest.fixture
+def furnished(transactional_db):
+    """A market with something of everything that its pages show."""
+    made = market_world.make()
+    now = timezone.now()
+    day = dt.timedelta(days=1)
+    market_world.sold(made.other, market_world.cores(60), now - 9 * day, now + 5 * day)
+    market_world.sold(made.other, market_world.cores(40), now + 3 * day, now + 20 * day)
+    market_world.sold(made.tenant, market_world.cores(20), now - 30 * day, now + 12 * day)
+    for number in range(3):
+        placed = market_world.ordered(
+            made.tenant, market_world.cores(number + 1), days=20 + number, note="a sale"
+        )
+    made.numbers["active"] = placed.pk
+    ApprovalRule.objects.update(approver="owner")
+    asked = market_world.ordered(
+        made.tenant, market_world.cores(4), days=40, note="The sale needs twice as much."
+    )
+    made.numbers["pending"] = asked.pk
+    made.numbers["quote"] = market_world.quoted(made.tenant, market_world.cores(2), days=30).pk
+    return made
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_of_the_market_look_right(chromium, portal, furnished, size, theme) -> None:
+    SHOTS.mkdir(exist_ok=True)
+    context = chromium.new_context(
+        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
+    )
+    try:
+        page = context.new_page()
+        sign_in(page, "owner")
+        for name, path in PAGES.items():
+            page.goto(path.format(**furnished.numbers))
+            page.wait_for_load_state("load")
+            page.screenshot(path=SHOTS / f"market-{name}-{theme}-{size[0]}.png", full_page=True)
+            sideways = page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
+    finally:
+        context.close()

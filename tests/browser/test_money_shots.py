@@ -1,0 +1,138 @@
+"""Pages of money and planning, light and dark, wide and narrow, as pictures in `shots/`; none wider than the screen."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import pytest
+from django.utils import timezone
+
+from quota import clock, months
+from quota.models import CellCapacity, MeteredHour, PriorityBand, Shortfall, Tenant
+from quota.money import CREDIT
+from quota.services.budgets import budget_set
+from quota.services.invoices import invoice_close
+from quota.services.ledger import budget_grant
+from scheduling.models import CapacitySample
+from tests.browser.conftest import SHOTS, sign_in
+from tests.integration import money_rows, rows
+
+WIDE, NARROW = (1280, 900), (390, 844)
+PAGES = {
+    "billing": "/billing/?tenant=ubar",
+    "invoice": "/billing/invoices/INV-00000001/",
+    "draft": "/billing/draft/?tenant=ubar",
+    "costs": "/costs/?tenant=ubar&by=job&over=30",
+    "admin-orders": "/admin/quota/order/",
+    "admin-order": "/admin/quota/order/{order}/change/",
+    "admin-market": "/admin/quota/market/add/",
+    "admin-budget": "/admin/quota/budget/",
+    "admin-credits": "/admin/quota/budget/grant-credits",
+    "admin-ledger": "/admin/quota/posting/",
+    "admin-accounts": "/admin/quota/account/",
+    "admin-shortfalls": "/admin/quota/shortfall/",
+    "admin-invoices": "/admin/quota/invoice/",
+    "admin-rules": "/admin/quota/approvalrule/",
+    "planning": "/planning/?tenant=ubar",
+    "admin-capacity": "/admin/capacity/?cell=cc",
+    "admin-capacity-band": "/admin/capacity/?cell=cc&band=production&days=30",
+}  # fmt: skip
+
+
+@pytest.fixture
+def furnished(world):
+    """Two weeks of a cell with days and nights, and a hole in which nobody looked."""
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    CellCapacity.objects.update_or_create(cell="cc", defaults={"capacity": list(rows.LARGE), "revision": 1})
+    production, batch = (PriorityBand.objects.get(name=name) for name in ("production", "batch"))
+    for number in range(14 * 24):
+        at = hour - number * dt.timedelta(hours=1)
+        wave = math.sin(2 * math.pi * at.hour / 24)
+        for band, part in (("", 1.0), ("production", 0.7), ("batch", 0.3)):
+            if 40 < number < 52:
+                continue
+            cpu = {
+                "capacity": 64_000 if band == "" else 0, "sold": 52_000, "granted": 54_000,
+                "asked": 44_000 + 3_000 * wave,
+                "limit": 40_000 + 3_000 * wave, "reserved": 26_000 + 5_000 * wave,
+                "used": 18_000 + 6_000 * wave,
+                "stranded": 2_500 if band == "" else 0,
+            }  # fmt: skip
+            vectors = {name: [int(value * part), 2**35, 2**38, 0, 0, 1] for name, value in cpu.items()}
+            CapacitySample.objects.create(cell=world.cell, band=band, hour=at, sampled_at=at, **vectors)
+        for job, band, share in (("web", production, 5), ("indexer", batch, 2)):
+            MeteredHour.objects.create(
+                tenant=world.tenant, cell="cc", band=band, job_uid=job, job=job, hour=at, labels={"team": job},
+                limit=[share * 3_600_000, 2**46, 0, 0, 0, 0],
+                reserved=[int(share * (2_500_000 + 500_000 * wave)), 2**45, 0, 0, 0, 0],
+                used=[int(share * (1_700_000 + 600_000 * wave)), 2**44, 0, 0, 0, 0], price=share * 123_457,
+            )  # fmt: skip
+    _money(world)
+    return world
+
+
+def _money(world) -> None:
+    """A budget, orders paid, refunded and held, a closed month, a shortfall."""
+    now = clock.now()
+    last_month = (now.replace(day=1) - dt.timedelta(days=10)).replace(hour=9, minute=0)
+    Tenant.objects.create(name="ubar-ads", parent=world.tenant)
+    with clock.at(last_month):
+        budget_grant(
+            principal=rows.ME, tenant=world.tenant, amount=50_000 * CREDIT, text="budget of the year"
+        )
+        old = money_rows.charged(world.tenant, 4_321_123_456, begin=last_month)
+        money_rows.refunded(old, 1_000_000_001)
+    month = months.month_of(last_month, "UTC")
+    invoice_close(principal=rows.ME, tenant=world.tenant, month=month)
+    budget_set(
+        principal=rows.ME, tenant=world.tenant, monthly=5_000 * CREDIT, alerts=[50, 80], action="stop-buying",
+        overdraft=100 * CREDIT,
+    )  # fmt: skip
+    for number, price in enumerate((1_200, 800, 650)):
+        with clock.at(max(now.replace(day=1, hour=1), now - dt.timedelta(days=6 * number))):
+            money_rows.charged(world.tenant, price * CREDIT, begin=now - dt.timedelta(days=20), band="batch")
+    world.order = money_rows.held(world.tenant, 900 * CREDIT, begin=now + dt.timedelta(days=20))
+    Shortfall.objects.create(
+        cell="cc", begins_at=now, ends_at=now + dt.timedelta(days=3), short=[4_000, 2**34, 0, 0, 0, 0],
+        orders=[world.order.pk], tenants=["ubar"], found_at=now,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_of_money_look_right(chromium, portal, furnished, size, theme) -> None:
+    SHOTS.mkdir(exist_ok=True)
+    context = chromium.new_context(
+        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
+    )
+    try:
+        page = context.new_page()
+        sign_in(page, "sre")
+        for name, path in PAGES.items():
+            answer = page.goto(path.format(order=furnished.order.pk))
+            assert answer is not None
+            assert answer.ok, f"{name}: {answer.status}"
+            page.wait_for_load_state("load")
+            page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
+            if not name.startswith("admin"):
+                sideways = page.evaluate(
+                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
+                assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
+            if name == "invoice":
+                page.emulate_media(media="print")
+                assert not page.locator("header.top").is_visible()
+                assert not page.get_by_role("button", name="Print").is_visible()
+                printed = page.locator(".table-box td").first.evaluate(
+                    """cell => [
+                        getComputedStyle(cell).color, getComputedStyle(cell.closest('.table-box')).backgroundColor,
+                        getComputedStyle(cell).display,
+                    ]"""
+                )
+                # A sheet of paper is as narrow as a telephone, and gets a table all the same.
+                assert printed == ["rgb(0, 0, 0)", "rgb(255, 255, 255)", "table-cell"]
+                page.screenshot(path=SHOTS / f"invoice-print-{theme}-{size[0]}.png", full_page=True)
+                page.emulate_media(media="screen")
+    finally:
+        context.close()

@@ -1,0 +1,98 @@
+"""Pages of organisations and teams, light and dark, wide and narrow, as pictures in `shots/`."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from quota.models import Tenant
+from quota.permissions import Role
+from quota.services.access import principal_of_user
+from quota.services.capabilities import capability_answer, capability_ask, capability_grant
+from quota.services.invitations import invitation_send, link_of
+from quota.services.service_accounts import service_account_create, service_account_token
+from quota.services.tenants import tenant_create, tenant_set
+from tests.browser.conftest import SHOTS, sign_in
+from tests.integration import rows
+from tests.integration import world as people
+
+PAGES = {
+    "teams": "/tenants/",
+    "team": "/tenants/ubar/",
+    "team-below": "/tenants/maps/",
+    "team-invitations": "/tenants/ubar/invitations/",
+    "team-accounts": "/tenants/ubar/service-accounts/",
+    "team-account": "/tenants/ubar/service-accounts/ci/",
+    "team-capabilities": "/tenants/ubar/capabilities/",
+    "team-records": "/tenants/ubar/records/",
+}
+
+
+@pytest.fixture
+def secret(world) -> str:
+    """Something of everything; the link of an invitation that is open."""
+    ubar = Tenant.objects.get(name="ubar")
+    tenant_set(
+        principal=rows.ME,
+        tenant=ubar,
+        title="Web search",
+        contact="search@example.org",
+        time_zone="Asia/Tokyo",
+    )
+    sre = get_user_model().objects.get(username="sre")
+    people.a_user("sre", tenant=ubar, role=Role.OWNER)
+    boss = principal_of_user(sre)
+    maps = tenant_create(principal=boss, name="maps", title="Maps", parent="ubar")
+    ann = people.a_user("ann", tenant=ubar, role=Role.OPERATOR)
+    people.a_user("bob", tenant=maps, role=Role.BUYER)
+    account = service_account_create(
+        principal=boss, tenant=ubar, name="ci", role="operator", description="builds and releases"
+    )
+    service_account_token(principal=boss, account=account, name="runner")
+    capability_grant(principal=rows.ME, user=ann, kind="shell", cell="cc", reason="on call this quarter")
+    asked = capability_ask(
+        principal=principal_of_user(ann),
+        tenant=ubar,
+        user=ann,
+        kind="any-job",
+        cell="cc",
+        reason="clean up after tests",
+    )
+    capability_answer(principal=rows.ME, request=asked, granted=False, answer="ask the owners of the jobs")
+    capability_ask(
+        principal=boss, tenant=ubar, user=account.user, kind="no-reclamation", reason="latency measurements"
+    )
+    invitation_send(principal=boss, tenant=ubar, email="carol@example.org", role="viewer")
+    _, secret = invitation_send(principal=boss, tenant=ubar, email="dave@example.org", role="buyer")
+    return secret
+
+
+@pytest.mark.parametrize("width", [1280, 390], ids=["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_of_teams_look_right(chromium, portal, secret, theme, width) -> None:
+    SHOTS.mkdir(exist_ok=True)
+    context = chromium.new_context(
+        base_url=portal, viewport={"width": width, "height": 900}, color_scheme=theme
+    )
+    try:
+        page = context.new_page()
+
+        def shoot(name: str) -> None:
+            page.wait_for_load_state("load")
+            page.screenshot(path=SHOTS / f"{name}-{theme}-{width}.png", full_page=True)
+            sideways = page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
+
+        path = "/invitations/" + link_of(secret).rsplit("/invitations/")[1]
+        page.goto(path)
+        shoot("join")
+        page.get_by_role("link", name="Make an account").click()
+        shoot("signup")
+        sign_in(page, "sre")
+        for name, where in PAGES.items():
+            page.goto(where)
+            shoot(name)
+    finally:
+        context.close()

@@ -1,0 +1,72 @@
+"""A small cell that sells, and people who buy: sentences instead of fixtures."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from quota.models import CellCapacity, Market, Order, PriceList, Quota, Tenant
+from quota.permissions import Principal, Role, system
+from quota.resources import Vector
+from quota.services import bands, ledger, orders
+from quota.services.market import market_of
+
+ME = system("test")
+SRE = Principal("sam", sre=True)
+NOW = dt.datetime(2027, 1, 4, tzinfo=dt.UTC)
+HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
+CREDIT = 1_000_000
+# A core costs this an hour in the cells here: a core-day is 24 credits.
+CORE_HOUR = CREDIT
+
+
+def cores(count: int) -> Vector:
+    return (1000 * count, 0, 0, 0, 0, 0)
+
+
+def a_selling_cell(name: str = "cc", *, cores: int = 100, **rules: Any) -> Market:
+    """Capacity, flat prices and no headroom."""
+    bands.bands_ensure(principal=ME)
+    CellCapacity.objects.create(cell=name, capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=1)
+    PriceList.objects.create(
+        cell=name, version=1, base={"cpu": CORE_HOUR}, curve=[], valid_from=NOW - 1000 * DAY, created_by="test",
+        created_at=NOW,
+    )  # fmt: skip
+    market = market_of(name)
+    for rule, value in {"headroom_milli": 0, "grace_hours": 0, **rules}.items():
+        setattr(market, rule, value)
+    market.save()
+    return market
+
+
+def a_rich_tenant(name: str = "ubar", *, credits_: int = 100_000, **fields: Any) -> Tenant:
+    tenant = Tenant.objects.create(name=name, **fields)
+    ledger.budget_grant(principal=ME, tenant=tenant, amount=credits_ * CREDIT, text="test")
+    return tenant
+
+
+def buyer(*tenants: str, name: str = "ann", role: Role = Role.BUYER) -> Principal:
+    return Principal(name, user_id=1, roles=dict.fromkeys(tenants or ("ubar",), role))
+
+
+def place(tenant: Tenant, count: int = 1, *, begin: float = 0, days: float = 10, **more: Any) -> Order:
+    """Cores of production from `begin`, in days from NOW, for `days`."""
+    given: dict[str, Any] = {
+        "principal": buyer(tenant.name),
+        "cell": "cc",
+        "band": "production",
+        "amounts": cores(count),
+        "starts_at": NOW + begin * DAY,
+        "ends_at": NOW + (begin + days) * DAY,
+    }
+    return orders.order_place(tenant=tenant, **(given | more))
+
+
+def grant_of(order: Order) -> Quota:
+    return Quota.objects.get(order=order)
+
+
+def money(tenant: Tenant) -> tuple[int, int]:
+    """Available and held, in credits."""
+    found = ledger.balance_of(tenant)
+    return found.available // CREDIT, found.held // CREDIT

@@ -1,0 +1,96 @@
+"""Rows of money: tenants with a budget, orders in any state as the ledger sees them.
+
+`market_rows` places real orders; these are the rows alone, so that the ledger is tried by itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from quota import clock, records
+from quota.models import Invoice, Order, OrderState, PriceList, PriorityBand, Tenant
+from quota.permissions import system
+from quota.resources import Vector
+from quota.services import ledger
+from quota.services.invoices import invoice_close
+from tests.integration import rows
+
+ME = system("test")
+CORE: Vector = (1000, 2**30, 0, 0, 0, 0)
+BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+
+
+def a_price_list(cell: str = "cc", **prices: object) -> PriceList:
+    given = {"valid_from": dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "created_by": "test", **prices}
+    return PriceList.objects.get_or_create(
+        cell=cell, version=1, defaults={**given, "created_at": given["valid_from"]}
+    )[0]
+
+
+def an_order(
+    tenant: Tenant,
+    price: int,
+    *,
+    cell: str = "cc",
+    band: str = "production",
+    amounts: Vector = CORE,
+    begin: dt.datetime = BEGIN,
+    days: int = 30,
+    state: OrderState = OrderState.PENDING,
+) -> Order:
+    """The row alone, as `order_place` leaves it before it holds the money."""
+    return Order.objects.create(
+        tenant=tenant,
+        cell=cell,
+        band=PriorityBand.objects.get(name=band),
+        amounts=list(amounts),
+        starts_at=begin,
+        ends_at=begin + dt.timedelta(days=days),
+        state=state.value,
+        price=price,
+        prices=a_price_list(cell),
+        placed_by="test",
+        created_at=begin,
+    )
+
+
+def held(tenant: Tenant, price: int, **order: object) -> Order:
+    row = an_order(tenant, price, **order)
+    with records.write(ME) as entry:
+        ledger.hold(entry, row)
+    return row
+
+
+def charged(tenant: Tenant, price: int, **order: object) -> Order:
+    row = held(tenant, price, **order)
+    with records.write(ME) as entry:
+        ledger.charge(entry, row)
+    moved(row, OrderState.ACTIVE)
+    return row
+
+
+def refunded(order: Order, amount: int) -> None:
+    with records.write(ME) as entry:
+        ledger.refund(entry, order, amount, f"order {order.pk} cut short")
+    Order.objects.filter(pk=order.pk).update(refunded=order.refunded + amount)
+    order.refresh_from_db()
+
+
+def moved(order: Order, state: OrderState) -> None:
+    Order.objects.filter(pk=order.pk).update(state=state.value)
+    order.refresh_from_db()
+
+
+def funded(name: str = "ubar", amount: int = 1_000_000_000) -> Tenant:
+    tenant = rows.a_tenant(name)
+    ledger.budget_grant(principal=ME, tenant=tenant, amount=amount)
+    return tenant
+
+
+def an_invoice(tenant: Tenant, *, begin: dt.datetime = BEGIN) -> Invoice:
+    """Of the month of `begin`, over an order of 3 credits."""
+    with clock.at(begin):
+        ledger.budget_grant(principal=ME, tenant=tenant, amount=3_000_000)
+        charged(tenant, 3_000_000, begin=begin)
+    with clock.at(begin + dt.timedelta(days=40)):
+        return invoice_close(principal=ME, tenant=tenant, month=begin.date().replace(day=1))

@@ -1,0 +1,243 @@
+"""Quota expires under running jobs: a grace, then no growth, then, where the cell says so, the free priority."""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextlib import contextmanager
+
+import pytest
+from django.utils import timezone
+
+from quota import clock
+from quota.errors import Refused
+from quota.models import Budget, Lapse, Market, Notice, Quota, QuotaUse
+from quota.permissions import Role
+from quota.resources import CPU
+from quota.services.lapses import lapses_due, lapses_watch
+from scheduling import journal
+from scheduling.core import events
+from scheduling.master import Master
+from scheduling.models import Job, Task
+from scheduling.services import jobs, updates
+from scheduling.services.lapses import lapses_drop
+from scheduling.tasks import lapses_run
+from scheduling.validate import validate
+from tests.integration import rows, world
+
+pytestmark = pytest.mark.django_db(transaction=True)
+HOUR = dt.timedelta(hours=1)
+ENDS = timezone.now().replace(minute=0, second=0, microsecond=0) + 24 * HOUR
+GRACE_ENDS = ENDS + 10 * HOUR
+
+
+@pytest.fixture
+def cell():
+    cell = rows.a_cell()
+    Market.objects.create(cell=cell.name, after_grace="drop", grace_hours=10, drop_after_hours=5)
+    yield cell
+    assert validate(cell.id) == []
+
+
+@pytest.fixture
+def tenant(cell):
+    tenant = rows.a_tenant("ubar")
+    bought = rows.grant(tenant, cell, "production")
+    Quota.objects.filter(pk=bought.pk).update(ends_at=ENDS, grace_until=GRACE_ENDS)
+    return tenant
+
+
+@pytest.fixture
+def ann(tenant):
+    return world.principal("ann", tenant=tenant, role=Role.OPERATOR)
+
+
+def file(name: str, priority: int = 200, *, tasks: int = 1, cpu: str = "1") -> dict:
+    return world.with_task(name, tasks=tasks, limit={"cpu": cpu}) | {"priority": priority}
+
+
+@contextmanager
+def later(moment: dt.datetime):
+    with clock.at(moment):
+        lapses_watch()
+        yield
+
+
+def told() -> list[str]:
+    return list(Notice.objects.order_by("id").values_list("kind", flat=True))
+
+
+def priorities() -> dict[str, int]:
+    return dict(Job.objects.exclude(state="dead").values_list("name", "priority"))
+
+
+def test_during_the_grace_nothing_changes_but_a_notice(cell, tenant, ann) -> None:
+    world.submit(ann, cell, file("web"))
+    with later(ENDS - HOUR):
+        assert told() == []
+    with later(ENDS):
+        assert told() == ["quota.grace"]
+        assert world.submit(ann, cell, file("more")).state == "pending"
+        assert lapses_drop(cell) == []
+    with later(GRACE_ENDS - HOUR):
+        assert told() == ["quota.grace"]
+    (notice,) = Notice.objects.all()
+    assert notice.tenant == tenant
+    assert f"{GRACE_ENDS:%Y-%m-%d %H:%M} UTC" in notice.text
+    assert notice.url == "/shop/?tenant=ubar&cell=cc&band=production"
+
+
+def test_after_the_grace_growth_is_refused_and_everything_else_works(cell, tenant, ann) -> None:
+    job = world.submit(ann, cell, file("web", tasks=3))
+    with later(GRACE_ENDS):
+        assert told() == ["quota.grace-over"]
+        for given in (file("new"), file("web", tasks=4), file("web", tasks=3, cpu="1100m")):
+            with pytest.raises(Refused) as caught:
+                jobs.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
+            assert caught.value.code == "quota-exceeded"
+        for number, given in enumerate(
+            (
+                file("web", tasks=2),
+                file("web", tasks=2) | {"labels": {"a": "b"}},
+                file("web", 250, tasks=2),
+                world.with_task("web", tasks=2, limit={"cpu": "1"}, command=["other"]) | {"priority": 250},
+            )
+        ):
+            done = jobs.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
+            assert done.outcome == "updated", number
+        job.refresh_from_db()
+        assert jobs.job_kill(principal=ann, job=job) >= 1
+        lapses_watch()
+    assert not Lapse.objects.exists()
+    assert QuotaUse.objects.get().used[CPU] == 0
+
+
+def test_jobs_are_lowered_from_the_lowest_priority_and_the_newest_until_the_rest_fits(
+    cell, tenant, ann
+) -> None:
+    rows.grant(tenant, cell, "production", (2000, 2**40, 2**40, 0, 0, 0))
+    for name, priority, cpu in (
+        ("high", 300, "1"), ("old", 200, "1"), ("new", 200, "1"), ("tiny", 150, "0"), ("low", 150, "1"),
+    ):  # fmt: skip
+        world.submit(ann, cell, file(name, priority, cpu=cpu))
+    with later(GRACE_ENDS):
+        pass
+    with later(GRACE_ENDS + 5 * HOUR - dt.timedelta(seconds=1)):
+        assert lapses_drop(cell) == []
+    with later(GRACE_ENDS + 5 * HOUR):
+        assert [job.name for job in lapses_drop(cell)] == ["low", "new"]
+        assert priorities() == {"high": 300, "old": 200, "new": 0, "tiny": 150, "low": 0}
+        assert QuotaUse.objects.get(band__name="production").used[CPU] == 2000
+        assert lapses_drop(cell) == []
+        lapses_watch()
+    assert not Lapse.objects.exists()
+
+
+def test_the_journal_and_a_notice_say_why_and_how_to_raise_them(cell, tenant, ann) -> None:
+    world.submit(ann, cell, file("web"))
+    with later(GRACE_ENDS + 6 * HOUR):
+        (job,) = lapses_drop(cell)
+    (changed,) = [r for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.JobChanged)]
+    assert (changed.actor, changed.event.priority) == ("system:lapses", 0)
+    assert "production quota of ubar is over since" in changed.event.reason
+    notice = Notice.objects.get(kind="quota.dropped")
+    assert "borgctl undo cc/ubar/web" in notice.text
+    assert (notice.level, notice.data["jobs"]) == ("urgent", ["web"])
+    rows.grant(tenant, cell, "production")
+    with clock.at(GRACE_ENDS + 7 * HOUR):
+        lapses_run()
+        assert priorities() == {"web": 0}
+        job.refresh_from_db()
+        updates.job_undo(principal=ann, job=job)
+    assert priorities() == {"web": 200}
+
+
+def test_tasks_that_run_go_on_where_they_are(cell, tenant, ann) -> None:
+    job = world.submit(ann, cell, file("web", tasks=3))
+    world.bring_up(job, rows.a_machine(cell))
+    before = list(Task.objects.order_by("index").values_list("machine", "incarnation", "up", "restarts"))
+    with later(GRACE_ENDS + 6 * HOUR):
+        lapses_drop(cell)
+    assert priorities() == {"web": 0}
+    assert (
+        list(Task.objects.order_by("index").values_list("machine", "incarnation", "up", "restarts")) == before
+    )
+    assert set(Task.objects.values_list("spec_version", flat=True)) == {2}
+
+
+def test_a_master_lets_bought_jobs_preempt_lowered_ones_and_no_others(cell, tenant, ann) -> None:
+    rows.a_machine(cell, capacity=(2000, 2**31, 2**31, 0, 0, 100))
+    other = rows.a_tenant("other")
+    rows.grant(other, cell, "production")
+    world.submit(ann, cell, file("web", tasks=2))
+    master = Master(cell.id)
+    master.tick()
+    before = list(Task.objects.values_list("machine", "incarnation"))
+    assert all(machine is not None for machine, _ in before)
+    important = world.submit(
+        world.principal("bob", tenant=other), cell, file("important", 120), tenant="other"
+    )
+    master.tick()
+    assert Task.objects.get(job=important).state == "pending"
+    with later(GRACE_ENDS + 6 * HOUR):
+        assert [job.name for job in lapses_drop(cell)] == ["web"]
+    assert list(Task.objects.exclude(job=important).values_list("machine", "incarnation")) == before
+    master.tick()
+    assert Task.objects.get(job=important).machine is not None
+    assert sorted(Task.objects.exclude(job=important).values_list("state", flat=True)) == [
+        "pending",
+        "running",
+    ]
+
+
+def test_quota_bought_in_time_ends_the_lapse(cell, tenant, ann) -> None:
+    world.submit(ann, cell, file("web"))
+    with later(GRACE_ENDS):
+        assert Lapse.objects.get().over_at == GRACE_ENDS
+    rows.grant(tenant, cell, "production")
+    with later(GRACE_ENDS + 6 * HOUR):
+        assert not Lapse.objects.exists()
+        assert lapses_drop(cell) == []
+    assert priorities() == {"web": 200}
+
+
+def test_quota_bought_between_the_look_and_the_lock_keeps_jobs(cell, tenant, ann) -> None:
+    world.submit(ann, cell, file("web"))
+    with later(GRACE_ENDS + 6 * HOUR):
+        assert len(lapses_due(cell.name)) == 1
+        rows.grant(tenant, cell, "production")
+        assert lapses_drop(cell) == []
+    assert priorities() == {"web": 200}
+
+
+@pytest.mark.parametrize("action, lowered", [("none", False), ("stop-submitting", False), ("drop", True)])
+def test_where_the_cell_only_refuses_a_spent_budget_that_drops_lowers(
+    cell, tenant, ann, action, lowered
+) -> None:
+    Market.objects.update(after_grace="refuse")
+    Budget.objects.create(tenant=tenant, action=action, exhausted_at=ENDS)
+    Budget.objects.update(exhausted_at=None)
+    world.submit(ann, cell, file("web"))
+    Budget.objects.update(exhausted_at=ENDS)
+    with later(GRACE_ENDS + 6 * HOUR):
+        lapses_drop(cell)
+    assert priorities() == {"web": 0 if lowered else 200}
+
+
+def test_many_jobs_are_lowered_a_few_at_a_time(cell, tenant, ann) -> None:
+    for number in range(45):
+        world.submit(ann, cell, file(f"j{number}", cpu="100m"))
+    with later(GRACE_ENDS + 6 * HOUR):
+        assert len(lapses_drop(cell)) == 45
+    assert set(priorities().values()) == {0}
+    assert Notice.objects.filter(kind="quota.dropped").count() == 3
+
+
+def test_looking_costs_two_queries_when_nothing_changes(cell, tenant, ann, django_assert_num_queries) -> None:
+    for number in range(5):
+        other = rows.a_tenant(f"t{number}")
+        bought = rows.grant(other, cell, "production")
+        world.submit(world.principal(f"p{number}", tenant=other), cell, file("web"), tenant=other.name)
+        Quota.objects.filter(pk=bought.pk).update(ends_at=ENDS, grace_until=GRACE_ENDS)
+    with later(GRACE_ENDS), django_assert_num_queries(2):
+        assert lapses_watch() == 0
+    assert Lapse.objects.count() == 5
