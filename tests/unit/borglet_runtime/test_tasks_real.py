@@ -398,7 +398,9 @@ async def test_groups_are_gone_after_the_end(machine: Machine) -> None:
         await runtime.start(a_task("sleep", "100"), run=1)
         grouped = runtime.attributes()["isolation.memory"] != "polled"
         # What starts a container is there for a moment too, and is outside.
-        await eventually(lambda: grouped_or_not(processes_of(machine)) == {grouped}, "the task in its groups or none")
+        await eventually(
+            lambda: grouped_or_not(processes_of(machine)) == {grouped}, "the task in its groups or none"
+        )
         await runtime.stop(key(), notice_s=5, cause=EndCause.STOPPED)
         await end_of(runtime)
         tree = runtime._tree
