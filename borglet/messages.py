@@ -191,6 +191,9 @@ class RunTask(msgspec.Struct, frozen=True):
     whole_cores: bool = False  # cores of limit["cpu"] are kept free of other latency-sensitive tasks (§6.2)
     devices: list[int] = []  # numbers of the accelerators allotted, a device twice never
     alloc: TaskKey | None = None  # the alloc of this machine that it lives in (§2.4)
+    leave_s: float = (
+        0.0  # between leaving the answers of its names and SIGTERM, where a stop's notice leaves room
+    )
 
 
 class StopTask(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 from django.db import DatabaseError, InterfaceError, connection
 
-from naming import selectors
+from naming import rows
 from naming.news import CellFacts, News, NewsUnavailable, NewsUnreadable, Snapshot
 from scheduling import journal, notices
 
@@ -42,7 +42,7 @@ class JournalNews:
 
     def snapshot(self, cell_id: int) -> Snapshot:
         try:
-            return self._read(selectors.snapshot, cell_id)
+            return self._read(rows.snapshot, cell_id)
         except LookupError as error:
             raise NewsUnavailable(f"the cell is gone: {error}") from error
 
@@ -66,7 +66,7 @@ class JournalNews:
         connection.close()
 
     def _followed(self) -> list[CellFacts]:
-        cells = self._read(selectors.cell_facts)
+        cells = self._read(rows.cell_facts)
         return [facts for facts in cells if not self._only or facts.name in self._only]
 
     def _subscribe(self, cell_ids: Iterable[int]) -> bool:

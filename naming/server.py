@@ -290,6 +290,8 @@ def main() -> int:
     directory = Directory(
         zone=settings.BORG_ZONE,
         nameserver=nameserver_address(host),
+        ttl_s=settings.BORG_DNS_TTL,
+        negative_ttl_s=settings.BORG_DNS_NEGATIVE_TTL,
         keyring=peers.keys,
         nsid=settings.BORG_DNS_NSID.encode()[:MOST_NSID],
         cookies=Cookies.from_secret(settings.SECRET_KEY),

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
 
 VERSION = 1
@@ -143,6 +144,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     disruption_budget: int = (
         0  # of its tasks preemption and drains may have so many down at once; 0: no bound
     )
+    published: Published = Published()
 
 
 class JobRejected(_Event, frozen=True, tag="job.rejected"):
@@ -169,6 +171,7 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
     port_names: tuple[str, ...] = ()
     gang: bool = False
     disruption_budget: int = 0
+    published: Published = Published()
     reason: str = ""
 
 

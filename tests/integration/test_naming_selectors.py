@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from naming import selectors
+from naming.rows import snapshot as snapshot_of
 from naming.table import NameTable
 from scheduling import journal
 from scheduling.core import events
@@ -26,7 +26,7 @@ def cell() -> Cell:
 
 
 def from_rows(cell: Cell) -> NameTable:
-    snapshot = selectors.snapshot(cell.id)
+    snapshot = snapshot_of(cell.id)
     table = NameTable(cell.name, history_ordinal=snapshot.history_ordinal)
     for event in snapshot.events:
         table.apply(event, snapshot.names_revision)
@@ -114,12 +114,12 @@ def test_a_snapshot_costs_the_same_queries_whatever_the_number_of_jobs(
         job = a_job(cell, tenant, f"j{number}")
         place(cell, job, machine, 0, 1, 2, ports=20_000 + 10 * number)
     with django_assert_max_num_queries(10):
-        selectors.snapshot(cell.id)
+        snapshot_of(cell.id)
 
 
 def test_an_unknown_cell_has_no_snapshot() -> None:
     with pytest.raises(LookupError, match="no cell with id 99"):
-        selectors.snapshot(99)
+        snapshot_of(99)
 
 
 def test_an_address_of_a_tasks_own_goes_with_the_incarnation(cell: Cell) -> None:

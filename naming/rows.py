@@ -1,0 +1,156 @@
+"""What a resolver starts from: the names of a cell, from rows, as events that make an empty table equal to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import connection, transaction
+
+from naming.news import CellFacts, Snapshot
+from naming.table import NAMING_KINDS
+from scheduling.core import events
+from scheduling.core.events import Event
+from scheduling.core.requirement import Group, Requirement
+from scheduling.core.states import JobState, TaskState
+from scheduling.models import Cell, Job, Machine
+from scheduling.models import Task as TaskRow
+from scheduling.models.machines import REMOVED
+
+_NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
+
+
+def cell_facts() -> list[CellFacts]:
+    rows = Cell.objects.order_by("id").values_list("id", "name", "revision", "history_ordinal")
+    return [CellFacts(*row) for row in rows]
+
+
+def snapshot(cell_id: int) -> Snapshot:
+    """All names of a cell, from one consistent view of its rows. Raises `LookupError` for an unknown cell."""
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        facts = Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal").first()
+        if facts is None:
+            raise LookupError(f"no cell with id {cell_id}")
+        revision, ordinal = facts
+        made: list[Event] = [*_machines(cell_id), *_jobs(cell_id), *_placed(cell_id)]
+        return Snapshot(revision, _names_revision(cell_id) or revision, ordinal, made)
+
+
+def _names_revision(cell_id: int) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT revision FROM scheduling_event WHERE cell_id = %s AND kind = ANY(%s)"
+            " ORDER BY revision DESC LIMIT 1",
+            [cell_id, list(NAMING_KINDS)],
+        )
+        row = cursor.fetchone()
+    return 0 if row is None else row[0]
+
+
+def _machines(cell_id: int) -> Iterable[Event]:
+    rows = Machine.objects.filter(cell_id=cell_id).exclude(state=REMOVED).order_by()
+    for identity, hostname, address in rows.values_list("id", "hostname", "address").iterator():
+        yield events.MachineSet(machine_id=identity, hostname=hostname, address=address, capacity=())
+
+
+def _jobs(cell_id: int) -> Iterable[Event]:
+    """Each live job with the names of its ports in every version that a placed task still follows."""
+    older = older_port_names(cell_id)
+    ranges = _index_ranges(cell_id)
+    for job in (
+        Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).select_related("tenant")
+    ):
+        facts: dict[str, Any] = {
+            "job_id": job.id,
+            "priority": job.priority,
+            "latency_sensitive": job.latency_sensitive,
+            "labels": job.labels,
+        }
+        known = [*older.get(job.id, []), (job.spec_version, tuple(job.port_names))]
+        first_version, first_names = known[0]
+        yield events.JobSubmitted(
+            **facts,
+            uid=job.uid.hex,
+            tenant_id=job.tenant_id,
+            tenant=job.tenant.name,
+            name=job.name,
+            job_kind=job.kind,
+            spec_version=first_version,
+            groups=(Group(_NO_REQUIREMENT, tuple(ranges.get(job.id, ()))),),
+            port_names=first_names,
+        )
+        for version, names in known[1:]:
+            yield events.JobChanged(**facts, spec_version=version, port_names=names)
+
+
+def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
+    """Runs of consecutive indexes, found where index minus row number stays the same."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT job_id, min(index), max(index) FROM ("
+            "  SELECT t.job_id, t.index, t.index - row_number() OVER (PARTITION BY t.job_id ORDER BY t.index) AS run"
+            "  FROM scheduling_task t JOIN scheduling_job j ON j.id = t.job_id"
+            "  WHERE t.cell_id = %s AND j.state <> %s) AS runs"
+            " GROUP BY job_id, run ORDER BY job_id, min(index)",
+            [cell_id, JobState.DEAD.value],
+        )
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for job_id, first, last in cursor.fetchall():
+            ranges.setdefault(job_id, []).append((first, last))
+    return ranges
+
+
+def older_port_names(cell_id: int, job_id: int | None = None) -> dict[int, list[tuple[int, tuple[str, ...]]]]:
+    """Ports as older versions named them, for jobs with placed tasks of such a version: an update under way."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT job_id, (data->>'spec_version')::integer, (data->'port_names')::text FROM scheduling_event"
+            " WHERE cell_id = %s AND kind IN ('job.submitted', 'job.changed') AND job_id IN ("
+            "  SELECT t.job_id FROM scheduling_task t JOIN scheduling_job j ON j.id = t.job_id"
+            "  WHERE t.cell_id = %s AND t.state = 'running' AND t.spec_version <> j.spec_version"
+            "  AND t.job_id = coalesce(%s, t.job_id))"
+            " ORDER BY job_id, revision, seq",
+            [cell_id, cell_id, job_id],
+        )
+        found: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
+        for job, version, names in cursor.fetchall():
+            found.setdefault(job, []).append((version, tuple(json.loads(names or "[]"))))
+    return found
+
+
+def _placed(cell_id: int) -> Iterable[Event]:
+    rows = TaskRow.objects.filter(cell_id=cell_id, state=TaskState.RUNNING.value).order_by()
+    fields = (
+        "job_id",
+        "index",
+        "machine_id",
+        "incarnation",
+        "ports",
+        "spec_version",
+        "phase",
+        "health",
+        "up",
+        "restarts",
+        "address",
+    )
+    for (
+        job_id,
+        index,
+        machine_id,
+        incarnation,
+        ports,
+        version,
+        phase,
+        health,
+        up,
+        restarts,
+        address,
+    ) in rows.values_list(*fields).iterator(chunk_size=5_000):
+        ids = {"job_id": job_id, "index": index, "machine_id": machine_id, "incarnation": incarnation}
+        yield events.TaskPlaced(**ids, ports=tuple(ports), spec_version=version)
+        yield events.TaskReported(
+            **ids, phase=phase, health=health or "unknown", up=up, restarts=restarts, address=address
+        )

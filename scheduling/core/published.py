@@ -1,0 +1,17 @@
+"""How a job's names are published (§2.6): what its file says under `names`, and the weights of its tasks. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Published(msgspec.Struct, frozen=True, omit_defaults=True):
+    """In force at once for all tasks of the job, whatever version of the spec they run.
+
+    `ttl_s`: how long clients may remember its answers, in seconds; 0: as long as the installation says
+    (`BORG_DNS_TTL`). `weights`: (first, last, weight) of tasks whose share of the clients is not 1, in order of
+    indexes, never overlapping; a weight is 0 to 65,535, as in SRV records (RFC 2782).
+    """
+
+    ttl_s: int = 0
+    weights: tuple[tuple[int, int, int], ...] = ()
