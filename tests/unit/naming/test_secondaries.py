@@ -6,10 +6,9 @@ import asyncio
 import base64
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,21 +29,11 @@ from naming.primary import InvalidPeers, Peers, Primary
 from naming.server import Server
 from scheduling.core import events
 from tests.unit.naming.cells import WEB, evicted, machine, placed, reported, running, submitted
+from tests.unit.naming.process import free_port
 
 CELL, ZONE = 3, "cc.borg.internal"
 BOUND_S = 30.0
 SECRET = base64.b64encode(b"known to both ends of it, and to nobody else").decode()
-
-
-def free_port() -> int:
-    """One that UDP and TCP both have."""
-    for _ in range(50):
-        with socket.socket(type=socket.SOCK_DGRAM) as udp, socket.socket() as tcp:
-            udp.bind(("127.0.0.1", 0))
-            with suppress(OSError):
-                tcp.bind(("127.0.0.1", udp.getsockname()[1]))
-                return int(udp.getsockname()[1])
-    raise AssertionError("no port is free for both")
 
 
 @dataclass

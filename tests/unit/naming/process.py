@@ -1,0 +1,143 @@
+"""A resolver in a process of its own, with names from memory, for other programs to ask.
+
+    python -m tests.unit.naming.process HOST PORT     until SIGTERM; SIGUSR1: names are there from now on
+
+It begins without its journal, so that whatever it is asked before SIGUSR1 fails as at a start without PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import dns.exception
+import dns.message
+import dns.query
+import uvloop
+
+from naming.cookies import Cookies
+from naming.directory import Directory
+from naming.news import MemoryNews
+from naming.server import serve
+from scheduling.core import events
+from tests.unit.naming.cells import machine, placed, reported, running, submitted
+
+ROOT = Path(__file__).resolve().parents[3]
+BOUND_S = 20.0
+CELL, ZONE = 3, "cc.borg.internal"
+MANY = 100  # tasks of a job whose SRV records no datagram holds
+LONG_CELL, LONG_TENANT, LONG_JOB = "c" * 63, "t" * 63, "j" * 63
+LONG = f"{LONG_JOB}.{LONG_TENANT}.{LONG_CELL}.borg.internal"
+
+
+def free_port() -> int:
+    """One that UDP and TCP both have."""
+    for _ in range(50):
+        with socket.socket(type=socket.SOCK_DGRAM) as udp, socket.socket() as tcp:
+            udp.bind(("127.0.0.1", 0))
+            with suppress(OSError):
+                tcp.bind(("127.0.0.1", udp.getsockname()[1]))
+                return int(udp.getsockname()[1])
+    raise AssertionError("no port is free for both")
+
+
+def six() -> list[events.Event]:
+    """A job of one task on a machine that has an IPv6 address alone."""
+    return [
+        machine(60, "2001:db8::60"),
+        submitted("six", job_id=8, tasks=1, ports=("http",)),
+        placed(0, 60, job_id=8),
+        reported(0, job_id=8),
+    ]
+
+
+def many() -> list[events.Event]:
+    return [
+        submitted("many", job_id=9, tasks=MANY),
+        *(placed(index, index % 3, job_id=9) for index in range(MANY)),
+        *(reported(index, job_id=9) for index in range(MANY)),
+    ]
+
+
+def long_names() -> list[events.Event]:
+    """Every label as long as one may be."""
+    return [
+        machine(0),
+        submitted(LONG_JOB, tenant=LONG_TENANT, tasks=2),
+        *(placed(index, 0) for index in range(2)),
+        *(reported(index) for index in range(2)),
+    ]
+
+
+def town() -> MemoryNews:
+    """Cell `cc` with jobs `web` (3 tasks), `six` and `many` of tenant ubar, and a cell with a long name."""
+    news = MemoryNews()
+    news.add_cell(CELL, "cc")
+    news.write(CELL, [*running(3), *six(), *many()])
+    news.add_cell(CELL + 1, LONG_CELL)
+    news.write(CELL + 1, long_names())
+    return news
+
+
+class Process:
+    """`before`: what the command is run through, such as `unshare --net --`."""
+
+    def __init__(self, host: str, port: int, *, before: Sequence[str] = ()) -> None:
+        self.host, self.port = host, port
+        argv = [*before, sys.executable, "-m", "tests.unit.naming.process", host, str(port)]
+        self.popen = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def load(self) -> None:
+        """Let the names be known."""
+        self.popen.send_signal(signal.SIGUSR1)
+
+    def status(self) -> str:
+        query = dns.message.make_query("health.borg.internal.", "TXT")
+        return dns.query.udp(query, self.host, port=self.port, timeout=0.5).answer[0].to_text()
+
+    def until(self, wanted: Callable[[], bool]) -> None:
+        """The condition within the bound; while nobody listens yet it does not hold."""
+        deadline = time.monotonic() + BOUND_S
+        while True:
+            try:
+                if wanted():
+                    return
+            except (dns.exception.Timeout, OSError):
+                assert self.popen.poll() is None, self._said()
+            assert time.monotonic() < deadline, "not within the bound"
+            time.sleep(0.02)
+
+    def stop(self) -> str:
+        """What it said."""
+        self.popen.send_signal(signal.SIGTERM)
+        try:
+            assert self.popen.wait(BOUND_S) == 0, self._said()
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            raise
+        return self._said()
+
+    def _said(self) -> str:
+        assert self.popen.stdout is not None
+        with self.popen.stdout as output:
+            return output.read().decode()
+
+
+async def _serve(host: str, port: int) -> None:
+    news = town()
+    news.away = True
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, setattr, news, "away", False)
+    directory = Directory(zone="borg.internal", nsid=b"resolver-1", cookies=Cookies(b"0123456789abcdef"))
+    await serve(directory, news, host, port)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(sys.argv[1], int(sys.argv[2])))
