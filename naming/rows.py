@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from django.db import connection, transaction
 
 from naming.news import CellFacts, Snapshot
 from naming.table import NAMING_KINDS
 from scheduling.core import events
 from scheduling.core.events import Event
+from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Cell, Job, Machine
@@ -68,6 +70,7 @@ def _jobs(cell_id: int) -> Iterable[Event]:
             "priority": job.priority,
             "latency_sensitive": job.latency_sensitive,
             "labels": job.labels,
+            "published": msgspec.convert(job.published, Published),
         }
         known = [*older.get(job.id, []), (job.spec_version, tuple(job.port_names))]
         first_version, first_names = known[0]

@@ -22,6 +22,7 @@ from django.db.models import Q
 from scheduling import spec
 from scheduling.core import events
 from scheduling.core.events import Event
+from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement, split_task_id, task_id
 from scheduling.core.state import CellState
 from scheduling.core.states import EvictionCause, JobState
@@ -145,6 +146,7 @@ def _job(
             alloc_set=job.alloc_set_id or 0,
             gang=job.gang,
             disruption_budget=job.disruption_budget,
+            published=msgspec.convert(job.published, Published),
         ),
         job.created_at.timestamp(),
     )

@@ -22,11 +22,13 @@ import msgspec
 from quota.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, Band, band_of
 from quota.errors import Refused
 from quota.resources import Vector, add, scale
+from scheduling.core.published import Published
 from scheduling.core.requirement import MAX_TASKS, Group, Requirement
-from scheduling.taskspec import Change, Problems, Role, TaskSpec, convert, read_task
+from scheduling.problems import Problems, convert
+from scheduling.shapes import API_VERSION, JobFile, Names, Rolling, Spread
+from scheduling.taskspec import Change, Role, TaskSpec, read_task
 from scheduling.taskspec import change as task_change
 
-API_VERSION = "borg/v1"
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
 # What tasks may do with the REST API, from the least to the most (`scheduling.identities`).
 API_LEVELS = ("none", "read", "submit")
@@ -36,6 +38,8 @@ MAX_BYTES = 4 * 2**20
 MAX_LABELS = 64
 MAX_GANG = 2_500  # one pass decides about a gang, and one transaction writes it
 MAX_SAVING_S = 14 * 86400
+MAX_TTL_S = 86_400
+MAX_LEAVE_S = 600.0
 MAX_TOTAL = 2**60  # of one resource, all tasks together: sums over a tenant stay inside 64 bits
 
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
@@ -52,21 +56,6 @@ class Limits:
     max_tasks: int = MAX_TASKS
     bands: Sequence[Band] | None = DEFAULT_BANDS
     extra: Sequence[str] = ()
-
-
-class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many tasks of the job may share a machine, a rack, a power domain; 0 is no bound."""
-
-    max_per_machine: int = 0
-    max_per_rack: int = 0
-    max_per_power_domain: int = 0
-
-
-class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How updates go (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no bound."""
-
-    max_down: int = 0
-    max_disruptions: int = 0
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -88,7 +77,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     `saves_for_s`: after their alloc has left a machine its tasks run there again, until each has ended with status 0,
     for so long at most (§4). `gang`: its pending tasks are placed together, victims included, or none of them.
     `disruption_budget`: so many of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`:
-    the name of the alloc set that its tasks live in (§2.4). `api`: what its tasks may do with the REST API.
+    the name of the alloc set that its tasks live in (§2.4). `api`: what its tasks may do with the REST API. `names`:
+    how its names are published (§2.6).
     """
 
     name: str
@@ -109,6 +99,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     disruption_budget: int = 0
     saves_for_s: float = 0.0
     api: str = "none"
+    names: Names = Names()
     extra: tuple[str, ...] = ()
 
     def task(self, index: int) -> TaskSpec:
@@ -177,6 +168,18 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
         """How many tasks preemption and drains may have down at once: its budget, or as many as an update may."""
         return self.disruption_budget or self.max_down()
 
+    def published(self) -> Published:
+        """How its names are published: adjacent tasks of one weight joined, those of weight 1 left out."""
+        weights: list[tuple[int, int, int]] = []
+        for first, last, task in self.segments():
+            if task.weight == 1:
+                continue
+            if weights and weights[-1][1:] == (first - 1, task.weight):
+                weights[-1] = (weights[-1][0], last, task.weight)
+            else:
+                weights.append((first, last, task.weight))
+        return Published(self.names.ttl_s, tuple(weights))
+
     def at(self, *, cell: str, tenant: str) -> JobSpec:
         """The same for a cell and tenant that the file left out."""
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
@@ -199,7 +202,11 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
             "update": msgspec.to_builtins(self.update),
             "alloc_set": self.alloc_set,
             "reclamation": self.reclamation,
-        } | {name: value for name, default in _LATER.items() if (value := getattr(self, name)) != default}
+        } | {
+            name: msgspec.to_builtins(value)
+            for name, default in _LATER.items()
+            if (value := getattr(self, name)) != default
+        }
 
     def digest(self) -> str:
         """Equal for equal specs, whatever the order or spelling of the file. SHA-256, hexadecimal."""
@@ -258,36 +265,19 @@ def _of_the_job(spec: JobSpec) -> tuple[object, ...]:
     """What is in force at once, and disturbs no task."""
     return (
         spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s, spec.api,
+        spec.names,
     )  # fmt: skip
-
-
-class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape of a job file. `task` and the overrides are read by `scheduling.taskspec`."""
-
-    name: str
-    task: dict[str, Any]
-    apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling
-    kind: str = "Job"
-    tenant: str = ""
-    cell: str = ""
-    labels: dict[str, Any] = {}
-    priority: int | str = FREE_PRIORITY
-    appclass: str | None = None
-    tasks: int = 1
-    overrides: dict[str, Any] = {}
-    spread: Spread = Spread()
-    update: Rolling = Rolling()
-    alloc_set: str = ""
-    reclamation: bool = True
-    gang: bool = False
-    disruption_budget: int = 0
-    saves_for_s: float = 0.0
-    api: str = "none"
 
 
 # Fields that specs stored by an older version don't have: they are written only when they say something, so that
 # what was stored keeps its digest.
-_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0, "api": "none"}
+_LATER: dict[str, object] = {
+    "gang": False,
+    "disruption_budget": 0,
+    "saves_for_s": 0.0,
+    "api": "none",
+    "names": Names(),
+}
 
 
 def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobSpec:
@@ -359,6 +349,7 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
     if file.api not in API_LEVELS:
         problems.add("api", f"{file.api!r}: one of {', '.join(API_LEVELS)}")
+    _check_published(file.names, allocation, problems)
     if file.alloc_set:
         _check_inside(file, problems)
     elif file.saves_for_s:
@@ -393,11 +384,20 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
         disruption_budget=file.disruption_budget,
         saves_for_s=file.saves_for_s,
         api=file.api,
+        names=file.names,
         extra=tuple(limits.extra),
     )
     if not problems.found and max(spec.total()) > MAX_TOTAL:
         problems.add("task.limit", f"all {spec.tasks} tasks together ask for an absurd amount; ask for less")
     return spec
+
+
+def _check_published(names: Names, allocation: bool, problems: Problems) -> None:
+    if allocation and names != Names():
+        problems.add("names", "an alloc set has no names of its own; give them to the jobs inside it")
+    problems.number("names.ttl_s", names.ttl_s, 0, MAX_TTL_S)
+    if names.leave_s is not None:
+        problems.number("names.leave_s", names.leave_s, 0, MAX_LEAVE_S)
 
 
 def _check_inside(file: JobFile, problems: Problems) -> None:

@@ -6,21 +6,20 @@ first, except where the shape itself is wrong. Quantities become integers over `
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from borglet.messages import HealthCheck, RestartPolicy, Slack
+from borglet.messages import HealthCheck, Slack
 from quota.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.requirement import Constraint, Relation
+from scheduling.problems import Problems, convert
+from scheduling.shapes import HealthFile, Restart, TaskFile
 
-DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at most 63 characters"
 # A task that says nothing about its size gets this much: enough for a small server in any language.
 DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
 
@@ -30,6 +29,7 @@ MAX_PORTS = 64
 MAX_CONSTRAINTS = 32
 MAX_PACKAGES = 64
 MAX_FLAGS = 256
+MAX_WEIGHT = 65_535  # of an SRV record (RFC 2782)
 
 _FLAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,127}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -40,32 +40,6 @@ _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 
 
-class Problems:
-    """What is wrong with a file: `{path: what was found and what to do}`, in the order found."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, str] = {}
-
-    def add(self, path: str, message: str) -> None:
-        # Messages quote what was given, which may be as long as the file.
-        self.found.setdefault(path[:200], message[:500])
-
-    def number(self, path: str, value: float, low: float, high: float) -> None:
-        if not low <= value <= high:  # true of NaN too
-            shown = f"{float(value):g}" if abs(value) < 1e18 else "this"
-            self.add(path, f"{shown} is out of range; give a number from {low:.12g} to {high:.12g}")
-
-    def text(self, path: str, value: str, longest: int) -> None:
-        if "\x00" in value:
-            self.add(path, "holds a NUL character; remove it")
-        elif len(value) > longest:
-            self.add(path, f"has {len(value)} characters; at most {longest} are kept")
-
-    def label(self, path: str, value: str) -> None:
-        if not DNS_LABEL.fullmatch(value):
-            self.add(path, f"{value!r} is no DNS label; {LABEL_CURE}")
-
-
 class Change(StrEnum):
     """What following another version of the spec means for a running task."""
 
@@ -74,19 +48,9 @@ class Change(StrEnum):
     RESTART = "restart"
 
 
-class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):
-    """The Borglet's policy, and how often a task that crash-loops is tried on another machine (§4)."""
-
-    max_moves: int = 3
-
-    def policy(self) -> RestartPolicy:
-        return RestartPolicy(
-            self.on, self.max_failures, self.window_s, self.backoff_s, self.backoff_max_s
-        )  # fmt: skip
-
-
 class TaskSpec(msgspec.Struct, frozen=True):
-    """One task, normalised. `limit` is a vector over the axis, its ports the number of `ports`."""
+    """One task, normalised. `limit` is a vector over the axis, its ports the number of `ports`. `weight`: its share of
+    the clients that ask for the job or its service by name; 0: only where no other serves."""
 
     limit: Vector
     command: tuple[str, ...] = ()
@@ -105,6 +69,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     slack: Slack = Slack()
     whole_cores: bool = False
     flags: dict[str, str | bool] = {}
+    weight: int = 1
 
     def demands(self) -> tuple[Constraint, ...]:
         """Its constraints, and those that follow from what it needs of a machine's runtime."""
@@ -157,6 +122,7 @@ _LATER: dict[str, object] = {
     "slack": Slack(),
     "whole_cores": False,
     "flags": {},
+    "weight": 1,
 }
 
 # What a running task can only get by starting again; its other fields change in place.
@@ -166,7 +132,7 @@ _RESTARTS = (
 
 
 def change(old: TaskSpec, new: TaskSpec) -> Change:
-    """Sizes, slack, whole cores, health check, notice and restart policy change in place; devices don't."""
+    """Sizes, slack, whole cores, weight, health check, notice and restart policy change in place; devices don't."""
     if old is new or old == new:
         return Change.NONE
     if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
@@ -184,38 +150,6 @@ def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
     return [
         (parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split
     ]
-
-
-class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    http: str | None = None
-    tcp: bool = False
-    port: str | None = None
-    interval_s: float = 5.0
-    timeout_s: float = 2.0
-    grace_s: float = 30.0
-    failures: int = 3
-
-
-class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape of `task` in a job file."""
-
-    command: list[str] = []
-    env: dict[str, Any] = {}
-    limit: dict[str, Any] = {}
-    ports: list[str] = []
-    health: HealthFile | None = None
-    constraints: list[Constraint] = []
-    notice_s: float = 10.0
-    restart: Restart = Restart()
-    max_processes: int = 1024
-    working_dir: str = ""
-    user: str = ""
-    packages: list[str] = []
-    root: str = "host"
-    network: str = "host"
-    slack: Slack = Slack()
-    whole_cores: bool = False
-    flags: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +184,9 @@ def read_task(
     _check_restart(file.restart, problems, f"{path}.restart")
     problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
     problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
+    problems.number(f"{path}.weight", file.weight, 0, MAX_WEIGHT)
+    if role.allocation and file.weight != 1:
+        problems.add(f"{path}.weight", "an alloc answers no client; give weights to the jobs inside it")
     problems.text(f"{path}.working_dir", file.working_dir, 4096)
     if ".." in file.working_dir.split("/") and not role.stored:
         told = f"{file.working_dir!r} climbs out with '..'; give a path without it"
@@ -287,65 +224,8 @@ def read_task(
         slack=file.slack,
         whole_cores=file.whole_cores,
         flags={name: _flag(value) for name, value in file.flags.items()},
+        weight=file.weight,
     )
-
-
-_Shape = TypeVar("_Shape", bound=msgspec.Struct)
-_PATH = re.compile(r" - at `\$\.?(.*)`$")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
-_MISSING = re.compile(r"Object missing required field `(.*)`")
-_EXPECTED = re.compile(r"Expected `(\w+)`, got")
-_GIVE = {
-    "bool": "true or false",
-    "int": "a whole number, without quotes",
-    "float": "a number, without quotes",
-    "str": "text; numbers and such in quotes",
-    "array": "a list",
-    "object": "fields with values",
-}
-
-
-def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
-    """`given` in the shape of a struct, or None and the first problem, under its path."""
-    try:
-        return msgspec.convert(given, shape)
-    except msgspec.ValidationError as error:
-        text = str(error)
-    where = _PATH.search(text)
-    inner = where.group(1) if where else ""
-    text = _PATH.sub("", text)
-    path = ".".join(part for part in (path, inner) if part)
-    if unknown := _UNKNOWN.match(text):
-        name = unknown.group(1)
-        known = _fields_at(shape, inner)
-        close = difflib.get_close_matches(name, known, 1)
-        cure = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
-        problems.add(f"{path}.{name}" if path else name, f"unknown field; {cure}")
-    elif missing := _MISSING.match(text):
-        name = missing.group(1)
-        problems.add(f"{path}.{name}" if path else name, "is missing; give it")
-    else:
-        expected = _EXPECTED.match(text)
-        cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
-        cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
-        problems.add(path or "file", text[0].lower() + text[1:] + cure)
-    return None
-
-
-def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
-    """Names of the fields of the struct that lies at `inner` (`health`, `constraints[2]`) of `shape`."""
-    for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:
-        for field in msgspec.structs.fields(shape):
-            if field.encode_name == part and (nested := _struct_in(field.type)) is not None:
-                shape = nested
-    return [field.encode_name for field in msgspec.structs.fields(shape)]
-
-
-def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
-    for candidate in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
-            return candidate
-    return None
 
 
 def _check_command(file: TaskFile, problems: Problems, path: str, role: Role) -> None:

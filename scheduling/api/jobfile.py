@@ -9,14 +9,14 @@ import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
-from scheduling.spec import KINDS, JobFile
-from scheduling.taskspec import TaskFile
+from scheduling.shapes import JobFile, TaskFile
+from scheduling.spec import KINDS
 
 _REF = "#/$defs/"
 
 
 class JobFileSerializer(serializers.Serializer):
-    """A job file as it was normalised; for the schema, the fields of `scheduling.spec.JobFile`."""
+    """A job file as it was normalised; for the schema, the fields of `scheduling.shapes.JobFile`."""
 
     def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
         return instance

@@ -24,6 +24,7 @@ class Job(models.Model):
     Counters are kept by the transactions that change the tasks. `tasks_up`: phase `up`, and healthy where a
     check is declared; this is what people mean by "running". `requested` is what quota is charged with: nothing
     for a job inside an alloc set, whose envelope is paid for. `gang`, `disruption_budget`: `scheduling.spec.JobSpec`.
+    `published`: how its names are, as `scheduling.core.published.Published` in JSON.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -54,6 +55,7 @@ class Job(models.Model):
     spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
     gang = models.BooleanField(_("gang"), default=False, db_default=False)
     disruption_budget = models.PositiveIntegerField(_("disruption budget"), default=0, db_default=0)
+    published = models.JSONField(default=dict, db_default={}, blank=True)
     requested = VectorField(_("asked for by all tasks together"))
     tasks_total = models.PositiveIntegerField(_("tasks"), default=0)
     tasks_pending = models.PositiveIntegerField(_("pending"), default=0)

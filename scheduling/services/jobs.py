@@ -484,6 +484,7 @@ def _create(
                 alloc_set=job.alloc_set_id or 0,
                 gang=job.gang,
                 disruption_budget=job.disruption_budget,
+                published=item.spec.published(),
             )
         )
     if new:
@@ -508,6 +509,7 @@ def _row(entry: journal.Entry, principal: Principal, cell: Cell, item: _Item, ba
         port_names=list(item.spec.base.ports),
         gang=item.spec.gang,
         disruption_budget=item.spec.disruption_budget,
+        published=msgspec.to_builtins(item.spec.published()),
         requested=list(item.spec.charged()),
         tasks_total=item.size,
         tasks_pending=item.size,

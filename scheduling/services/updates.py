@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from quota.bands import FREE_PRIORITY, Band, band_of
 from quota.errors import Conflict, Refused
 from quota.permissions import Action, Principal, system
@@ -181,11 +183,13 @@ def _change(
         job.latency_sensitive = job_spec.latency_sensitive
         job.port_names = list(job_spec.base.ports)
         job.gang, job.disruption_budget = job_spec.gang, job_spec.disruption_budget
+        published = job_spec.published()
+        job.published = msgspec.to_builtins(published)
         job.requested = list(job_spec.charged())
         job.save(
             update_fields=[
                 "spec_version", "labels", "priority", "band", "latency_sensitive", "port_names", "gang",
-                "disruption_budget", "requested",
+                "disruption_budget", "published", "requested",
             ]
         )  # fmt: skip
         JobSpec.objects.create(
@@ -206,6 +210,7 @@ def _change(
                 port_names=job_spec.base.ports,
                 gang=job.gang,
                 disruption_budget=job.disruption_budget,
+                published=published,
                 reason=reason,
             )
         )

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from portal.settings.environment import SETTINGS
 from quota.models.fields import DNS_LABEL
 from scheduling.core.reasons import ReasonCode
-from scheduling.taskspec import DNS_LABEL as LABEL_OF_SPECS
+from scheduling.problems import DNS_LABEL as LABEL_OF_SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 

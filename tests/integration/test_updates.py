@@ -95,6 +95,9 @@ def test_max_down_counts_tasks_that_are_down_for_other_reasons(cell, machine, an
         {"labels": {"tier": "1"}},
         {"task": {"notice_s": 3}},
         {"task": {"limit": {"cpu": 1}}},
+        {"task": {"weight": 7}},
+        {"overrides": {"1": {"weight": 0}}},
+        {"names": {"ttl_s": 30, "leave_s": 2}},
     ],
 )
 def test_changes_in_place_reach_all_tasks_at_once_where_they_are(cell, machine, ann, job, changes) -> None:

@@ -1,0 +1,98 @@
+"""What is wrong with a job file, told by the path in it and with the cure. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from scheduling.core.requirement import Relation
+
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at most 63 characters"
+
+
+class Problems:
+    """What is wrong with a file: `{path: what was found and what to do}`, in the order found."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def add(self, path: str, message: str) -> None:
+        # Messages quote what was given, which may be as long as the file.
+        self.found.setdefault(path[:200], message[:500])
+
+    def number(self, path: str, value: float, low: float, high: float) -> None:
+        if not low <= value <= high:  # true of NaN too
+            shown = f"{float(value):g}" if abs(value) < 1e18 else "this"
+            self.add(path, f"{shown} is out of range; give a number from {low:.12g} to {high:.12g}")
+
+    def text(self, path: str, value: str, longest: int) -> None:
+        if "\x00" in value:
+            self.add(path, "holds a NUL character; remove it")
+        elif len(value) > longest:
+            self.add(path, f"has {len(value)} characters; at most {longest} are kept")
+
+    def label(self, path: str, value: str) -> None:
+        if not DNS_LABEL.fullmatch(value):
+            self.add(path, f"{value!r} is no DNS label; {LABEL_CURE}")
+
+
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_EXPECTED = re.compile(r"Expected `(\w+)`, got")
+_GIVE = {
+    "bool": "true or false",
+    "int": "a whole number, without quotes",
+    "float": "a number, without quotes",
+    "str": "text; numbers and such in quotes",
+    "array": "a list",
+    "object": "fields with values",
+}
+
+
+def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
+    """`given` in the shape of a struct, or None and the first problem, under its path."""
+    try:
+        return msgspec.convert(given, shape)
+    except msgspec.ValidationError as error:
+        text = str(error)
+    where = _PATH.search(text)
+    inner = where.group(1) if where else ""
+    text = _PATH.sub("", text)
+    path = ".".join(part for part in (path, inner) if part)
+    if unknown := _UNKNOWN.match(text):
+        name = unknown.group(1)
+        known = _fields_at(shape, inner)
+        close = difflib.get_close_matches(name, known, 1)
+        cure = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        problems.add(f"{path}.{name}" if path else name, f"unknown field; {cure}")
+    elif missing := _MISSING.match(text):
+        name = missing.group(1)
+        problems.add(f"{path}.{name}" if path else name, "is missing; give it")
+    else:
+        expected = _EXPECTED.match(text)
+        cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
+        cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
+        problems.add(path or "file", text[0].lower() + text[1:] + cure)
+    return None
+
+
+def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
+    """Names of the fields of the struct that lies at `inner` (`health`, `constraints[2]`) of `shape`."""
+    for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:
+        for field in msgspec.structs.fields(shape):
+            if field.encode_name == part and (nested := _struct_in(field.type)) is not None:
+                shape = nested
+    return [field.encode_name for field in msgspec.structs.fields(shape)]
+
+
+def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
+            return candidate
+    return None
