@@ -120,6 +120,7 @@ class Tasks:
             rows={f"task-{task.id}": _render("rows/task", task=task, job=job) for task in tasks},
             parts={
                 "job-status": _render("parts/job_status", **status),
+                "job-answers": _render("parts/job_answers", job=job),
                 "job-events": _render("parts/job_events", **status),
             },
             resync=len(ids) > MOST_ROWS or any(event.kind in _RESHAPES_JOB for event in told),

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from portal.sigma.page import page, page_of
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of
+from portal.sigma.reads.names import names_of_job
 from portal.sigma.why import explain
 from quota.errors import Conflict, NotFound, Refused
 from quota.permissions import Action, Principal, may
@@ -49,6 +50,7 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
     tasks = page_of(request, reads.tasks_of(row, state=state), PAGE_SIZE, count=known[state])
     context = {
         **status_context(row),
+        "names": names_of_job(row),
         "revision": revision,
         "rows": list(tasks),
         "page_obj": tasks,

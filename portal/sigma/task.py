@@ -13,6 +13,7 @@ from portal.sigma.charts import usage_charts
 from portal.sigma.page import page
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of, incarnations_of
+from portal.sigma.reads.names import names_of_task
 from portal.sigma.why import explain, receipts_for
 from quota.permissions import Action, Principal, may
 from scheduling import usage_history, verdicts
@@ -30,7 +31,7 @@ def task(
 ) -> HttpResponse:
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     row = task_at(job, index)
-    names = port_names(job, [row]).get(row.spec_version) or []
+    ports = list(zip(port_names(job, [row]).get(row.spec_version) or [], row.ports, strict=False))
     history = incarnations_of(row)
     told = receipts_for(principal, job, [one.event for one in history])
     verdict = reads.verdict_of(job) if row.state == TaskState.PENDING else None
@@ -44,7 +45,8 @@ def task(
         "preempted": told.preempted,
         "whys": explain(job, verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
-        "ports": list(zip(names, row.ports, strict=False)),
+        "ports": ports,
+        "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),
         "exit": sentences.exit_of(row.exit),
         "history": history,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 from django import template
@@ -103,6 +104,14 @@ def money_exact(micro: int | None) -> str:
 def exit_words(value: dict[str, Any] | None) -> str:
     """How the processes of a task ended, in words."""
     return exit_of(value)
+
+
+@register.filter
+def breakable(name: str) -> SafeString:
+    """A long name that lines may break after dots and slashes of, rather than anywhere."""
+    return format_html_join(
+        SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^./]*[./]?", name) if part)
+    )
 
 
 @register.filter

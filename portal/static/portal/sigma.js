@@ -16,12 +16,15 @@
     }
   }
 
-  // Replace an element; a link in it that had the focus keeps it.
+  // Replace an element; a link or a button for copying in it that had the focus keeps it.
   function swap(old, fresh) {
-    const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+    const link = focused?.getAttribute("href"), copies = focused?.dataset.copy;
     showTimes(fresh);
     old.replaceWith(fresh);
-    if (focused) fresh.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    offerCopies(fresh);
+    if (link) fresh.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus({ preventScroll: true });
+    if (copies) fresh.querySelector(`[data-copy="${CSS.escape(copies)}"]`)?.focus({ preventScroll: true });
   }
 
   // ---- live regions ----------------------------------------------------------------------------------
@@ -188,7 +191,12 @@
     button.addEventListener("click", async () => {
       await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
       button.textContent = button.dataset.said;
+      button.removeAttribute("aria-label");
     });
+  }
+
+  function offerCopies(root) {
+    for (const button of root.querySelectorAll("[data-copy]")) offerCopy(button);
   }
 
   // ---- forms that answer while they are filled in -----------------------------------------------------
@@ -211,6 +219,6 @@
   setInterval(() => showTimes(document), 10000);
   for (const region of document.querySelectorAll("[data-live]")) new Region(region);
   for (const box of document.querySelectorAll("[data-logs]")) followLog(box);
-  for (const button of document.querySelectorAll("[data-copy]")) offerCopy(button);
+  offerCopies(document);
   for (const button of document.querySelectorAll("[data-print]")) button.addEventListener("click", () => window.print());
 })();

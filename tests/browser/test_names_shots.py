@@ -1,0 +1,58 @@
+"""Every page of names, light and dark, wide and narrow, as pictures in `shots/`; nothing may stick out sideways."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.models import Job
+from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.test_shots import NARROW, WIDE
+from tests.integration import portal_world, rows
+
+LONG = "a-name-as-long-as-dns-allows-it-63-characters-in-one-label-abcd"
+PAGES = {
+    "names-job": "/jobs/cc/ubar/web/",
+    "names-job-long": f"/jobs/cc/ubar/{LONG}/",
+    "names-job-unplaced": "/jobs/cc/ubar/waiting/",
+    "names-task": "/jobs/cc/ubar/web/0/",
+    "names-task-long": f"/jobs/cc/ubar/{LONG}/0/",
+    "names-task-unplaced": "/jobs/cc/ubar/waiting/0/",
+}  # fmt: skip
+
+
+@pytest.fixture
+def furnished(world):
+    """Jobs whose names answer, fail open, hold nothing; the longest of names."""
+    web = rows.a_job(world.cell, world.tenant, "web", tasks=6)
+    for index in range(5):
+        portal_world.place(web, index, world.machine)
+        portal_world.report(web, index)
+    portal_world.report(web, 4, phase="starting", up=False)
+    assert len(LONG) == 63
+    long = rows.a_job(world.cell, world.tenant, LONG, tasks=2)
+    portal_world.place(long, 0, world.machine)
+    rows.a_job(world.cell, world.tenant, "waiting", tasks=1)
+    Job.objects.filter(pk=long.pk).update(port_names=["http", LONG])
+    return world
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_of_names_look_right(chromium, portal, furnished, size, theme) -> None:
+    SHOTS.mkdir(exist_ok=True)
+    context = chromium.new_context(
+        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
+    )
+    try:
+        page = context.new_page()
+        sign_in(page, "sre")
+        for name, path in PAGES.items():
+            page.goto(path)
+            page.wait_for_load_state("load")
+            page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
+            sideways = page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
+    finally:
+        context.close()
