@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
-import threading
 import time
+from pathlib import Path
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -35,13 +36,18 @@ def dns_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def url(django_db_setup, tmp_path_factory, dns_port):
+def portal_log(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("portal") / "log"
+
+
+@pytest.fixture(scope="module")
+def url(django_db_setup, portal_log, dns_port):
     settings = {
         "DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"],  # above all its quick hasher
         "BORG_DNS_HOST": "127.0.0.1",
         "BORG_DNS_PORT": str(dns_port),
     }
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **settings) as url:
+    with portal_server.running(portal_log, **settings) as url:
         yield url
 
 
@@ -357,7 +363,7 @@ def test_waiting_outlives_a_portal_that_is_away(tmp_path, tenant, cell) -> None:
             [BORGCTL, "wait", "web", "--json"], env=ann.environment, stdout=subprocess.PIPE, text=True
         )
         until = time.monotonic() + 20
-        while log.read_text().count("GET /api/v1/cells/cc/jobs/ubar/web/") < 2 and time.monotonic() < until:
+        while _questions(log) < 2 and time.monotonic() < until:
             time.sleep(0.05)
     assert waiting.poll() is None
     world.bring_up(Job.objects.get(), rows.a_machine(cell))
@@ -411,8 +417,9 @@ def test_output_that_nobody_reads_or_can_keep(ann, cell) -> None:
     assert (out, "can't write the answer" in err) == ("1\n", True)
 
 
-def test_ctrl_c_ends_a_wait_with_130_and_no_traceback(ann, cell) -> None:
+def test_ctrl_c_ends_a_wait_with_130_and_no_traceback(ann, cell, portal_log) -> None:
     ann.out("submit", ann.file(world.a_file()))
+    before = _questions(portal_log)
     waiting = subprocess.Popen(
         [BORGCTL, "wait", "web"],
         env=ann.environment,
@@ -420,11 +427,18 @@ def test_ctrl_c_ends_a_wait_with_130_and_no_traceback(ann, cell) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    timer = threading.Timer(1.0, waiting.send_signal, [2])
-    timer.start()
+    # Not while Python starts, which may lose the signal.
+    until = time.monotonic() + 20
+    while _questions(portal_log) < before + 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    waiting.send_signal(signal.SIGINT)
     out, err = waiting.communicate(timeout=20)
-    timer.join()
     assert (waiting.returncode, out, "Traceback" in err) == (130, "", False)
+
+
+def _questions(log: Path) -> int:
+    """How often a job was asked after."""
+    return log.read_text().count("GET /api/v1/cells/cc/jobs/ubar/web/")
 
 
 def _bash(person: Cli, script: str) -> tuple[str, str]:
