@@ -139,7 +139,9 @@ class ShortPath:
         else:
             task = job.placed.get(index)
             chosen = [task] if task is not None else []
-        addresses = [packed(task.address, family) for task in chosen if task.family == family]
+        # Tasks of one machine share its address, and no record may be there twice (RFC 2181 §5).
+        shown = dict.fromkeys(task.address for task in chosen if task.family == family)
+        addresses = [packed(address, family) for address in shown]
         if not addresses:
             return self._negative(query, question, table, 0)
         if len(self) >= MOST_KEPT:

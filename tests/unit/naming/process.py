@@ -31,7 +31,6 @@ from tests.unit.naming.cells import machine, placed, reported, running, submitte
 
 ROOT = Path(__file__).resolve().parents[3]
 BOUND_S = 20.0
-CELL, ZONE = 3, "cc.borg.internal"
 MANY = 100  # tasks of a job whose SRV records no datagram holds
 LONG_CELL, LONG_TENANT, LONG_JOB = "c" * 63, "t" * 63, "j" * 63
 LONG = f"{LONG_JOB}.{LONG_TENANT}.{LONG_CELL}.borg.internal"
@@ -49,12 +48,17 @@ def free_port() -> int:
 
 
 def six() -> list[events.Event]:
-    """A job of one task on a machine that has an IPv6 address alone."""
+    """A job of one task on a machine that has an IPv6 address alone, and one with a task of each kind."""
     return [
+        machine(0),
         machine(60, "2001:db8::60"),
         submitted("six", job_id=8, tasks=1, ports=("http",)),
         placed(0, 60, job_id=8),
         reported(0, job_id=8),
+        submitted("both", job_id=10, tasks=2, ports=("http",)),
+        placed(0, 0, job_id=10),
+        placed(1, 60, job_id=10),
+        *(reported(index, job_id=10) for index in range(2)),
     ]
 
 
@@ -77,12 +81,12 @@ def long_names() -> list[events.Event]:
 
 
 def town() -> MemoryNews:
-    """Cell `cc` with jobs `web` (3 tasks), `six` and `many` of tenant ubar, and a cell with a long name."""
+    """Three cells: `cc` with jobs `web` (3 tasks) and `many`, `dd` with `six` and `both`, and one with long names."""
     news = MemoryNews()
-    news.add_cell(CELL, "cc")
-    news.write(CELL, [*running(3), *six(), *many()])
-    news.add_cell(CELL + 1, LONG_CELL)
-    news.write(CELL + 1, long_names())
+    cells = {"cc": [*running(3), *many()], "dd": six(), LONG_CELL: long_names()}
+    for cell_id, (name, written) in enumerate(cells.items(), start=1):
+        news.add_cell(cell_id, name)
+        news.write(cell_id, written)
     return news
 
 
@@ -106,11 +110,10 @@ class Process:
         """The condition within the bound; while nobody listens yet it does not hold."""
         deadline = time.monotonic() + BOUND_S
         while True:
-            try:
+            with suppress(dns.exception.Timeout, OSError):
                 if wanted():
                     return
-            except (dns.exception.Timeout, OSError):
-                assert self.popen.poll() is None, self._said()
+            assert self.popen.poll() is None, self._said()
             assert time.monotonic() < deadline, "not within the bound"
             time.sleep(0.02)
 

@@ -163,6 +163,16 @@ def test_each_task_of_a_job_is_answered_as_often_as_any_other() -> None:
     assert max(total.values()) < 1.2 * min(total.values())
 
 
+def test_tasks_of_one_machine_make_one_record() -> None:
+    directory = directory_of(table_of(*running(90, machines=3)))
+    wire = short_of(directory).answer(query_of("web.ubar.cc").to_wire())
+    assert wire is not None
+    assert int.from_bytes(wire[6:8]) == 3, (
+        "the records of the packet itself: parsers drop those that are twice"
+    )
+    assert len(dns.message.from_wire(wire).answer[0]) == 3
+
+
 def test_a_table_replaced_drops_what_was_kept() -> None:
     directory = directory_of(table_of(*running(3)))
     short = short_of(directory)
