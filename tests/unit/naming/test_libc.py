@@ -23,7 +23,11 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes netwo
 
 ZONE = "borg.internal"
 WEB = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-RESOLV_CONF = f"nameserver 127.0.0.1\nsearch ubar.cc.{ZONE} cc.{ZONE} ubar.dd.{ZONE} {ZONE}\noptions ndots:3 timeout:1 attempts:1\n"
+RESOLV_CONF = f"""
+nameserver 127.0.0.1
+search ubar.cc.{ZONE} cc.{ZONE} ubar.dd.{ZONE} {ZONE}
+options ndots:3 timeout:1 attempts:1
+"""
 _INSIDE = """
 ip link set lo up
 mount --bind "$1/resolv.conf" /etc/resolv.conf
