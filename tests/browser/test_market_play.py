@@ -69,7 +69,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     page.get_by_role("textbox", name="Cores").fill("-6")
     expect(page.locator("#error-cpu")).to_contain_text("can't be read")
     expect(page.get_by_role("textbox", name="Cores")).to_have_attribute("aria-invalid", "true")
-    page.get_by_role("textbox", name="Cores").fill("150")
+    page.get_by_role("textbox", name="Cores").fill("180")
     expect(page.get_by_role("alert").first).to_contain_text("too much for the budget of ubar")
     expect(page.get_by_role("button", name="Go on to order…")).to_be_disabled()
     page.get_by_role("textbox", name="Cores").fill("1000")
