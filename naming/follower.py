@@ -16,6 +16,7 @@ import structlog
 
 from naming.directory import Directory, Status
 from naming.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
+from naming.snapshots import Capture
 from naming.table import NameTable
 from scheduling.core.events import Event
 
@@ -26,24 +27,48 @@ log = structlog.get_logger(__name__)
 SLICE = 1_000  # events applied between two looks at the sockets: about a millisecond
 COALESCE_S = 0.02  # between rounds under constant news
 POLL_S = 1.0
-RETRY_S = 0.5
+RETRY_S = 0.2
 FAULT_S = 5.0
 STALE_S = 30.0
 
 
 class Follower:
-    """`on_loaded` is called once, when every cell has been read for the first time."""
+    """`on_loaded` is called once, when every cell has been read for the first time.
+
+    `stale_s`: seconds without contact after which the directory calls itself stale. `captures`: by cell, of tables
+    that are being written to a file, which hear of each event before it is applied.
+    """
 
     def __init__(
-        self, directory: Directory, source: NewsSource, *, on_loaded: Callable[[], None] = lambda: None
+        self,
+        directory: Directory,
+        source: NewsSource,
+        *,
+        on_loaded: Callable[[], None] = lambda: None,
+        stale_s: float = STALE_S,
     ) -> None:
         self.directory = directory
+        self.captures: dict[str, Capture] = {}
         self._source = source
         self._on_loaded = on_loaded
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="news")
+        self._stale_s = stale_s
         self._tables: dict[int, NameTable] = {}
+        self._histories: dict[int, str] = {}  # history id by cell
         self._heard_at: float | None = None  # of the loop's clock
-        self._away = False
+        self._loaded = self._away = False
+
+    def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
+        """Answer from a table kept before, as stale, until the journal is reached. Call it before `run`."""
+        self._put(cell_id, table)
+        self._histories[cell_id] = history_id
+        self.directory.serial = max(self.directory.serial, cell_id)
+        self.directory.status = Status.STALE
+
+    def identity(self, table: NameTable) -> tuple[int, str]:
+        """Id and history of a ready table's cell."""
+        cell_id = next(cell_id for cell_id, known in self._tables.items() if known is table)
+        return cell_id, self._histories[cell_id]
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -80,7 +105,8 @@ class Follower:
         if self._away:
             log.info("journal reached again", cells=len(cells))
         self._away = False
-        if self.directory.status is Status.LOADING:
+        if not self._loaded:
+            self._loaded = True
             self._on_loaded()
         self.directory.status = Status.OK
 
@@ -90,6 +116,7 @@ class Follower:
         for cell_id, table in list(self._tables.items()):
             if names.get(cell_id) != table.cell:
                 del self._tables[cell_id]
+                self._histories.pop(cell_id, None)
                 del self.directory.cells[table.cell]
                 self.directory.generation += 1
         for cell_id, name in names.items():
@@ -104,7 +131,10 @@ class Follower:
 
     async def _catch_up(self, facts: CellFacts) -> None:
         table = self._tables[facts.cell_id]
-        restored = facts.history_ordinal != table.history_ordinal or facts.revision < table.revision
+        restored = facts.revision < table.revision or (facts.history_ordinal, facts.history_id) != (
+            table.history_ordinal,
+            self._histories.get(facts.cell_id),
+        )
         if not table.ready or restored:
             await self._take_snapshot(facts)
             return
@@ -125,6 +155,9 @@ class Follower:
             if done >= SLICE and revision != table.revision:
                 await asyncio.sleep(0)
                 done = 0
+            capture = self.captures.get(table.cell)
+            if capture is not None and capture.table is table:
+                capture.before(event)
             table.apply(event, revision)
             done += 1
 
@@ -137,6 +170,7 @@ class Follower:
             await asyncio.sleep(0)
         table.revision, table.names_revision = snapshot.revision, snapshot.names_revision
         table.ready = True
+        self._histories[facts.cell_id] = snapshot.history_id
         self._put(facts.cell_id, table)
         jobs, placed, serving = table.counts()
         log.info(
@@ -149,7 +183,7 @@ class Follower:
         while True:
             await asyncio.sleep(POLL_S)
             heard = self._heard_at
-            if heard is not None and asyncio.get_running_loop().time() - heard > STALE_S:
+            if heard is not None and asyncio.get_running_loop().time() - heard > self._stale_s:
                 self.directory.status = Status.STALE
 
 

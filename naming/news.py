@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from scheduling.core.events import Event
@@ -30,10 +30,13 @@ class News(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
+    """`history_id`: another one after a restore, and in another database."""
+
     cell_id: int
     name: str
     revision: int
     history_ordinal: int = 1
+    history_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Snapshot:
     names_revision: int
     history_ordinal: int
     events: Sequence[Event]
+    history_id: str = ""
 
 
 class NewsSource(Protocol):
@@ -74,9 +78,10 @@ class _Cell:
 
 
 class MemoryNews:
-    """A journal in memory. While `away` is set every call fails as when PostgreSQL is down."""
+    """A journal in memory. While `away` is set every call fails as when PostgreSQL is down. `name`: of its history."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "memory") -> None:
+        self.name = name
         self.away = False
         self._cells: dict[int, _Cell] = {}
         self._news = threading.Condition()
@@ -84,7 +89,7 @@ class MemoryNews:
 
     def add_cell(self, cell_id: int, name: str) -> None:
         with self._news:
-            self._cells[cell_id] = _Cell(CellFacts(cell_id, name, 0))
+            self._cells[cell_id] = _Cell(CellFacts(cell_id, name, 0, 1, f"{self.name}-1"))
             self._tell()
 
     def remove_cell(self, cell_id: int) -> None:
@@ -98,7 +103,7 @@ class MemoryNews:
             cell = self._cells[cell_id]
             old = cell.facts
             revision = old.revision + 1
-            cell.facts = CellFacts(old.cell_id, old.name, revision, old.history_ordinal)
+            cell.facts = replace(old, revision=revision)
             cell.journal.extend(News(revision, event) for event in events)
             self._tell()
             return revision
@@ -108,9 +113,18 @@ class MemoryNews:
         with self._news:
             cell = self._cells[cell_id]
             old = cell.facts
-            cell.facts = CellFacts(old.cell_id, old.name, revision, old.history_ordinal + 1)
+            ordinal = old.history_ordinal + 1
+            cell.facts = replace(
+                old, revision=revision, history_ordinal=ordinal, history_id=f"{self.name}-{ordinal}"
+            )
             cell.journal = [news for news in cell.journal if news.revision <= revision]
             self._tell()
+
+    def forget(self, cell_id: int, revision: int) -> None:
+        """Drop what is not newer, as archived revisions are dropped."""
+        with self._news:
+            cell = self._cells[cell_id]
+            cell.journal = [news for news in cell.journal if news.revision > revision]
 
     def _tell(self) -> None:
         self._unheard = True
@@ -132,7 +146,8 @@ class MemoryNews:
             cell = self._cell(cell_id)
             events = [news.event for news in cell.journal]
             last = cell.journal[-1].revision if cell.journal else 0
-            return Snapshot(cell.facts.revision, last, cell.facts.history_ordinal, events)
+            facts = cell.facts
+            return Snapshot(facts.revision, last, facts.history_ordinal, events, facts.history_id)
 
     def tail(self, cell_id: int, after: int) -> list[News]:
         with self._news:

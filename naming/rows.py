@@ -24,8 +24,8 @@ _NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
 
 
 def cell_facts() -> list[CellFacts]:
-    rows = Cell.objects.order_by("id").values_list("id", "name", "revision", "history_ordinal")
-    return [CellFacts(*row) for row in rows]
+    rows = Cell.objects.order_by("id").values_list("id", "name", "revision", "history_ordinal", "history_id")
+    return [CellFacts(*facts, history_id.hex) for *facts, history_id in rows]
 
 
 def snapshot(cell_id: int) -> Snapshot:
@@ -33,12 +33,14 @@ def snapshot(cell_id: int) -> Snapshot:
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        facts = Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal").first()
+        facts = (
+            Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal", "history_id").first()
+        )
         if facts is None:
             raise LookupError(f"no cell with id {cell_id}")
-        revision, ordinal = facts
+        revision, ordinal, history_id = facts
         made: list[Event] = [*_machines(cell_id), *_jobs(cell_id), *_placed(cell_id)]
-        return Snapshot(revision, _names_revision(cell_id) or revision, ordinal, made)
+        return Snapshot(revision, _names_revision(cell_id) or revision, ordinal, made, history_id.hex)
 
 
 def _names_revision(cell_id: int) -> int:

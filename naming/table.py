@@ -89,6 +89,9 @@ class Pool:
     def __contains__(self, index: int) -> bool:
         return index in self._at
 
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks)
+
     def get(self, index: int) -> Task | None:
         at = self._at.get(index)
         return None if at is None else self._tasks[at]
@@ -139,6 +142,9 @@ class Indexes:
     def __iter__(self) -> Iterator[int]:
         for first, last in zip(self._firsts, self._lasts, strict=True):
             yield from range(first, last + 1)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return list(zip(self._firsts, self._lasts, strict=True))
 
     def add(self, ranges: Iterable[tuple[int, int]]) -> None:
         merged: list[tuple[int, int]] = []

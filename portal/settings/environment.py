@@ -55,6 +55,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "BORG_DNS_SECONDARIES", "", "Name servers told of changes, as address or address@port, by comma."
     ),
+    Setting(
+        "BORG_DNS_SNAPSHOT",
+        "",
+        "Folder where a resolver keeps names for its next start; empty: names/ in BORG_HOME; off: none.",
+    ),
+    Setting(
+        "BORG_DNS_STALE", "30", "Seconds without PostgreSQL after which a resolver calls its answers stale."
+    ),
     Setting("BORG_LINK_HOST", "127.0.0.1", "Address a link shard listens on."),
     Setting("BORG_LINK_PORT", "8443", "Port a link shard listens on."),
     Setting(
@@ -126,6 +134,14 @@ def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
         return tuple(ip_network(part) for part in names(name))
     except ValueError as error:
         raise ValueError(f"{name}: {error}; give networks such as 10.1.0.0/16, by comma") from None
+
+
+def folder(name: str, below: str) -> Path | None:
+    """Where something is kept: `below` in BORG_HOME unless said otherwise; `off` for nowhere."""
+    value = text(name)
+    if value == "off":
+        return None
+    return Path(value).resolve() if value else home() / below
 
 
 def flag(name: str) -> bool:

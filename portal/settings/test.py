@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from portal.settings import environment as env
 from portal.settings.base import *  # noqa: F403
-from portal.settings.base import DATABASES
+from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES
 
 SECRET_KEY = "only-for-tests-" + "x" * 50
 ALLOWED_HOSTS = ["*"]
 DATABASES["default"]["CONN_MAX_AGE"] = 0
+# Tests share a home, and each has a database of its own: only who asks for a folder keeps names.
+BORG_DNS_SNAPSHOT = BORG_DNS_SNAPSHOT if env.text("BORG_DNS_SNAPSHOT") else None
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

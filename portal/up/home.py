@@ -3,6 +3,7 @@
 postgres/  redis/     the engines' data
 authority/            the cell's TLS authority
 packages/             archives of packages, by cell and digest
+names/                what the resolver starts from before it reaches PostgreSQL
 borglet/  fleet/      the machine, and simulated ones
 log/                  NAME.log, rotated
 run/                  lock, and a record of each process

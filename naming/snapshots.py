@@ -1,0 +1,315 @@
+"""A cell's names as bytes that outlast the process: what a resolver starts from while PostgreSQL is away. Pure.
+
+    line of JSON    what it is: format, zone, cell, history, revisions, when it was written
+    blocks          length (4 octets), then MessagePack: machines, jobs, tasks a few hundred at a time
+    end             length 0, then BLAKE2b of everything before it (16 octets)
+
+A `Capture` holds the table at one instant while the table moves on: jobs are written one after the other, and what is
+about to change is copied just before (`before`). So no step takes longer than its slice, however large the cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from naming.table import Job, Machine, NameTable, Task
+from scheduling.core import events
+from scheduling.core.events import Event
+from scheduling.core.requirement import Group, Requirement
+
+FORMAT: Final = 1
+SLICE = 400  # tasks: about half a millisecond
+LARGEST_BLOCK = 2**24  # octets; ours are far smaller
+_DIGEST_SIZE = 16
+_NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
+
+
+class Unusable(ValueError):
+    """A file that is no snapshot to start from; the text says why."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """`written_at`: seconds since the epoch. `history_id`: of the cell's row; another database has another."""
+
+    format: int = FORMAT
+    zone: str
+    cell: str
+    cell_id: int
+    history_id: str
+    history_ordinal: int
+    revision: int
+    names_revision: int
+    written_at: float
+
+
+class Machines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
+    """(id, host, address) each. `gone`: ids of those that have left and still have tasks."""
+
+    machines: list[tuple[int, str, str]]
+    gone: list[int]
+
+
+class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
+    """`versions`: names of ports by version of the spec, the one in force last. Its tasks come behind it."""
+
+    job_id: int
+    tenant: str
+    name: str
+    labels: dict[str, str]
+    versions: list[tuple[int, tuple[str, ...]]]
+    ranges: list[tuple[int, int]]
+    revision: int
+
+
+# index, incarnation, machine, version, ports, phase, health, serves, own address, revision
+TaskKept = tuple[int, int, int, int, tuple[int, ...], str, str, bool, str, int]
+
+
+class Tasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
+    job_id: int
+    tasks: list[TaskKept]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Machines | JobKept | Tasks)
+_head_decoder = msgspec.json.Decoder(Head)
+
+
+@dataclass(slots=True)
+class _Held:
+    """One job as it was: `facts` and `tasks` copied, and by index those tasks that have changed since."""
+
+    job: Job
+    facts: JobKept
+    tasks: list[Task]
+    versions: dict[tuple[str, ...], int]
+    early: dict[int, TaskKept] = field(default_factory=dict)
+
+
+class Capture:
+    """The names of a ready table as they are now. Whoever applies an event to it calls `before` with it first."""
+
+    def __init__(
+        self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float
+    ) -> None:
+        assert table.ready
+        self.table = table
+        self.head = Head(
+            zone=zone,
+            cell=table.cell,
+            cell_id=cell_id,
+            history_id=history_id,
+            history_ordinal=table.history_ordinal,
+            revision=table.revision,
+            names_revision=table.names_revision,
+            written_at=written_at,
+        )
+        self._machines = {one.machine_id: _facts(one) for one in table.machines.values()}
+        self._gone: list[tuple[int, str, str]] = []
+        self._pending = dict(table.jobs)
+        self._held: dict[int, _Held] = {}
+
+    def before(self, event: Event) -> None:
+        if isinstance(event, events.MachineSet):
+            self._before_machine(event)
+            return
+        job_id = getattr(event, "job_id", None)
+        if job_id is None:
+            return
+        job = self._pending.pop(job_id, None)
+        if job is not None:
+            self._held[job_id] = self._hold(job)
+        held = self._held.get(job_id)
+        index = getattr(event, "index", None)
+        if held is None or index is None or index in held.early:
+            return
+        task = held.job.placed.get(index)
+        if task is not None:
+            held.early[index] = self._kept(held, task)
+
+    def _before_machine(self, event: events.MachineSet) -> None:
+        """A machine that moves changes the jobs that have tasks there; most events only repeat where it is."""
+        machine = self.table.machines.get(event.machine_id)
+        if machine is None or (machine.hostname, machine.address) == (event.hostname.lower(), event.address):
+            return
+        for job in [job for job in self._pending.values() if job.placed.any_on(machine)]:
+            self._held[job.job_id] = self._hold(self._pending.pop(job.job_id))
+
+    def blocks(self) -> Iterator[bytes]:
+        """The whole file in parts; between two of them the table may move on."""
+        digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
+        for part in self._parts():
+            digest.update(part)
+            yield part
+        yield digest.digest()
+
+    def _parts(self) -> Iterator[bytes]:
+        yield msgspec.json.encode(self.head) + b"\n"
+        machines = list(self._machines.values())
+        for start in range(0, len(machines), 5 * SLICE):
+            yield _block(Machines(machines[start : start + 5 * SLICE], []))
+        batch: list[bytes] = []
+        weight = 0
+        while self._pending or self._held:
+            if self._held:
+                job_id = next(iter(self._held))
+            else:
+                job_id, job = next(iter(self._pending.items()))
+                del self._pending[job_id]
+                self._held[job_id] = self._hold(job)
+            held = self._held[job_id]
+            batch.append(_block(held.facts))
+            for start in range(0, len(held.tasks) or 1, SLICE):
+                tasks = held.tasks[start : start + SLICE]
+                kept = [held.early.get(task.index) or self._kept(held, task) for task in tasks]
+                if self._gone:
+                    batch.append(_block(Machines(self._gone, [machine_id for machine_id, *_ in self._gone])))
+                    self._gone = []
+                batch.append(_block(Tasks(job_id, kept)))
+                weight += len(tasks) + 10
+                if weight >= SLICE:
+                    yield b"".join(batch)
+                    batch, weight = [], 0
+            del self._held[job_id]
+        yield b"".join(batch) + bytes(4)
+
+    def _hold(self, job: Job) -> _Held:
+        known = list(job.versions.items())
+        # The last one is in force: a job may have gone back to the ports of an older version.
+        known.sort(key=lambda item: item[1] == job.port_names)
+        facts = JobKept(
+            job.job_id, job.tenant, job.name, job.labels, known, job.indexes.ranges(), job.revision
+        )
+        return _Held(job, facts, list(job.placed), {names: version for version, names in known})
+
+    def _kept(self, held: _Held, task: Task) -> TaskKept:
+        machine = task.machine
+        if machine.machine_id not in self._machines:
+            self._machines[machine.machine_id] = _facts(machine)
+            self._gone.append(_facts(machine))
+        return (
+            task.index,
+            task.incarnation,
+            machine.machine_id,
+            held.versions.get(task.port_names, 0),
+            task.ports,
+            task.phase,
+            task.health,
+            task.serves,
+            task.own_address,
+            task.revision,
+        )
+
+
+def _facts(machine: Machine) -> tuple[int, str, str]:
+    return machine.machine_id, machine.hostname, machine.address
+
+
+def read_head(data: bytes) -> Head:
+    """What a file is. Raises `Unusable` for one that isn't whole, or of a format that is not known here."""
+    if len(data) <= _DIGEST_SIZE:
+        raise Unusable("it is empty or cut off")
+    content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
+    line, newline, _ = content.partition(b"\n")
+    try:
+        known = msgspec.json.decode(line)
+        found = known["format"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise Unusable("it is no snapshot of names") from None
+    if found != FORMAT:
+        raise Unusable(f"it has format {found}, this version reads {FORMAT}")
+    if not newline or hashlib.blake2b(content, digest_size=_DIGEST_SIZE).digest() != digest:
+        raise Unusable("its checksum is wrong: it is damaged or was not written to its end")
+    try:
+        return _head_decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise Unusable(f"its head can't be read: {error}") from None
+
+
+def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
+    """Fill an empty table in slices; it is ready when there are no more. Raises `Unusable` where it can't be read."""
+    gone: list[int] = []
+    try:
+        for block in _blocks(memoryview(data)[:-_DIGEST_SIZE], data.index(b"\n") + 1):
+            if isinstance(block, Machines):
+                gone += block.gone
+            _apply(table, block)
+            yield
+    except (msgspec.DecodeError, LookupError) as error:
+        raise Unusable(f"its content can't be read: {error}") from None
+    for machine_id in gone:
+        table.apply(events.MachineRemoved(machine_id=machine_id), 0)
+    for machine in table.machines.values():  # one that has left may have had the name of one that came
+        table.hosts.setdefault(machine.hostname, machine)
+    table.history_ordinal = head.history_ordinal
+    table.revision, table.names_revision = head.revision, head.names_revision
+    table.ready = True
+
+
+def _blocks(content: memoryview, at: int) -> Iterator[Machines | JobKept | Tasks]:
+    while size := int.from_bytes(content[at : at + 4]):
+        if size > LARGEST_BLOCK or at + 4 + size > len(content):
+            raise Unusable("a block of it is longer than the file")
+        yield _decoder.decode(content[at + 4 : at + 4 + size])
+        at += 4 + size
+
+
+def _apply(table: NameTable, block: Machines | JobKept | Tasks) -> None:
+    match block:
+        case Machines():
+            for machine_id, host, address in block.machines:
+                made = events.MachineSet(machine_id=machine_id, hostname=host, address=address, capacity=())
+                table.apply(made, 0)
+        case JobKept():
+            for event in _events_of(block):
+                table.apply(event, block.revision)
+        case Tasks():
+            job = table.jobs[block.job_id]
+            revision = job.revision  # of what was last to change, which may be a task that has left
+            for index, incarnation, machine_id, version, ports, phase, health, up, address, at in block.tasks:
+                ids: dict[str, Any] = {
+                    "job_id": block.job_id,
+                    "index": index,
+                    "machine_id": machine_id,
+                    "incarnation": incarnation,
+                }
+                table.apply(events.TaskPlaced(**ids, ports=ports, spec_version=version), at)
+                if (phase, health, up, address) != ("assigned", "unknown", False, ""):
+                    told = events.TaskReported(
+                        **ids, phase=phase, health=health, up=up, restarts=0, address=address
+                    )
+                    table.apply(told, at)
+            job.revision = revision
+
+
+def _events_of(job: JobKept) -> Iterator[Event]:
+    first_version, first_names = job.versions[0]
+    facts: dict[str, Any] = {
+        "job_id": job.job_id,
+        "priority": 0,
+        "latency_sensitive": False,
+        "labels": job.labels,
+    }
+    yield events.JobSubmitted(
+        **facts,
+        uid="",
+        tenant_id=0,
+        tenant=job.tenant,
+        name=job.name,
+        job_kind="",
+        spec_version=first_version,
+        groups=(Group(_NO_REQUIREMENT, tuple(job.ranges)),),
+        port_names=first_names,
+    )
+    for version, names in job.versions[1:]:
+        yield events.JobChanged(**facts, spec_version=version, port_names=names)
+
+
+def _block(content: Machines | JobKept | Tasks) -> bytes:
+    data = _encoder.encode(content)
+    return len(data).to_bytes(4) + data

@@ -1,0 +1,207 @@
+"""The sockets of a resolver: UDP and TCP on one port, which several processes may share.
+
+datagram ─► rate ─► short path ─► bytes, or the long path
+stream ───► transfer (`naming.primary`) | the long path
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from functools import lru_cache
+from random import Random
+from typing import cast
+
+import dns.exception
+import dns.message
+import dns.opcode
+import dns.rcode
+import structlog
+
+from naming.cookies import Client, at_the_end
+from naming.directory import Directory
+from naming.limiting import RateLimit, Verdict
+from naming.primary import Primary
+from naming.resolver import Transport, answer, bare, truncated
+from naming.shortpath import ShortPath
+from naming.transfer import wanted
+
+log = structlog.get_logger(__name__)
+
+TCP_IDLE_S = 10.0
+TCP_CONNECTIONS = 512
+RECEIVE_BUFFER = 4 * 2**20  # bytes; absorbs a burst while a slice of news is applied
+_ERROR_LOG_S = 1.0
+
+
+class Server:
+    """Sockets around `resolver.answer`. `port` is the one in use, also when 0 was asked for."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        host: str,
+        port: int,
+        *,
+        primary: Primary | None = None,
+        limit: RateLimit | None = None,
+    ) -> None:
+        self.directory = directory
+        self.limit = limit
+        self.primary = primary
+        self.host = host
+        self.port = port
+        self._rng = Random()
+        self.short = ShortPath(directory, self._rng)
+        self._streams: set[asyncio.Task[None]] = set()
+        self._udp: asyncio.DatagramTransport | None = None
+        self._tcp: asyncio.Server | None = None
+        self._errors = 0
+        self._error_logged_at = float("-inf")
+
+    async def start(self) -> None:
+        """Raises `OSError` when the port is taken by somebody else or may not be used."""
+        loop = asyncio.get_running_loop()
+        udp = _bound(self.host, self.port, socket.SOCK_DGRAM)
+        try:
+            tcp = _bound(self.host, udp.getsockname()[1], socket.SOCK_STREAM)
+        except OSError:
+            udp.close()
+            raise
+        self.port = udp.getsockname()[1]
+        self._udp, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self), sock=udp)
+        self._tcp = await asyncio.start_server(self._serve_stream, sock=tcp, limit=2**17)
+
+    async def stop(self) -> None:
+        if self._udp is not None:
+            self._udp.close()
+        if self._tcp is not None:
+            self._tcp.close()
+        for stream in list(self._streams):
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+
+    def answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
+        try:
+            client = Client(packed(source), int(time.time()))
+            return answer(query, self.directory, via=via, rng=self._rng, client=client)
+        except Exception:  # noqa: BLE001 - one question must never stop the answers to all others
+            self.report_error()
+            return bare(query, dns.rcode.SERVFAIL)
+
+    def report_error(self) -> None:
+        """In the log at most once a second: whoever found the question may repeat it."""
+        self._errors += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._error_logged_at >= _ERROR_LOG_S:
+            self._error_logged_at = now
+            log.exception("question not answered", errors=self._errors)
+
+    async def _serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            if len(self._streams) <= TCP_CONNECTIONS:
+                await self._serve_queries(reader, writer)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError) as error:
+            log.debug("stream ended", reason=type(error).__name__)
+        finally:
+            self._streams.discard(task)
+            writer.close()
+
+    def _transfer_asked(self, query: bytes) -> dns.message.Message | None:
+        """The question when it is for a transfer, its signature checked where it has one."""
+        if self.primary is None:
+            return None
+        try:
+            message = dns.message.from_wire(query, keyring=dict(self.directory.keyring) or None)
+        except (dns.exception.DNSException, ValueError):
+            return None  # the ordinary way answers it
+        return message if message.opcode() == dns.opcode.QUERY and wanted(message) else None
+
+    async def _serve_queries(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """RFC 7766: any number of queries on a connection, until it idles."""
+        source: str = writer.get_extra_info("peername")[0]
+        while True:
+            async with asyncio.timeout(TCP_IDLE_S):
+                length = int.from_bytes(await reader.readexactly(2))
+                query = await reader.readexactly(length)
+            transfer = self._transfer_asked(query)
+            if transfer is not None and self.primary is not None:
+                async for wire in self.primary.transfer(transfer, source):
+                    writer.write(len(wire).to_bytes(2) + wire)
+                    async with asyncio.timeout(TCP_IDLE_S):
+                        await writer.drain()
+                continue
+            response = self.answer(query, "tcp", source)
+            if response is None:
+                return
+            writer.write(len(response).to_bytes(2) + response)
+            async with asyncio.timeout(TCP_IDLE_S):
+                await writer.drain()
+
+
+class Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._short = server.short.answer
+        self._limit = server.limit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._send = cast(asyncio.DatagramTransport, transport).sendto
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        if self._limit is not None and (verdict := self._verdict(data, addr[0])) is not Verdict.ANSWER:
+            if verdict is Verdict.TRUNCATE and (response := truncated(data)) is not None:
+                self._send(response, addr)
+            return
+        try:
+            response = self._short(data)
+        except Exception:  # noqa: BLE001 - as for the long path, which answers instead
+            self._server.report_error()
+            response = None
+        response = response or self._server.answer(data, "udp", addr[0])
+        if response is not None:
+            self._send(response, addr)
+
+    def _verdict(self, data: bytes, source: str) -> Verdict:
+        """Who has our cookie is where it says it is, and may ask as much as it likes."""
+        assert self._limit is not None
+        verdict = self._limit.verdict(source, time.monotonic())
+        if verdict is Verdict.ANSWER:
+            return verdict
+        cookies = self._server.directory.cookies
+        both = at_the_end(data)
+        if cookies is None or both is None:
+            return verdict
+        known = cookies.believed(*both, Client(packed(source), int(time.time())))
+        return Verdict.ANSWER if known else verdict
+
+    def error_received(self, exc: Exception) -> None:
+        log.debug("datagram not delivered", error=str(exc))
+
+
+def _bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
+    sock = socket.socket(family, kind)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if kind == socket.SOCK_DGRAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+@lru_cache(maxsize=4_096)
+def packed(source: str) -> bytes:
+    """An address as octets; the scope of a link-local one is nobody's business."""
+    return ipaddress.ip_address(source.split("%", 1)[0]).packed
