@@ -13,7 +13,19 @@ from rest_framework.views import APIView
 
 from naming import selectors
 from naming.lookup import published_revision
-from naming.names import InvalidName, JobName, check_label, parse_index
+from naming.names import (
+    MACHINE,
+    PREFIX,
+    SERVICE,
+    InvalidName,
+    JobName,
+    MachineName,
+    Name,
+    ServiceName,
+    TaskName,
+    check_label,
+    parse_path,
+)
 from quota.errors import Refused
 
 
@@ -25,25 +37,56 @@ class TaskEndpointSerializer(serializers.Serializer):
     phase = serializers.CharField(allow_blank=True)
     health = serializers.CharField()
     serving = serializers.BooleanField(help_text="Up, and healthy where a check is declared.")
+    weight = serializers.IntegerField(help_text="Its share of the clients; 0: only where nobody else serves.")
+    load = serializers.FloatField(
+        allow_null=True, help_text="CPU used now as a share of the limit; null: not known."
+    )
+    ttl_s = serializers.IntegerField(help_text="Seconds that its addresses may be remembered.")
     machine = serializers.CharField(allow_blank=True)
     address = serializers.CharField(allow_blank=True)
     ports = serializers.DictField(child=serializers.IntegerField())
     revision = serializers.IntegerField(help_text="Of the cell when this was read.")
 
 
-class JobEndpointsSerializer(serializers.Serializer):
-    name = serializers.CharField(help_text="/bns/<cell>/<tenant>/<job>")
+class _SummarySerializer(serializers.Serializer):
     dns = serializers.CharField()
     tasks = serializers.IntegerField()
     placed = serializers.IntegerField()
     serving = serializers.IntegerField()
     fail_open = serializers.BooleanField(help_text="No placed task serves: use all of them.")
-    revision = serializers.IntegerField()
+    ttl_s = serializers.IntegerField(help_text="Seconds that its answers may be remembered.")
+    revision = serializers.IntegerField(help_text="Of the cell when this was read: `after` of a watch.")
+    history = serializers.IntegerField(help_text="Rises when the cell is restored from a backup.")
+
+
+class JobEndpointsSerializer(_SummarySerializer):
+    name = serializers.CharField(help_text="/bns/<cell>/<tenant>/<job>")
+    labels = serializers.DictField(child=serializers.CharField())
     endpoints = TaskEndpointSerializer(many=True)
 
 
-def _job_name(cell: str, tenant: str, job: str) -> JobName:
-    return JobName(check_label(cell, "cell"), check_label(tenant, "tenant"), check_label(job, "job"))
+class ServiceEndpointsSerializer(_SummarySerializer):
+    name = serializers.CharField(help_text="/bns/<cell>/<tenant>/service/<name>")
+    jobs = serializers.ListField(child=serializers.CharField(), help_text="Their names, as /bns/…")
+    endpoints = TaskEndpointSerializer(many=True)
+
+
+class MachineEndpointSerializer(serializers.Serializer):
+    name = serializers.CharField(help_text="/bns/<cell>/machine/<host>")
+    dns = serializers.CharField()
+    machine = serializers.CharField()
+    address = serializers.CharField()
+    state = serializers.CharField()
+    ttl_s = serializers.IntegerField()
+    revision = serializers.IntegerField()
+
+
+def _named(path: str) -> Name:
+    """Raises `Refused`."""
+    try:
+        return parse_path(path)
+    except InvalidName as error:
+        raise _refused(error) from error
 
 
 def _refused(error: InvalidName) -> Refused:
@@ -70,20 +113,34 @@ class CellNamesView(APIView):
 class JobEndpointsView(APIView):
     @extend_schema(operation_id="bns_job", responses=JobEndpointsSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """All placed tasks of a job with address, ports and health."""
-        try:
-            name = _job_name(cell, tenant, job)
-        except InvalidName as error:
-            raise _refused(error) from error
+        """All placed tasks of a job with address, ports, health, weight and load."""
+        name = _named(f"{PREFIX}{cell}/{tenant}/{job}")
+        assert isinstance(name, JobName)
         return Response(asdict(selectors.job_endpoints(request.auth, name, zone=settings.BORG_ZONE)))
 
 
 class TaskEndpointView(APIView):
     @extend_schema(operation_id="bns_task", responses=TaskEndpointSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, job: str, index: str) -> Response:
-        """Where one task is: address, ports, health, machine, state."""
-        try:
-            name = _job_name(cell, tenant, job).task(parse_index(index))
-        except InvalidName as error:
-            raise _refused(error) from error
+        """Where one task is: address, ports, health, weight, load, machine, state."""
+        name = _named(f"{PREFIX}{cell}/{tenant}/{job}/{index}")
+        assert isinstance(name, TaskName)
         return Response(asdict(selectors.task_endpoint(request.auth, name, zone=settings.BORG_ZONE)))
+
+
+class ServiceEndpointsView(APIView):
+    @extend_schema(operation_id="bns_service", responses=ServiceEndpointsSerializer, tags=["names"])
+    def get(self, request: Request, cell: str, tenant: str, service: str) -> Response:
+        """All placed tasks of the jobs whose label `service` says so."""
+        name = _named(f"{PREFIX}{cell}/{tenant}/{SERVICE}/{service}")
+        assert isinstance(name, ServiceName)
+        return Response(asdict(selectors.service_endpoints(request.auth, name, zone=settings.BORG_ZONE)))
+
+
+class MachineEndpointView(APIView):
+    @extend_schema(operation_id="bns_machine", responses=MachineEndpointSerializer, tags=["names"])
+    def get(self, request: Request, cell: str, host: str) -> Response:
+        """Address and state of a machine."""
+        name = _named(f"{PREFIX}{cell}/{MACHINE}/{host}")
+        assert isinstance(name, MachineName)
+        return Response(asdict(selectors.machine_endpoint(request.auth, name, zone=settings.BORG_ZONE)))

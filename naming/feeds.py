@@ -4,7 +4,8 @@
     traefik       HTTP provider: a service a job, a server a task that serves
     envoy         endpoint discovery over REST: an assignment a cluster, named as in DNS, a health status a task
 
-Where no task of a job serves, load balancers are given all of its placed ones (fail open), as DNS does.
+Where no task serves, load balancers are given all that are placed (fail open), as DNS does; weights are those of SRV
+records, 0 for who is asked only where nobody else serves (`naming.endpoints.shares`).
 """
 
 from __future__ import annotations
@@ -14,45 +15,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from naming.names import JobName
+from naming.endpoints import TaskEndpoint, fails_open, shares
+from naming.names import SERVICE, JobName, ServiceName
 
 ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+METADATA = "borg"  # what Envoy's filters and logs find our facts under
+# Per cent. With it the second priority is asked only where the whole first one is down; Envoy's own 140 would send
+# clients there as soon as 29 % of the first are.
+ONLY_WHEN_DOWN = 1_000_000
+LOAD = "__meta_borg_load"
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A placed task. `ports`: by name, in the order of the job file."""
-
-    index: int
-    address: str
-    ports: Mapping[str, int]
-    serving: bool
-    phase: str
-    health: str
-    machine: str
-
-
-@dataclass(frozen=True, slots=True)
 class Service:
-    """A job and its placed tasks."""
+    """A job or a service, and its placed tasks. `labels`: of the job; of a service that one alone."""
 
-    name: JobName
+    name: JobName | ServiceName
     labels: Mapping[str, str]
-    endpoints: Sequence[Endpoint]
+    endpoints: Sequence[TaskEndpoint]
 
     @property
     def fails_open(self) -> bool:
-        return bool(self.endpoints) and not any(endpoint.serving for endpoint in self.endpoints)
-
-    @property
-    def answering(self) -> Sequence[Endpoint]:
-        """Whom a client should be sent to."""
-        return self.endpoints if self.fails_open else [one for one in self.endpoints if one.serving]
+        return fails_open(self.endpoints)
 
 
 def prometheus(services: Iterable[Service], *, port: str = "") -> list[dict[str, Any]]:
-    """Targets to scrape, one port of each task or, without `port`, all of them."""
+    """Targets to scrape, one port of each task of each job or, without `port`, all of them."""
     return [
         {
             "targets": [_host(endpoint.address, number)],
@@ -65,33 +54,63 @@ def prometheus(services: Iterable[Service], *, port: str = "") -> list[dict[str,
                 "__meta_borg_machine": endpoint.machine,
                 "__meta_borg_phase": endpoint.phase,
                 "__meta_borg_health": endpoint.health,
-                "__meta_borg_serving": str(endpoint.serving).lower(),
-                **{
-                    f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(value)
-                    for key, value in service.labels.items()
-                },
+                "__meta_borg_serving": _flag(endpoint.serving),
+                "__meta_borg_fail_open": _flag(fail_open),
+                "__meta_borg_weight": str(endpoint.weight),
+                **({LOAD: f"{endpoint.load:.2f}"} if endpoint.load is not None else {}),
+                **labels,
             },
         }
-        for service in services
+        for service, fail_open, labels in _of_jobs(services)
         for endpoint in service.endpoints
         for name, number in endpoint.ports.items()
         if port in ("", name)
     ]
 
 
+def _of_jobs(services: Iterable[Service]) -> Iterable[tuple[Any, bool, dict[str, str]]]:
+    """Jobs alone: who is scraped for a service is so for its job already."""
+    for service in services:
+        if isinstance(service.name, JobName):
+            labels = {
+                f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(value)
+                for key, value in service.labels.items()
+            }
+            if SERVICE in service.labels:
+                labels["__meta_borg_service"] = str(service.labels[SERVICE])
+            yield service, service.fails_open, labels
+
+
+def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Prometheus targets as they are compared: a load alone is no news."""
+    return [
+        {**target, "labels": {name: value for name, value in target["labels"].items() if name != LOAD}}
+        for target in targets
+    ]
+
+
 def traefik(services: Iterable[Service], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
-    """Services `<job>-<tenant>-<cell>`; of each task the port of that name or, without one, its first."""
+    """Services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`; of each task the port of that name or,
+    without one, its first. A weight is told where it is not 1: older Traefiks know none."""
     made = {}
     for service in services:
         servers = [
-            {"url": f"{scheme}://{_host(endpoint.address, number)}"}
-            for endpoint in service.answering
+            {
+                "url": f"{scheme}://{_host(endpoint.address, number)}",
+                **({"weight": weight} if weight != 1 else {}),
+            }
+            for endpoint, weight in shares(service.endpoints)
             if (number := _port(endpoint, port)) is not None
         ]
         if servers:
-            name = f"{service.name.job}-{service.name.tenant}-{service.name.cell}"
-            made[name] = {"loadBalancer": {"servers": servers}}
+            made[_traefik_name(service.name)] = {"loadBalancer": {"servers": servers}}
     return {"http": {"services": made}} if made else {}
+
+
+def _traefik_name(name: JobName | ServiceName) -> str:
+    if isinstance(name, JobName):
+        return f"{name.job}-{name.tenant}-{name.cell}"
+    return f"{name.service}.{SERVICE}.{name.tenant}.{name.cell}"
 
 
 def envoy(services: Mapping[str, tuple[Service | None, str]], *, version: str) -> dict[str, Any]:
@@ -100,33 +119,57 @@ def envoy(services: Mapping[str, tuple[Service | None, str]], *, version: str) -
         "version_info": version,
         "type_url": ASSIGNMENT,
         "resources": [
-            {
-                "@type": ASSIGNMENT,
-                "cluster_name": cluster,
-                "endpoints": [{"lb_endpoints": list(_lb_endpoints(service, port))}] if service else [],
-            }
+            {"@type": ASSIGNMENT, "cluster_name": cluster, **_assignment(service, port)}
             for cluster, (service, port) in services.items()
         ],
     }
 
 
-def _lb_endpoints(service: Service, port: str) -> Iterable[dict[str, Any]]:
-    for endpoint in service.endpoints:
+def _assignment(service: Service | None, port: str) -> dict[str, Any]:
+    """Tasks without a weight are a priority of their own, behind all others."""
+    if service is None:
+        return {"endpoints": []}
+    fail_open = service.fails_open
+    first = [one for one in service.endpoints if one.weight]
+    last = [one for one in service.endpoints if not one.weight]
+    groups = [list(_lb_endpoints(group, port, fail_open)) for group in (first, last)]
+    told: dict[str, Any] = {
+        "endpoints": [
+            {"lb_endpoints": group, **({"priority": priority} if priority else {})}
+            for priority, group in enumerate([group for group in groups if group])
+        ]
+    }
+    if all(groups):
+        told["policy"] = {"overprovisioning_factor": ONLY_WHEN_DOWN}
+    return told
+
+
+def _lb_endpoints(endpoints: Iterable[TaskEndpoint], port: str, fail_open: bool) -> Iterable[dict[str, Any]]:
+    for endpoint in endpoints:
         number = _port(endpoint, port)
         if number is not None:
-            healthy = endpoint.serving or service.fails_open
             yield {
                 "endpoint": {
                     "address": {"socket_address": {"address": endpoint.address, "port_value": number}},
-                    "hostname": f"{endpoint.index}.{service.name.job}.{service.name.tenant}.{service.name.cell}",
+                    "hostname": endpoint.dns,
                 },
-                "health_status": "HEALTHY" if healthy else "UNHEALTHY",
+                "health_status": "HEALTHY" if endpoint.serving or fail_open else "UNHEALTHY",
+                "load_balancing_weight": endpoint.weight or 1,
+                "metadata": {
+                    "filter_metadata": {
+                        METADATA: {"name": endpoint.name, "health": endpoint.health, "fail_open": fail_open}
+                    }
+                },
             }
 
 
-def _port(endpoint: Endpoint, name: str) -> int | None:
+def _port(endpoint: TaskEndpoint, name: str) -> int | None:
     return endpoint.ports.get(name) if name else next(iter(endpoint.ports.values()), None)
 
 
 def _host(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()

@@ -1,9 +1,16 @@
-"""Feeds for load balancers and monitoring: the forms of `naming.feeds`, over HTTP, with a token that may read."""
+"""Feeds for load balancers and monitoring: the forms of `naming.feeds`, over HTTP, with a token that may read.
+
+Each answer carries an ETag; who shows it again (`If-None-Match`) gets 304 while it would be the same. That costs one
+look at the end of the journals, as long as no name has changed since; loads alone don't change it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from django.conf import settings
@@ -14,18 +21,89 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from naming import feeds, selectors
-from naming.names import InvalidName, JobName, parse_dns
+from naming.feeds import Service
+from naming.names import InvalidName, JobName, ServiceName, parse_dns
 from quota.errors import Refused
+from quota.permissions import Principal
 
 MOST_CLUSTERS = 1_000  # of one discovery request
+_MOST_TAGS = 1_000  # that this process remembers
 _FILTERS = {
     "cell": "Of this cell.",
     "tenant": "Of this tenant.",
     "job": "Of jobs of this name.",
+    "service": "Of this service and its jobs.",
     "label": "Of jobs with this label, as name:value; may be given several times.",
     "port": "The port of this name.",
 }
 _PARAMETERS = [OpenApiParameter(name, str, description=told) for name, told in _FILTERS.items()]
+_PARAMETERS.append(
+    OpenApiParameter(
+        "If-None-Match", str, "header", description="The ETag of the last answer: 304 if it still holds."
+    )
+)
+
+
+class _Tags:
+    """Of answers that this process gave: what was asked, and by whom -> how far names were, and the answer's ETag."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, tuple[str, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, asked: Hashable, stamp: str) -> str:
+        with self._lock:
+            known = self._known.get(asked)
+            return known[1] if known is not None and known[0] == stamp else ""
+
+    def put(self, asked: Hashable, stamp: str, tag: str) -> None:
+        with self._lock:
+            self._known[asked] = (stamp, tag)
+            self._known.move_to_end(asked)
+            while len(self._known) > _MOST_TAGS:
+                self._known.popitem(last=False)
+
+
+_tags = _Tags()
+
+
+def _fed(
+    request: Request,
+    read: Callable[[], list[Service]],
+    form: Callable[[list[Service]], Any],
+    compared: Callable[[Any], Any] = lambda form: form,
+) -> Response:
+    """The answer, or 304 where it is the one whose ETag the caller shows. `compared`: what of it is news."""
+    shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")}
+    stamp = selectors.names_stamp()  # first: what is read may be newer, never older
+    asked = (request.get_full_path(), _who(request.auth))
+    if (tag := _tags.get(asked, stamp)) and tag in shown:
+        return _unchanged(tag)
+    answer = form(read())
+    tag = f'W/"{_digest(compared(answer))}"'
+    _tags.put(asked, stamp, tag)
+    return _unchanged(tag) if tag in shown else Response(answer, headers=_headers(tag))
+
+
+def _unchanged(tag: str) -> Response:
+    return Response(status=304, headers=_headers(tag))
+
+
+def _headers(tag: str) -> dict[str, str]:
+    return {"ETag": tag, "Cache-Control": "private, no-cache"}
+
+
+def _digest(answer: Any) -> str:
+    return hashlib.sha256(json.dumps(answer, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _who(principal: Principal) -> Hashable:
+    """What decides which jobs somebody may see: whoever has the same may share."""
+    return (
+        principal.sre, principal.tenant, principal.cell, tuple(sorted(principal.scopes)),
+        tuple(sorted(principal.roles.items())), tuple(sorted(principal.inherited.items())),
+        tuple(sorted(principal.capabilities)),
+    )  # fmt: skip
 
 
 def _asked(request: Request, *also: str) -> dict[str, Any]:
@@ -46,7 +124,7 @@ def _asked(request: Request, *also: str) -> dict[str, Any]:
         labels[name] = value
     return {
         "labels": labels,
-        **{name: request.query_params.get(name, "") for name in ("cell", "tenant", "job")},
+        **{name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")},
     }
 
 
@@ -66,8 +144,12 @@ class PrometheusView(APIView):
     )  # fmt: skip
     def get(self, request: Request) -> Response:
         """Every port of every placed task, with what is known of it as `__meta_borg_…` labels."""
-        found = selectors.services(request.auth, **_asked(request))
-        return Response(feeds.prometheus(found, port=request.query_params.get("port", "")))
+        asked, port = _asked(request), request.query_params.get("port", "")
+
+        def targets(found: Iterable[Service]) -> list[dict[str, Any]]:
+            return feeds.prometheus(found, port=port)
+
+        return _fed(request, lambda: selectors.services(request.auth, **asked), targets, feeds.without_loads)
 
 
 class TraefikView(APIView):
@@ -79,21 +161,27 @@ class TraefikView(APIView):
         responses=inline_serializer("TraefikConfiguration", {"http": serializers.DictField(required=False)}),
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """A service `<job>-<tenant>-<cell>` for each job, a server for each task that serves."""
-        found = selectors.services(request.auth, **_asked(request, "scheme"))
+        """A service for each job (`<job>-<tenant>-<cell>`) and each service over jobs
+        (`<service>.service.<tenant>.<cell>`), a server for each task that serves."""
+        asked, port = _asked(request, "scheme"), request.query_params.get("port", "")
         scheme = request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
             raise Refused(
                 "invalid", f"scheme: {scheme!r}; one of http, https, h2c", fields={"scheme": "unknown"}
             )
-        return Response(feeds.traefik(found, port=request.query_params.get("port", ""), scheme=scheme))
+
+        def configuration(found: Iterable[Service]) -> dict[str, Any]:
+            return feeds.traefik(found, port=port, scheme=scheme)
+
+        return _fed(request, lambda: selectors.services(request.auth, **asked), configuration)
 
 
 class EnvoyRequestSerializer(serializers.Serializer):
     resource_names = serializers.ListField(
         child=serializers.CharField(max_length=300),
         max_length=MOST_CLUSTERS,
-        help_text="Clusters: `<job>.<tenant>.<cell>.<zone>`, or with a port's name before it: `_http._tcp.<job>…`.",
+        help_text="Clusters: `<job>.<tenant>.<cell>.<zone>` or `<service>.service.<tenant>.<cell>.<zone>`, also with a"
+        " port's name before it: `_http._tcp.<job>…`.",
     )
     version_info = serializers.CharField(required=False, allow_blank=True)
     type_url = serializers.CharField(required=False, allow_blank=True)
@@ -125,14 +213,14 @@ class EnvoyView(APIView):
         found = {one.name: one for one in selectors.services(request.auth, names=names)} if names else {}
         clusters = {cluster: (found.get(name), port) for cluster, (name, port) in wanted.items()}
         said = feeds.envoy(clusters, version="")
-        version = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+        version = _digest(said)
         if given.validated_data.get("version_info") == version:
             return Response(status=304)
         return Response({**said, "version_info": version})
 
 
-def _cluster(cluster: str) -> tuple[JobName, str]:
-    """The job that a cluster is named for, and the port. Raises `Refused`."""
+def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
+    """The job or service that a cluster is named for, and the port. Raises `Refused`."""
     port, rest = "", cluster
     if cluster.startswith("_"):
         port, _, rest = cluster[1:].partition("._tcp.")
@@ -142,7 +230,7 @@ def _cluster(cluster: str) -> tuple[JobName, str]:
         raise Refused(
             "invalid-name", f"resource_names: {error}", fields={"resource_names": error.detail}
         ) from error
-    if not isinstance(name, JobName):
-        told = f"{cluster[:64]!r} is the name of one task; name its job"
+    if not isinstance(name, JobName | ServiceName):
+        told = f"{cluster[:64]!r} is the name of one task or machine; name a job or a service"
         raise Refused("invalid-name", f"resource_names: {told}", fields={"resource_names": told})
     return name, port

@@ -18,7 +18,8 @@ PREFIX = "/bns/"
 
 # Labels that the zones use for themselves: `ns.<zone>`, `health.<zone>`, `<host>.machine.<cell>.<zone>`.
 RESERVED_CELLS = frozenset({"ns", "health"})
-RESERVED_TENANTS = frozenset({"machine"})
+MACHINE, SERVICE = "machine", "service"
+RESERVED_TENANTS = frozenset({MACHINE})
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,6}")
@@ -69,6 +70,37 @@ class TaskName:
     @property
     def of_job(self) -> JobName:
         return JobName(self.cell, self.tenant, self.job)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServiceName:
+    """A name over the jobs of a tenant and cell whose label `service` says so."""
+
+    cell: str
+    tenant: str
+    service: str
+
+    @property
+    def path(self) -> str:
+        return f"{PREFIX}{self.cell}/{self.tenant}/{SERVICE}/{self.service}"
+
+    def dns(self, zone: str) -> str:
+        """Absolute DNS name, without the final dot."""
+        return f"{self.service}.{SERVICE}.{self.tenant}.{self.cell}.{zone}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MachineName:
+    cell: str
+    host: str
+
+    @property
+    def path(self) -> str:
+        return f"{PREFIX}{self.cell}/{MACHINE}/{self.host}"
+
+    def dns(self, zone: str) -> str:
+        """Absolute DNS name, without the final dot."""
+        return f"{self.host}.{MACHINE}.{self.cell}.{zone}"
 
 
 def check_label(label: str, field: str) -> str:
@@ -126,13 +158,23 @@ def parse_index(text: str) -> int:
     return int(text)
 
 
-def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> JobName | TaskName:
+Name = JobName | TaskName | ServiceName | MachineName
+
+
+def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
+    if tenant == MACHINE and index is None:
+        return MachineName(check_label(cell, "cell"), check_label(job, "machine"))
+    if job == SERVICE and index is not None:
+        return ServiceName(
+            check_label(cell, "cell"), check_label(tenant, "tenant"), check_label(index, "service")
+        )
     name = JobName(check_label(cell, "cell"), check_label(tenant, "tenant"), check_label(job, "job"))
     return name if index is None else name.task(parse_index(index))
 
 
-def parse_path(path: str) -> JobName | TaskName:
-    """`/bns/<cell>/<tenant>/<job>[/<index>]`, a final slash allowed. Raises `InvalidName`."""
+def parse_path(path: str) -> Name:
+    """`/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`,
+    a final slash allowed. Raises `InvalidName`."""
     if not path.startswith(PREFIX):
         raise InvalidName(
             "name", f"{path[:32]!r} does not begin with {PREFIX}; write /bns/<cell>/<tenant>/<job>[/<index>]"
@@ -145,8 +187,9 @@ def parse_path(path: str) -> JobName | TaskName:
     return _from_parts(parts[0], parts[1], parts[2], parts[3] if len(parts) == 4 else None)
 
 
-def parse_dns(name: str, zone: str) -> JobName | TaskName:
-    """`[<index>.]<job>.<tenant>.<cell>.<zone>` in any case, a final dot allowed. Raises `InvalidName`."""
+def parse_dns(name: str, zone: str) -> Name:
+    """`[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or
+    `<host>.machine.<cell>.<zone>` in any case, a final dot allowed. Raises `InvalidName`."""
     lowered = name.removesuffix(".").lower()
     if not lowered.endswith("." + zone):
         raise InvalidName(

@@ -1,79 +1,67 @@
-"""Reads of rows about names: what `/bns/` and the feeds answer."""
+"""Reads of rows about names: what `/bns/` and the feeds answer, and to whom."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
-from naming.feeds import Endpoint, Service
-from naming.names import JobName, TaskName
-from naming.rows import older_port_names
+from django.conf import settings
+from django.db import connection
+from django.db.models import Q
+
+from naming.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
+from naming.feeds import Service
+from naming.names import SERVICE, JobName, MachineName, ServiceName, TaskName
+from naming.placed import endpoints_of, job_told, name_of, rows_of, service_told
+from naming.table import NAMING_KINDS
 from quota.errors import NotFound, Refused
 from quota.permissions import Action, CapabilityKind, Principal, may
 from quota.selectors import tenants_visible
-from scheduling.core.states import JobState, TaskState
-from scheduling.models import Job
-from scheduling.models import Task as TaskRow
+from scheduling.core.states import JobState
+from scheduling.models import Cell, Job
+from scheduling.selectors import cell_named, machine_named
 
 MOST_ENDPOINTS = 100_000  # of one answer
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEndpoint:
-    """Where one task is. `machine` and `address` are empty while it is not placed."""
-
-    name: str
-    dns: str
-    index: int
-    state: str
-    phase: str
-    health: str
-    serving: bool
-    machine: str
-    address: str
-    ports: dict[str, int]
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobEndpoints:
-    """Where a job's placed tasks are. `fail_open`: none serves, so clients are given all of them."""
-
-    name: str
-    dns: str
-    tasks: int
-    placed: int
-    serving: int
-    fail_open: bool
-    revision: int
-    endpoints: list[TaskEndpoint]
-
-
 def task_endpoint(principal: Principal, name: TaskName, *, zone: str) -> TaskEndpoint:
     """Raises `NotFound` for what is not there and for what `principal` may not see."""
-    job = _visible_job(principal, name.of_job)
-    rows = TaskRow.objects.filter(job=job, index=name.index).select_related("machine")
-    found = _endpoints(job, name.of_job, rows, zone)
-    if not found:
+    job = job_visible(principal, name.of_job)
+    rows = rows_of([job.id], indexes=[name.index], pending=True)
+    if not rows:
         raise NotFound("task", name.path)
-    return found[0]
+    return endpoints_of({job.id: job}, rows, zone=zone)[job.id][0]
 
 
 def job_endpoints(principal: Principal, name: JobName, *, zone: str) -> JobEndpoints:
     """All placed tasks, in the order of their indexes. Raises `NotFound` as `task_endpoint` does."""
-    job = _visible_job(principal, name)
-    rows = TaskRow.objects.filter(job=job, state=TaskState.RUNNING.value).select_related("machine")
-    endpoints = _endpoints(job, name, rows.order_by("index"), zone)
-    serving = sum(endpoint.serving for endpoint in endpoints)
-    return JobEndpoints(
+    job = job_visible(principal, name)
+    return job_told(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone)[job.id], zone=zone)
+
+
+def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> ServiceEndpoints:
+    """All placed tasks of its jobs. Raises `NotFound` as `task_endpoint` does, and where no live job is of it."""
+    cell = service_visible(principal, name)
+    jobs = {job.id: job for job in jobs_of_service(name)}
+    if not jobs:
+        raise NotFound("service", name.path)
+    endpoints = endpoints_of(jobs, rows_of(jobs), zone=zone)
+    every = [one for of_job in endpoints.values() for one in of_job]
+    return service_told(name, cell, jobs.values(), every, zone=zone)
+
+
+def machine_endpoint(principal: Principal, name: MachineName, *, zone: str) -> MachineEndpoint:
+    """Raises `NotFound`."""
+    machine = machine_named(cell_named(principal, name.cell), name.host)
+    return MachineEndpoint(
         name=name.path,
         dns=name.dns(zone),
-        tasks=job.tasks_total,
-        placed=len(endpoints),
-        serving=serving,
-        fail_open=bool(endpoints) and not serving,
-        revision=job.cell.revision,
-        endpoints=endpoints,
+        machine=machine.hostname,
+        address=machine.address,
+        state=machine.state,
+        ttl_s=settings.BORG_DNS_TTL,
+        revision=machine.cell.revision,
     )
 
 
@@ -83,99 +71,104 @@ def services(
     cell: str = "",
     tenant: str = "",
     job: str = "",
+    service: str = "",
     labels: Mapping[str, str] | None = None,
-    names: Collection[JobName] | None = None,
+    names: Collection[JobName | ServiceName] | None = None,
 ) -> list[Service]:
-    """Live jobs with their placed tasks, of the tenants whose jobs `principal` may see; `names`: no others than these.
+    """Live jobs with their placed tasks, of the tenants whose jobs `principal` may see, then services over them.
 
-    Three queries, and one a cell in which an update is under way. Raises `Refused` beyond `MOST_ENDPOINTS` tasks.
+    `service`: this one and its jobs; `names`: no others than these. Where `job` or `labels` narrow what is read there
+    are no services: they would be told in part. Three queries, and one and a question to Redis a cell; see
+    `endpoints_of`. Raises `Refused` beyond `MOST_ENDPOINTS` tasks.
     """
     jobs = Job.objects.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").order_by("id")
     if not (principal.sre or any(kind is CapabilityKind.ANY_JOB for kind, _ in principal.capabilities)):
         jobs = jobs.filter(tenant__in=tenants_visible(principal))
-    for field, value in (("cell__name", cell), ("tenant__name", tenant), ("name", job)):
+    for field, value in (
+        ("cell__name", cell), ("tenant__name", tenant), ("name", job), (f"labels__{SERVICE}", service),
+    ):  # fmt: skip
         if value:
             jobs = jobs.filter(**{field: value})
     if labels:
         jobs = jobs.filter(labels__contains=dict(labels))
     if names is not None:
-        jobs = jobs.filter(name__in={name.job for name in names})
+        wanted = Q(name__in={name.job for name in names if isinstance(name, JobName)})
+        over = {name.service for name in names if isinstance(name, ServiceName)}
+        jobs = jobs.filter(wanted | Q(**{f"labels__{SERVICE}__in": list(over)}) if over else wanted)
     found = {
         one.id: one
         for one in jobs
         if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)
-        and (names is None or JobName(one.cell.name, one.tenant.name, one.name) in names)
+        and (names is None or name_of(one) in names or service_of(one) in names)
     }
-    rows = list(
-        TaskRow.objects.filter(job__in=found, state=TaskState.RUNNING.value)
-        .select_related("machine")
-        .order_by("job_id", "index")[: MOST_ENDPOINTS + 1]
-    )
+    rows = rows_of(found, most=MOST_ENDPOINTS + 1)
     if len(rows) > MOST_ENDPOINTS:
         raise Refused(
             "too-many-endpoints",
             f"more than {MOST_ENDPOINTS} tasks; ask for one cell, tenant, job or label",
             fields={"cell": "choose fewer tasks"},
         )
-    updating = {
-        found[row.job_id].cell_id for row in rows if row.spec_version != found[row.job_id].spec_version
-    }
-    older = {
-        job_id: dict(known) for cell_id in updating for job_id, known in older_port_names(cell_id).items()
-    }
-    endpoints: dict[int, list[Endpoint]] = {job_id: [] for job_id in found}
-    for row in rows:
-        of = found[row.job_id]
-        ports = {**older.get(of.id, {}), of.spec_version: tuple(of.port_names)}
-        assert row.machine is not None
-        endpoints[of.id].append(
-            Endpoint(
-                index=row.index,
-                address=row.address or row.machine.address,
-                ports=dict(zip(ports.get(row.spec_version, tuple(of.port_names)), row.ports, strict=False)),
-                serving=row.up,
-                phase=row.phase,
-                health=row.health or "unknown",
-                machine=row.machine.hostname,
-            )
+    endpoints = endpoints_of(found, rows, zone=settings.BORG_ZONE)
+    told = [Service(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
+    return told if job or labels else [*told, *_over(told)]
+
+
+def _over(jobs: list[Service]) -> list[Service]:
+    """The services over these jobs."""
+    found: dict[ServiceName, list[TaskEndpoint]] = defaultdict(list)
+    for one in jobs:
+        assert isinstance(one.name, JobName)
+        if label := one.labels.get(SERVICE):
+            found[ServiceName(one.name.cell, one.name.tenant, label)] += one.endpoints
+    return [Service(name, {SERVICE: name.service}, endpoints) for name, endpoints in found.items()]
+
+
+def names_stamp() -> str:
+    """Moves with every change of any name: each cell's history and the last revision that may have changed one.
+
+    One query, which looks at the end of each cell's journal.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.id, c.history_ordinal, e.revision FROM scheduling_cell c LEFT JOIN LATERAL ("
+            "  SELECT revision FROM scheduling_event WHERE cell_id = c.id AND kind = ANY(%s)"
+            "  ORDER BY revision DESC LIMIT 1) AS e ON true ORDER BY c.id",
+            [list(NAMING_KINDS)],
         )
-    return [
-        Service(JobName(one.cell.name, one.tenant.name, one.name), one.labels, endpoints[job_id])
-        for job_id, one in found.items()
-    ]
+        return json.dumps(cursor.fetchall())
 
 
-def _visible_job(principal: Principal, name: JobName) -> Job:
+def job_visible(principal: Principal, name: JobName) -> Job:
+    """Raises `NotFound`, whether it is not there or may not be seen."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
-    jobs = Job.objects.filter(cell__name=name.cell, tenant__name=name.tenant, name=name.job)
-    job = jobs.exclude(state=JobState.DEAD.value).select_related("cell").first() if visible else None
+    job = live_job(name) if visible else None
     if job is None:
         raise NotFound("job", name.path)
     return job
 
 
-def _endpoints(job: Job, name: JobName, rows: Iterable[TaskRow], zone: str) -> list[TaskEndpoint]:
-    rows = list(rows)
-    names = {job.spec_version: tuple(job.port_names)}
-    if any(row.machine is not None and row.spec_version != job.spec_version for row in rows):
-        names = {**dict(older_port_names(job.cell_id, job.id).get(job.id, [])), **names}
-    return [_endpoint(job, name.task(row.index), row, names, zone) for row in rows]
+def service_visible(principal: Principal, name: ServiceName) -> Cell:
+    """Its cell. Raises `NotFound` where `principal` may not see the tenant's jobs."""
+    visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
+    cell = Cell.objects.filter(name=name.cell).first() if visible else None
+    if cell is None:
+        raise NotFound("service", name.path)
+    return cell
 
 
-def _endpoint(
-    job: Job, name: TaskName, row: TaskRow, names: dict[int, tuple[str, ...]], zone: str
-) -> TaskEndpoint:
-    port_names = names.get(row.spec_version, tuple(job.port_names))
-    return TaskEndpoint(
-        name=name.path,
-        dns=name.dns(zone),
-        index=row.index,
-        state=row.state,
-        phase=row.phase,
-        health=row.health or "unknown",
-        serving=row.up,
-        machine=row.machine.hostname if row.machine else "",
-        address=row.address or row.machine.address if row.machine else "",
-        ports=dict(zip(port_names, row.ports, strict=False)) if row.machine else {},
-        revision=job.cell.revision,
+def live_job(name: JobName) -> Job | None:
+    jobs = Job.objects.filter(cell__name=name.cell, tenant__name=name.tenant, name=name.job)
+    return jobs.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").first()
+
+
+def jobs_of_service(name: ServiceName) -> list[Job]:
+    """Its live jobs, oldest first."""
+    jobs = Job.objects.filter(
+        cell__name=name.cell, tenant__name=name.tenant, **{f"labels__{SERVICE}": name.service}
     )
+    return list(jobs.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").order_by("id"))
+
+
+def service_of(job: Job) -> ServiceName | None:
+    label = job.labels.get(SERVICE)
+    return ServiceName(job.cell.name, job.tenant.name, label) if label else None

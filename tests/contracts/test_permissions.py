@@ -69,6 +69,7 @@ MEMBER = "api/v1/tenants/{tenant}/members/{username}/"
 ORDER = "api/v1/quota/orders/{order}/"
 TOMORROW = (clock.now().replace(microsecond=0) + dt.timedelta(days=1)).isoformat()
 CHANNEL = "api/v1/notices/channels/{channel}/"
+OF_SERVICE = {"priority": 0, "labels": {"service": "front"}}
 FILE = {"task": {"command": ["serve"]}, "tasks": 2}
 BUDGET = "api/v1/quota/budgets/{tenant}/"
 PAYS = ("buyer", "owner", "reader", "bound", "sre")
@@ -226,6 +227,8 @@ DOORS = (
     Door("get", "bns/{cell}/", ALL, 503),  # nor a resolver
     Door("get", "bns/{cell}/{tenant}/{job}/", (*MEMBERS, "sre"), **SEES),
     Door("get", "bns/{cell}/{tenant}/{job}/{index}/", (*MEMBERS, "sre"), **SEES),
+    Door("get", "bns/{cell}/{tenant}/service/{service}/", (*MEMBERS, "sre"), **SEES),
+    Door("get", "bns/{cell}/machine/{host}/", ALL),
     Door("get", "api/v1/feeds/prometheus/", ALL),  # of what each may see
     Door("get", "api/v1/feeds/traefik/", ALL),
     Door("post", "v3/discovery:endpoints", ALL, body={"resource_names": []}),
@@ -258,6 +261,7 @@ class World:
         """The status of the answer; whatever it changed is taken back."""
         path = "/" + door.path.format(
             cell="cc", tenant=tenant, job="web", index=0, hostname="m1", username="viewer", key=self.key, brake="stops",
+            service="front", host="m1",
             grant=self.grant, quote=self.quote, order=self.order, rank=1, band="batch", name="tool", reference="v1",
             channel=self.channel, number=self.number,
             account="ci", invitation=self.invitations.get(tenant, "none"), capability=self.capability, asked=self.asked,
@@ -280,10 +284,10 @@ def world() -> World:
     for tenant in (own, other):
         grant = rows.grant(own, cell, "production")
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)
-        job = people.submit(boss, cell, people.a_file(priority=0), tenant=tenant.name)
+        job = people.submit(boss, cell, people.a_file(**OF_SERVICE), tenant=tenant.name)
         people.bring_up(job, machine)
         rows.a_package(cell, tenant, name="tool", digest=DIGEST, tag="v1")
-        larger = people.read(cell, people.a_file(tasks=4, priority=0), tenant=tenant.name)
+        larger = people.read(cell, people.a_file(tasks=4, **OF_SERVICE), tenant=tenant.name)
         jobs.job_apply(principal=boss, cell=cell, job_spec=larger)
     invitations = {}
     for tenant in (own, other):

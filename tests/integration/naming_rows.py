@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from scheduling import journal
+import numpy as np
+
+from scheduling import journal, notices
 from scheduling.core.requirement import task_id
-from scheduling.models import Cell, Job, Machine
+from scheduling.link import usage
+from scheduling.models import Cell, Job, Machine, Task
 from scheduling.services import transitions
 from tests.integration.rows import ME
 
@@ -37,3 +40,14 @@ def report(
 def evict(cell: Cell, job: Job, index: int) -> None:
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_evict(entry, [transitions.Eviction(task_id(job.id, index), 1, "preemption")])
+
+
+def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:
+    """What its Borglet says that a placed task uses, where link shards put it."""
+    row = Task.objects.get(job=job, index=index)
+    client = notices.client()
+    seconds, micros = client.time()
+    rows = np.zeros(1, dtype=usage.SAMPLE)
+    rows["task_id"], rows["at"], rows["cpu_milli"] = row.id, seconds + micros / 1e6, cpu_milli
+    rows["processes"], rows["incarnation"] = 1, incarnation
+    client.hset(f"borg:usage:{job.cell_id}", str(row.machine_id), rows.tobytes())

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from quota.models import Tenant
 from quota.permissions import Role, Scope
-from scheduling.models import Cell, Job
-from tests.integration.naming_rows import place, report
+from scheduling.models import Cell, Job, Machine
+from tests.integration.naming_rows import place, report, use
 from tests.integration.rows import a_cell, a_job, a_machine, a_tenant
 from tests.integration.world import a_user, bearer
 
@@ -54,6 +56,7 @@ def test_prometheus_finds_each_port_of_each_task(ann: Client) -> None:
             "__meta_borg_cell": "cc", "__meta_borg_tenant": "ubar", "__meta_borg_job": "jfoo", "__meta_borg_task": "0",
             "__meta_borg_port": "http", "__meta_borg_machine": "m1", "__meta_borg_phase": "up",
             "__meta_borg_health": "healthy", "__meta_borg_serving": "true",
+            "__meta_borg_fail_open": "false", "__meta_borg_weight": "1",
         },
     }  # fmt: skip
     assert second["labels"]["__meta_borg_serving"] == "false"
@@ -92,6 +95,62 @@ def test_envoy_gets_health_and_hears_nothing_twice(ann: Client, job: Job) -> Non
     assert discover(ann, *clusters, version_info=said["version_info"])["version_info"] != said["version_info"]
 
 
+def test_weights_loads_and_services_reach_the_feeds(ann: Client, job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(
+        labels={"service": "front"}, published={"ttl_s": 9, "weights": [[0, 0, 7]]}
+    )
+    use(job, 0, cpu_milli=25)
+    first, second = ask(ann, PROMETHEUS, service="front")
+    assert (first["labels"]["__meta_borg_weight"], first["labels"]["__meta_borg_load"]) == ("7", "0.25")
+    assert second["labels"]["__meta_borg_weight"] == "1"
+    assert "__meta_borg_load" not in second["labels"]
+    assert ask(ann, PROMETHEUS, service="none") == []
+    report(job.cell, job, 1)
+    names = ask(ann, TRAEFIK, service="front")["http"]["services"]
+    assert sorted(names) == ["front.service.ubar.cc", "jfoo-ubar-cc"]
+    servers = names["front.service.ubar.cc"]["loadBalancer"]["servers"]
+    assert [server.get("weight", 1) for server in servers] == [7, 1]
+    (said,) = discover(ann, "_http._tcp.front.service.ubar.cc.borg.internal")["resources"]
+    weights = [one["load_balancing_weight"] for one in said["endpoints"][0]["lb_endpoints"]]
+    assert weights == [7, 1]
+
+
+def test_a_service_is_never_told_in_part(ann: Client, job: Job) -> None:
+    """A filter that leaves some of its jobs out leaves the service out."""
+    Job.objects.filter(pk=job.pk).update(labels={"service": "front", "tier": "web"})
+    assert list(ask(ann, TRAEFIK, job="jfoo")["http"]["services"]) == ["jfoo-ubar-cc"]
+    assert list(ask(ann, TRAEFIK, label="tier:web")["http"]["services"]) == ["jfoo-ubar-cc"]
+
+
+@pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK])
+def test_who_shows_the_tag_of_the_last_answer_is_told_only_what_is_new(
+    ann: Client, job: Job, path: str
+) -> None:
+    first = ann.get(path)
+    tag = first["ETag"]
+    again = ann.get(path, headers={"If-None-Match": tag})
+    assert (again.status_code, again.content, again["ETag"]) == (304, b"", tag)
+    with CaptureQueriesContext(connection) as cheap:
+        assert ann.get(path, headers={"If-None-Match": f'"other", {tag}'}).status_code == 304
+    assert not [one for one in cheap if "scheduling_task" in one["sql"]], "rows were read for what is known"
+    use(job, 0, cpu_milli=50)
+    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # a load alone is no news
+    place(job.cell, a_job(job.cell, a_tenant("other")), Machine.objects.get(), 0, ports=21_000)
+    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # nor are other people's names
+    report(job.cell, job, 0, phase="starting", health="unknown")
+    news = ann.get(path, headers={"If-None-Match": tag})
+    assert news.status_code == 200
+    assert news["ETag"] != tag
+
+
+def test_a_tag_is_worth_nothing_for_another_question_or_caller(ann: Client, job: Job) -> None:
+    tag = ann.get(PROMETHEUS)["ETag"]
+    assert ann.get(PROMETHEUS, {"job": "none"}, headers={"If-None-Match": tag}).status_code == 200
+    eve = bearer(a_user("eve", tenant=a_tenant("other")), scopes=[Scope.READ])
+    answer = eve.get(PROMETHEUS, headers={"If-None-Match": tag})
+    assert (answer.status_code, answer.json()) == (200, [])
+
+
 def test_others_see_nothing(job: Job) -> None:
     Tenant.objects.create(name="other")
     stranger = bearer(a_user("eve", tenant=Tenant.objects.get(name="other")), scopes=[Scope.READ])
@@ -116,7 +175,14 @@ def test_filters_that_are_none_are_named(ann: Client, path: str, query: dict[str
 
 
 @pytest.mark.parametrize(
-    "cluster", ["x", "0.jfoo.ubar.cc.borg.internal", "jfoo.ubar.cc.example.com", "_http._tcp."]
+    "cluster",
+    [
+        "x",
+        "m1.machine.cc.borg.internal",
+        "0.jfoo.ubar.cc.borg.internal",
+        "jfoo.ubar.cc.example.com",
+        "_http._tcp.",
+    ],
 )
 def test_clusters_that_are_no_jobs_are_refused(ann: Client, cluster: str) -> None:
     assert "resource_names" in discover(ann, cluster, status=422)["fields"]

@@ -11,12 +11,12 @@ from django.test import Client
 from quota.models import Membership, Tenant
 from quota.permissions import Role
 from quota.services.access import principal_of_user, token_issue
-from scheduling.models import Cell, Job
-from tests.integration.naming_rows import evict, place, report
+from scheduling.models import Cell, Job, Machine
+from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.rows import a_cell, a_job, a_machine, a_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
-JOB = "/bns/cc/ubar/jfoo"
+JOB, SERVICE = "/bns/cc/ubar/jfoo", "/bns/cc/ubar/service/front"
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def test_a_member_sees_where_the_tasks_of_the_job_are(job: Job, role: Role) -> N
     revision = Cell.objects.get().revision
     assert answer == {
         "name": JOB, "dns": "jfoo.ubar.cc.borg.internal", "tasks": 3, "placed": 2, "serving": 1, "fail_open": False,
-        "revision": revision,
+        "ttl_s": 5, "labels": {}, "revision": revision, "history": 1,
     }  # fmt: skip
     assert first == {
         "name": f"{JOB}/0", "dns": "0.jfoo.ubar.cc.borg.internal", "index": 0, "state": "running", "phase": "up",
         "health": "healthy", "serving": True, "machine": "m1", "address": "127.0.0.1", "ports": {"http": 20_000},
-        "revision": revision,
+        "weight": 1, "load": None, "ttl_s": 5, "revision": revision,
     }  # fmt: skip
     assert (second["index"], second["health"], second["serving"]) == (1, "unhealthy", False)
 
@@ -84,9 +84,58 @@ def test_a_job_whose_only_task_is_unhealthy_fails_open(job: Job) -> None:
     assert (answer["placed"], answer["serving"], answer["fail_open"]) == (1, 0, True)
 
 
+def test_load_is_what_a_task_uses_now_of_its_limit(job: Job) -> None:
+    ann = client("ann", tenant=job.tenant)
+    use(job, 0, cpu_milli=150)
+    assert [one["load"] for one in get(ann, JOB)["endpoints"]] == [1.5, None]
+    use(job, 0, cpu_milli=50, incarnation=2)  # said of another incarnation
+    assert get(ann, f"{JOB}/0")["load"] is None
+
+
+def test_a_service_is_all_tasks_of_its_jobs(job: Job) -> None:
+    canary = a_job(job.cell, job.tenant, "canary")
+    foreign = a_job(job.cell, a_tenant("other"), "web")
+    machine = Machine.objects.get()
+    place(job.cell, canary, machine, 0, ports=21_000)
+    place(job.cell, foreign, machine, 0, ports=22_000)
+    Job.objects.update(labels={"service": "front"})
+    Job.objects.filter(pk=canary.pk).update(published={"ttl_s": 2, "weights": [[0, 9, 3]]})
+    ann = client("ann", tenant=job.tenant)
+    answer = get(ann, SERVICE)
+    assert answer["name"] == SERVICE
+    assert answer["dns"] == "front.service.ubar.cc.borg.internal"
+    assert answer["jobs"] == [JOB, "/bns/cc/ubar/canary"]
+    assert (answer["placed"], answer["serving"], answer["fail_open"], answer["ttl_s"]) == (3, 1, False, 2)
+    assert [(one["name"], one["weight"]) for one in answer["endpoints"]] == [
+        (f"{JOB}/0", 1), (f"{JOB}/1", 1), ("/bns/cc/ubar/canary/0", 3),
+    ]  # fmt: skip
+    assert [one["ttl_s"] for one in answer["endpoints"]] == [5, 5, 2]
+    assert get(ann, "/bns/cc/ubar/service/none", 404)["code"] == "not-found"
+
+
+def test_a_service_fails_open_only_where_none_of_its_jobs_serves(job: Job) -> None:
+    canary = a_job(job.cell, job.tenant, "canary")
+    place(job.cell, canary, Machine.objects.get(), 0, ports=21_000)
+    Job.objects.update(labels={"service": "front"})
+    ann = client("ann", tenant=job.tenant)
+    assert get(ann, "/bns/cc/ubar/canary")["fail_open"]
+    assert not get(ann, SERVICE)["fail_open"]
+    evict(job.cell, job, 0)
+    assert get(ann, SERVICE)["fail_open"]
+
+
+def test_a_machine_is_seen_by_whoever_sees_the_cell(job: Job) -> None:
+    answer = get(client("eve"), "/bns/cc/machine/m1")
+    assert answer == {
+        "name": "/bns/cc/machine/m1", "dns": "m1.machine.cc.borg.internal", "machine": "m1", "address": "127.0.0.1",
+        "state": "up", "ttl_s": 5, "revision": Cell.objects.get().revision,
+    }  # fmt: skip
+    assert get(client("bob"), "/bns/cc/machine/m2", 404)["code"] == "not-found"
+
+
 def test_strangers_cannot_tell_a_foreign_job_from_none(job: Job) -> None:
     bob = client("bob", tenant=a_tenant("other"))
-    for path in (JOB, f"{JOB}/0", "/bns/cc/ubar/nope", "/bns/zz/ubar/jfoo", "/bns/cc/nobody/jfoo"):
+    for path in (JOB, f"{JOB}/0", SERVICE, "/bns/cc/ubar/nope", "/bns/zz/ubar/jfoo", "/bns/cc/nobody/jfoo"):
         assert get(bob, path, 404)["code"] == "not-found"
     assert get(client("sre", staff=True), JOB)["placed"] == 2
 
@@ -103,6 +152,8 @@ def test_nobody_asks_without_a_token(job: Job) -> None:
         ("/bns/cc/ubar/-j", "job"),
         (f"{JOB}/01", "index"),
         (f"{JOB}/x", "index"),
+        ("/bns/cc/ubar/service/F", "service"),
+        ("/bns/cc/machine/m_1", "machine"),
     ],
 )
 def test_what_is_no_name_is_refused_naming_the_field(job: Job, path: str, field: str) -> None:

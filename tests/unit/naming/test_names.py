@@ -5,6 +5,8 @@ import pytest
 from naming.names import (
     InvalidName,
     JobName,
+    MachineName,
+    ServiceName,
     TaskName,
     check_job_name,
     check_label,
@@ -60,6 +62,16 @@ def test_labels_of_1_and_63_characters_pass() -> None:
 def test_an_index_is_a_plain_number(text: str) -> None:
     with pytest.raises(InvalidName, match="index"):
         parse_index(text)
+
+
+def test_services_and_machines_have_names_of_both_spellings() -> None:
+    for name in (ServiceName("cc", "ubar", "front"), MachineName("cc", "m1")):
+        assert parse_path(name.path) == parse_path(name.path + "/") == name
+        assert parse_dns(name.dns("borg.internal").upper(), "borg.internal") == name
+    assert ServiceName("cc", "ubar", "front").path == "/bns/cc/ubar/service/front"
+    assert MachineName("cc", "m1").dns("borg.internal") == "m1.machine.cc.borg.internal"
+    with pytest.raises(InvalidName, match="service"):
+        parse_path("/bns/cc/ubar/service/-x")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""How busy placed tasks are: CPU used now as a share of the limit, from what their Borglets last said.
+
+That is kept in Redis alone (`scheduling.link.usage`), and not in DNS: a secondary must stay equal to the primary.
+Where Redis is away, or nothing was said lately, a task's load is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+import redis
+import structlog
+
+from scheduling import notices
+from scheduling.link import usage
+
+log = structlog.get_logger(__name__)
+
+FRESH_S = 60.0  # older news say nothing about now
+
+
+class Busy(NamedTuple):
+    """A placed task, as far as its load is concerned. `limit_mcpu`: 0 for none."""
+
+    task_id: int
+    incarnation: int
+    machine_id: int
+    limit_mcpu: int
+
+
+def loads_of(cell_id: int, tasks: Collection[Busy]) -> dict[int, float]:
+    """Task id -> load, to a hundredth; what is not known is left out. One question to Redis, whatever the number."""
+    if not tasks or not notices.answers():
+        return {}
+    try:
+        read = usage.read_machines(cell_id, {task.machine_id for task in tasks})
+    except redis.RedisError as error:
+        log.warning("loads are not known", error=str(error))
+        return {}
+    rows = read.rows
+    wanted = np.fromiter((task.task_id for task in tasks), np.int64, len(tasks))
+    rows = rows[(rows["at"] >= read.now - FRESH_S) & np.isin(rows["task_id"], wanted)]
+    used = {
+        (task_id, incarnation): cpu
+        for task_id, incarnation, cpu in zip(
+            rows["task_id"].tolist(), rows["incarnation"].tolist(), rows["cpu_milli"].tolist(), strict=True
+        )
+    }
+    return {
+        task.task_id: round(used[key] / task.limit_mcpu, 2)
+        for task in tasks
+        if task.limit_mcpu and (key := (task.task_id, task.incarnation)) in used
+    }

@@ -1,0 +1,178 @@
+"""Rows of tasks as endpoints: where they are, how they are published, how busy they are. No rights are asked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from django.conf import settings
+from django.db.models import F
+
+from naming.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weight_of
+from naming.loads import Busy, loads_of
+from naming.names import JobName, ServiceName
+from naming.rows import older_port_names
+from scheduling.core.published import Published
+from scheduling.core.states import TaskState
+from scheduling.models import Cell, Job
+from scheduling.models import Task as TaskRow
+
+
+class Row(NamedTuple):
+    """What is read of a task; of the machine nothing while it is not placed."""
+
+    task_id: int
+    job_id: int
+    index: int
+    state: str
+    phase: str
+    health: str
+    up: bool
+    incarnation: int
+    version: int
+    ports: list[int]
+    own_address: str
+    limit_mcpu: int
+    machine_id: int | None
+    machine: str | None
+    machine_address: str | None
+
+
+def rows_of(
+    jobs: Collection[int],
+    *,
+    indexes: Collection[int] | None = None,
+    pending: bool = False,
+    most: int | None = None,
+) -> list[Row]:
+    """Placed tasks of these jobs, by job and index. `pending`: also those that are not placed. One query."""
+    rows = TaskRow.objects.filter(job__in=jobs)
+    if not pending:
+        rows = rows.filter(state=TaskState.RUNNING.value)
+    if indexes is not None:
+        rows = rows.filter(index__in=indexes)
+    found = rows.order_by("job_id", "index").values_list(
+        "id", "job_id", "index", "state", "phase", "health", "up", "incarnation", "spec_version", "ports", "address",
+        F("limit__0"), "machine_id", "machine__hostname", "machine__address",
+    )  # fmt: skip
+    return [Row(*row) for row in found[:most]]
+
+
+def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> dict[int, list[TaskEndpoint]]:
+    """By job, in the order of `rows`. `jobs` with their cells and tenants.
+
+    One query a cell in which an update is under way, and one question to Redis a cell with placed tasks.
+    """
+    ports = _port_names(jobs, rows)
+    loads = _loads(jobs, rows)
+    published = {job_id: published_of(job) for job_id, job in jobs.items()}
+    found: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in jobs}
+    for row in rows:
+        job, how = jobs[row.job_id], published[row.job_id]
+        name = name_of(job).task(row.index)
+        placed = row.machine_id is not None
+        named = ports[row.job_id].get(row.version, tuple(job.port_names))
+        found[row.job_id].append(
+            TaskEndpoint(
+                name=name.path,
+                dns=name.dns(zone),
+                index=row.index,
+                state=row.state,
+                phase=row.phase,
+                health=row.health or "unknown",
+                serving=row.up,
+                weight=weight_of(row.index, how.weights),
+                load=loads.get(row.task_id),
+                ttl_s=how.ttl_s or settings.BORG_DNS_TTL,
+                machine=row.machine or "",
+                address=(row.own_address or row.machine_address or "") if placed else "",
+                ports=dict(zip(named, row.ports, strict=False)) if placed else {},
+                revision=job.cell.revision,
+            )
+        )
+    return found
+
+
+def job_told(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> JobEndpoints:
+    """`endpoints`: of its placed tasks."""
+    name = name_of(job)
+    return JobEndpoints(
+        name=name.path,
+        dns=name.dns(zone),
+        tasks=job.tasks_total,
+        placed=len(endpoints),
+        serving=sum(one.serving for one in endpoints),
+        fail_open=fails_open(endpoints),
+        ttl_s=ttl_of([job]),
+        labels=job.labels,
+        revision=job.cell.revision,
+        history=job.cell.history_ordinal,
+        endpoints=endpoints,
+    )
+
+
+def service_told(
+    name: ServiceName, cell: Cell, jobs: Collection[Job], endpoints: Sequence[TaskEndpoint], *, zone: str
+) -> ServiceEndpoints:
+    """`endpoints`: of the placed tasks of all of `jobs`."""
+    return ServiceEndpoints(
+        name=name.path,
+        dns=name.dns(zone),
+        jobs=[name_of(job).path for job in jobs],
+        tasks=sum(job.tasks_total for job in jobs),
+        placed=len(endpoints),
+        serving=sum(one.serving for one in endpoints),
+        fail_open=fails_open(endpoints),
+        ttl_s=ttl_of(jobs),
+        revision=cell.revision,
+        history=cell.history_ordinal,
+        endpoints=endpoints,
+    )
+
+
+def name_of(job: Job) -> JobName:
+    return JobName(job.cell.name, job.tenant.name, job.name)
+
+
+def published_of(job: Job) -> Published:
+    return msgspec.convert(job.published, Published)
+
+
+def ttl_of(jobs: Collection[Job]) -> int:
+    """Of a name over these jobs: the shortest of theirs."""
+    return min(
+        (published_of(job).ttl_s or settings.BORG_DNS_TTL for job in jobs), default=settings.BORG_DNS_TTL
+    )
+
+
+def _port_names(jobs: Mapping[int, Job], rows: Sequence[Row]) -> dict[int, dict[int, tuple[str, ...]]]:
+    """Job -> version of its spec -> names of its ports, as far as placed tasks follow it."""
+    behind = {
+        row.job_id
+        for row in rows
+        if row.machine_id is not None and row.version != jobs[row.job_id].spec_version
+    }
+    older: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
+    only = next(iter(behind)) if len(behind) == 1 else None
+    for cell_id in {jobs[job_id].cell_id for job_id in behind}:
+        older |= older_port_names(cell_id, only)
+    return {
+        job_id: {**dict(older.get(job_id, ())), job.spec_version: tuple(job.port_names)}
+        for job_id, job in jobs.items()
+    }
+
+
+def _loads(jobs: Mapping[int, Job], rows: Sequence[Row]) -> dict[int, float]:
+    by_cell: dict[int, list[Busy]] = defaultdict(list)
+    for row in rows:
+        if row.machine_id is not None:
+            by_cell[jobs[row.job_id].cell_id].append(
+                Busy(row.task_id, row.incarnation, row.machine_id, row.limit_mcpu or 0)
+            )
+    return {
+        task_id: load
+        for cell_id, tasks in by_cell.items()
+        for task_id, load in loads_of(cell_id, tasks).items()
+    }

@@ -1,0 +1,106 @@
+"""Feeds from endpoints alone: shares by weight, who fails open, and the forms that load balancers read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from naming import feeds
+from naming.endpoints import TaskEndpoint, shares, weight_of
+from naming.feeds import Service
+from naming.names import JobName, ServiceName
+
+JOB = JobName("cc", "ubar", "web")
+
+
+def task(index: int, *, weight: int = 1, serving: bool = True, load: float | None = None) -> TaskEndpoint:
+    name = JOB.task(index)
+    return TaskEndpoint(
+        name.path, name.dns("borg.internal"), index, "running", "up", "healthy" if serving else "unhealthy", serving,
+        weight, load, 5, "m1", "10.0.0.1", {"http": 20_000 + index}, 7,
+    )  # fmt: skip
+
+
+def a_service(*tasks: TaskEndpoint, labels: dict[str, str] | None = None) -> Service:
+    return Service(JOB, labels or {}, tasks)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        ([(0, 1, True), (1, 9, True)], [(0, 1), (1, 9)]),
+        ([(0, 1, True), (1, 9, False)], [(0, 1)]),
+        ([(0, 0, True), (1, 2, True)], [(1, 2)]),
+        ([(0, 0, True), (1, 2, False)], [(0, 1)]),
+        ([(0, 3, False), (1, 2, False)], [(0, 3), (1, 2)]),
+        ([(0, 0, False), (1, 0, False)], [(0, 1), (1, 1)]),
+        ([(0, 0, False), (1, 2, False)], [(1, 2)]),
+        ([], []),
+    ],
+)
+def test_clients_go_to_who_serves_by_weight(tasks: list[tuple[int, int, bool]], expected: list[Any]) -> None:
+    found = shares([task(index, weight=weight, serving=serving) for index, weight, serving in tasks])
+    assert [(one.index, weight) for one, weight in found] == expected
+
+
+def test_a_weight_is_of_the_range_that_holds_the_index() -> None:
+    weights = ((2, 4, 10), (7, 7, 0))
+    assert [weight_of(index, weights) for index in range(9)] == [1, 1, 10, 10, 10, 1, 1, 0, 1]
+    assert weight_of(5, ()) == 1
+
+
+def test_prometheus_hears_of_weight_load_service_and_failing_open() -> None:
+    told = feeds.prometheus([a_service(task(0, weight=3, load=0.5), labels={"service": "front"})])
+    labels = told[0]["labels"]
+    assert (labels["__meta_borg_weight"], labels["__meta_borg_load"]) == ("3", "0.50")
+    assert (labels["__meta_borg_service"], labels["__meta_borg_fail_open"]) == ("front", "false")
+    assert "__meta_borg_load" not in feeds.without_loads(told)[0]["labels"]
+    failing = feeds.prometheus([a_service(task(0, serving=False))])
+    assert failing[0]["labels"]["__meta_borg_fail_open"] == "true"
+    assert "__meta_borg_load" not in failing[0]["labels"]
+
+
+def test_prometheus_scrapes_a_task_once_though_a_service_has_it_too() -> None:
+    both = [a_service(task(0)), Service(ServiceName("cc", "ubar", "front"), {"service": "front"}, [task(0)])]
+    assert len(feeds.prometheus(both)) == 1
+
+
+def test_traefik_is_told_weights_that_are_not_one_and_services_by_their_dots() -> None:
+    tasks = [task(0), task(1, weight=4), task(2, weight=0), task(3, serving=False)]
+    found = feeds.traefik([a_service(*tasks), Service(ServiceName("cc", "ubar", "front"), {}, tasks[:1])])
+    assert found["http"]["services"] == {
+        "web-ubar-cc": {"loadBalancer": {"servers": [
+            {"url": "http://10.0.0.1:20000"}, {"url": "http://10.0.0.1:20001", "weight": 4},
+        ]}},
+        "front.service.ubar.cc": {"loadBalancer": {"servers": [{"url": "http://10.0.0.1:20000"}]}},
+    }  # fmt: skip
+
+
+def assignment(*tasks: TaskEndpoint) -> dict[str, Any]:
+    return feeds.envoy({"x": (a_service(*tasks), "")}, version="1")["resources"][0]
+
+
+def test_envoy_weighs_and_asks_who_has_no_weight_only_when_all_others_are_down() -> None:
+    told = assignment(task(0, weight=0), task(1, weight=5), task(2, serving=False))
+    first, last = told["endpoints"]
+    assert [one["load_balancing_weight"] for one in first["lb_endpoints"]] == [5, 1]
+    assert [one["health_status"] for one in first["lb_endpoints"]] == ["HEALTHY", "UNHEALTHY"]
+    assert (first.get("priority", 0), last["priority"]) == (0, 1)
+    assert [one["load_balancing_weight"] for one in last["lb_endpoints"]] == [1]
+    assert told["policy"] == {"overprovisioning_factor": feeds.ONLY_WHEN_DOWN}
+
+
+def test_envoy_has_no_second_priority_where_all_weigh_the_same_nothing() -> None:
+    told = assignment(task(0, weight=0), task(1, weight=0))
+    assert ["priority" in group for group in told["endpoints"]] == [False]
+    assert "policy" not in told
+
+
+def test_envoy_is_told_that_a_job_fails_open() -> None:
+    (group,) = assignment(task(0, serving=False))["endpoints"]
+    (one,) = group["lb_endpoints"]
+    assert one["health_status"] == "HEALTHY"
+    assert one["metadata"]["filter_metadata"]["borg"] == {
+        "name": "/bns/cc/ubar/web/0", "health": "unhealthy", "fail_open": True,
+    }  # fmt: skip
