@@ -4,9 +4,11 @@
 questions under way as it takes. Each server has one core and one thread that answers, its caches on and warm; rounds of
 all three alternate, and each value is the median of its rounds. Cases: `borg-qps`, `powerdns-qps`, `knot-qps`
 (queries/s); `borg-latency-p99` (ms, at 2,000 queries/s); `memory-a-name` (bytes that 100,000 names take, all of them
-asked for).
+asked for); `change-to-answer-p99` and `borg-latency-under-changes` (ms, see `tests.bench.dns_changes`).
 
     BENCH_CASES=borg,memory     only the cases that begin so
+    BENCH_ROUNDS=1              so many rounds instead of five, of BENCH_ROUND_S=8 seconds
+    BENCH_CHANGES_S=10          so many seconds of changes instead of sixty
 
 Needs `dnsperf`, `pdns_server` with its bind backend, and `knotd`: Debian's packages dnsperf, pdns-server,
 pdns-backend-bind, knot.
@@ -35,14 +37,16 @@ import dns.message
 import dns.query
 import psutil
 
+from tests.bench import dns_changes
 from tests.bench.dns_resolver import CELL, JOBS, TASKS, TENANT, ZONE, address_of, machine_of
 from tests.bench.wanted import wanted
 
-ROUNDS, ROUND_S, WARM_S = 5, 8, 5
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+ROUND_S, WARM_S = int(os.environ.get("BENCH_ROUND_S", "8")), 5
 SERVER_CORE, CLIENT_CORE = 0, 1
 WANTED_QPS, WANTED_P99_MS, WANTED_BYTES = 100_000, 1.0, 1_024
 READY_S = 120.0
-CASES = ["borg-qps", "powerdns-qps", "knot-qps", "borg-latency-p99", "memory-a-name"]
+CASES = ["borg-qps", "powerdns-qps", "knot-qps", "borg-latency-p99", "memory-a-name", *dns_changes.CASES]
 APEX = f"{CELL}.{ZONE}"
 
 
@@ -79,6 +83,8 @@ def measure() -> Iterator[dict[str, Any]]:
         yield from _speeds(home, questions, [case for case in cases if case.endswith("-qps")])
         if "borg-latency-p99" in cases or "memory-a-name" in cases:
             yield from _latency_and_memory(home, questions, cases)
+        if set(dns_changes.CASES) & set(cases):
+            yield from dns_changes.measure(cases, questions)
 
 
 def _speeds(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str, Any]]:
@@ -89,9 +95,9 @@ def _speeds(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str,
     for number in range(ROUNDS):
         for case in cases:
             with _running(home / f"{case}-{number}", starts[case]) as server:
-                _dnsperf(server, questions, WARM_S)
+                asked(server, questions, WARM_S)
                 used = server.cpu_s()
-                told = _dnsperf(server, questions, ROUND_S)
+                told = asked(server, questions, ROUND_S)
                 told["core"] = (server.cpu_s() - used) / ROUND_S
                 found[case].append(told)
     medians = {case: statistics.median(one["qps"] for one in many) for case, many in found.items()}
@@ -118,9 +124,9 @@ def _latency_and_memory(home: Path, questions: Path, cases: list[str]) -> Iterat
     with _running(home / "borg", _borg) as server:
         loaded = server.rss_bytes()
         for _ in range(2):
-            _dnsperf(server, questions, WARM_S)
+            asked(server, questions, WARM_S)
         if "borg-latency-p99" in cases:
-            p99_ms = statistics.median(_latencies(server, questions) for _ in range(3))
+            p99_ms = statistics.median(latencies(server, questions) for _ in range(3))
             result = {
                 "case": "borg-latency-p99",
                 "value": round(p99_ms, 3),
@@ -226,7 +232,7 @@ def _write_zone(home: Path) -> None:
                 zone.write(f"{task}.job{job}.{TENANT} A {address_of(machine_of(job, task))}\n")
 
 
-def _dnsperf(server: Server, questions: Path, seconds: int, *options: str) -> dict[str, float]:
+def asked(server: Server, questions: Path, seconds: int, *options: str) -> dict[str, float]:
     done = subprocess.run(
         ["taskset", "-c", str(CLIENT_CORE), "dnsperf", "-s", "127.0.0.1", "-p", str(server.port), "-d", str(questions),
          "-l", str(seconds), "-c", "8", *(options or ("-q", "400"))],
@@ -247,7 +253,7 @@ def _figure(pattern: str, text: str) -> str:
     return found[1]
 
 
-def _latencies(server: Server, questions: Path) -> float:
+def latencies(server: Server, questions: Path) -> float:
     """The 99th percentile in ms at 2,000 questions a second, of each answer."""
     done = subprocess.run(
         ["taskset", "-c", str(CLIENT_CORE), "dnsperf", "-s", "127.0.0.1", "-p", str(server.port), "-d", str(questions),

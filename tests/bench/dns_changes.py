@@ -1,0 +1,303 @@
+"""How soon a change of a name is in the answers (§2.6), for the bench `dns`.
+
+100,000 names in a durable PostgreSQL, `python -m naming.server` on one core, and 1,000 changes a second for a minute
+by two processes (`tests.bench.dns_writer`), in transactions of ten as the link and the master write them. Of half the
+transactions one change is watched: from the return of COMMIT to the first answer over UDP that shows it, asked for
+every 5 ms.
+
+Cases: `change-to-answer-p99` (ms); `borg-latency-under-changes` (ms, p99 at 2,000 queries/s), with `qps`, what the
+same core answers when asked for as much as it can, under the same changes. `polled_ms_p50`: the time between the last
+answer that did not show a change and the first that did, which is what watching may add to a figure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dns.message
+
+from tests.bench import link_cell
+from tests.bench.databases import databases
+from tests.bench.dns_resolver import CELL, JOBS, MACHINES, TASKS, TENANT, ZONE, address_of
+from tests.bench.dns_writer import CHANGES, EVENTS, LAG_S, PORT_LOW, STAGES
+from tests.bench.link_cell import FleetProgram, Program, program
+
+CASES = ["change-to-answer-p99", "borg-latency-under-changes"]
+CHANGES_S = float(os.environ.get("BENCH_CHANGES_S", "60"))
+WANTED_MS = 500.0
+WRITERS = 2
+POLL_S, MOST_WATCHED, LOST_S = 0.005, 64, 10.0
+READY_S = 120.0
+
+
+@dataclass(slots=True)
+class Watched:
+    """A change that was told, and the question that will show it. `unseen_at`: of the last answer that didn't."""
+
+    at: float
+    query: bytes
+    rdtype: str
+    shows: bytes
+    unseen_at: float = 0.0
+    asked_at: float = 0.0
+
+    def seen_in(self, answer: bytes) -> bool:
+        if self.rdtype == "A" and not self.shows:
+            return answer[6:8] == b"\0\0"  # how many records: placed nowhere
+        return self.shows in answer
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`at`: when COMMIT returned. `polled_s`: for how long at most the answer had shown it before."""
+
+    at: float
+    took_s: float
+    polled_s: float
+
+
+class Watcher(threading.Thread):
+    """Asks for names whose changes it is told of until their answers show them. `lost`: that never did."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.seen: list[Seen] = []
+        self.lost: list[Watched] = []
+        self.skipped = 0
+        self.told = _udp()
+        self._asks = _udp()
+        self._asks.connect(("127.0.0.1", port))
+        self._open: dict[int, Watched] = {}
+        self._ended = threading.Event()
+        self._number = 0
+
+    def end(self) -> None:
+        """What is under way is still waited for."""
+        self._ended.set()
+        self.join(LOST_S + 5)
+        self.told.close()
+        self._asks.close()
+
+    def run(self) -> None:
+        while self._open or not self._ended.is_set():
+            ready, _, _ = select.select([self.told, self._asks], [], [], self._until_due())
+            if self.told in ready:
+                self._begin(json.loads(self.told.recv(4_096)))
+            if self._asks in ready:
+                self._read(self._asks.recv(65_535), time.monotonic())
+            self._ask(time.monotonic())
+
+    def _until_due(self) -> float:
+        now = time.monotonic()
+        return max(0.0, min((one.asked_at + POLL_S - now for one in self._open.values()), default=0.05))
+
+    def _begin(self, told: dict[str, Any]) -> None:
+        if len(self._open) >= MOST_WATCHED:
+            self.skipped += 1
+            return
+        self._number = (self._number + 1) % 65_536
+        query = dns.message.make_query(f"{told['name']}.{TENANT}.{CELL}.{ZONE}.", told["type"], use_edns=-1)
+        query.id = self._number
+        shows = told["shows"].encode() if told["type"] == "TXT" else _packed(told["shows"])
+        self._open[self._number] = Watched(told["at"], query.to_wire(), told["type"], shows)
+
+    def _ask(self, now: float) -> None:
+        for number, one in list(self._open.items()):
+            if now - one.at > LOST_S:
+                self.lost.append(self._open.pop(number))
+            elif now - one.asked_at >= POLL_S:
+                one.asked_at = now
+                self._asks.send(one.query)
+
+    def _read(self, answer: bytes, now: float) -> None:
+        number = int.from_bytes(answer[:2])
+        one = self._open.get(number)
+        if one is None:
+            return  # of a question asked again before its first answer came
+        if one.seen_in(answer):
+            del self._open[number]
+            self.seen.append(Seen(one.at, now - one.at, now - (one.unseen_at or one.at)))
+        else:
+            one.unseen_at = now
+
+
+def measure(cases: list[str], questions: Path) -> Iterator[dict[str, Any]]:
+    """`questions`: of all names, for dnsperf."""
+    with databases() as engines_home:
+        _make_cell()
+        with _resolver(engines_home) as (resolver, port):
+            watcher = Watcher(port)
+            watcher.start()
+            told = str(watcher.told.getsockname()[1])
+            with ExitStack() as stack:
+                writers = [
+                    stack.enter_context(_writer(engines_home, told, str(part))) for part in range(WRITERS)
+                ]
+                # Then all five changes are made, each of tasks that had the one before.
+                time.sleep(LAG_S * (STAGES - 1) + 1)
+                bench = _Bench(resolver, port, watcher, writers)
+                if CASES[0] in cases:
+                    yield bench.change_to_answer()
+                if CASES[1] in cases:
+                    yield bench.latency(questions)
+            watcher.end()
+
+
+class _Bench:
+    def __init__(self, resolver: Program, port: int, watcher: Watcher, writers: list[FleetProgram]) -> None:
+        self.resolver, self.port, self.watcher, self.writers = resolver, port, watcher, writers
+
+    def made(self) -> tuple[int, float]:
+        """Changes until now, and how late they are, in seconds."""
+        told = [one.ask("told") for one in self.writers]
+        return sum(one["changes"] for one in told), max(one["late_s"] for one in told)
+
+    def change_to_answer(self) -> dict[str, Any]:
+        load = round(os.getloadavg()[0], 1)
+        with _Period(self) as period:
+            time.sleep(CHANGES_S)
+        time.sleep(1)
+        figures = period.figures()
+        result = {
+            "case": "change-to-answer-p99", "value": figures.pop("p99_ms"), "unit": "ms", "better": "lower", **figures,
+            "seconds": round(period.seconds), "names": JOBS * TASKS, "events_a_transaction": EVENTS, "load": load,
+        }  # fmt: skip
+        wrong = []
+        if result["value"] > WANTED_MS:
+            wrong.append(f"{result['value']:.0f} ms, wanted {WANTED_MS:.0f}")
+        if result["changes_s"] < 0.98 * CHANGES:
+            wrong.append(f"only {result['changes_s']} changes/s were made, wanted {CHANGES}")
+        if self.watcher.lost:
+            wrong.append(f"{len(self.watcher.lost)} changes were never seen, as {self.watcher.lost[0]}")
+        return result | ({"failed": "; ".join(wrong)} if wrong else {})
+
+    def latency(self, questions: Path) -> dict[str, Any]:
+        from tests.bench.dns import ROUND_S, WARM_S, Server, asked, latencies
+
+        server = Server(self.resolver.process, self.port)
+        asked(server, questions, WARM_S)
+        with _Period(self) as calm:
+            p99_ms = statistics.median(latencies(server, questions) for _ in range(3))
+        with _Period(self) as busy:
+            told = asked(server, questions, ROUND_S)
+        time.sleep(1)
+        return {
+            "case": "borg-latency-under-changes", "value": round(p99_ms, 3), "unit": "ms", "better": "lower",
+            "asked_s": 2_000, "changes_s": calm.figures()["changes_s"], "qps": round(told["qps"]), "lost": told["lost"],
+            "core_used": round(busy.cpu_s / busy.seconds, 2),
+            "change_to_answer_ms_p99_at_full_speed": busy.figures()["p99_ms"],
+        }  # fmt: skip
+
+
+class _Period:
+    """What happened within a block."""
+
+    def __init__(self, bench: _Bench) -> None:
+        self.bench = bench
+
+    def __enter__(self) -> _Period:
+        self.began, self.cpu_s = time.monotonic(), -self.bench.resolver.cpu_s()
+        self.changes = -self.bench.made()[0]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        changes, self.late_s = self.bench.made()
+        self.changes += changes
+        self.cpu_s += self.bench.resolver.cpu_s()
+        self.ended = time.monotonic()
+        self.seconds = self.ended - self.began
+
+    def figures(self) -> dict[str, Any]:
+        seen = [one for one in self.bench.watcher.seen if self.began <= one.at <= self.ended]
+        took = sorted(one.took_s for one in seen)
+        polled = sorted(one.polled_s for one in seen)
+        return {
+            "p50_ms": _ms(took, 0.5), "p99_ms": _ms(took, 0.99), "max_ms": _ms(took, 1.0), "watched": len(took),
+            "polled_ms_p50": _ms(polled, 0.5), "changes_s": round(self.changes / self.seconds),
+            "late_s": round(self.late_s, 3), "core_used": round(self.cpu_s / self.seconds, 3),
+            "not_watched": self.bench.watcher.skipped,
+        }  # fmt: skip
+
+
+def _writer(home: Path, told: str, part: str) -> AbstractContextManager[FleetProgram]:
+    name, arguments = f"writer{part}", ("tests.bench.dns_writer", told, part, str(WRITERS))
+    return program(home, name, *arguments, kind=FleetProgram)
+
+
+def _make_cell() -> None:
+    """1,000 jobs of 100 tasks on 5,000 machines, placed and up: as rows, without their history."""
+    import django
+    from django.core.management import call_command
+    from django.db import connection
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+    from scheduling.models import Machine
+    from tests.integration import rows
+
+    cell, tenant = rows.a_cell(CELL), rows.a_tenant(TENANT)
+    Machine.objects.bulk_create(
+        Machine(
+            cell=cell, hostname=f"m{number:04}", address=address_of(number), capacity=list(rows.LARGE),
+            rack=f"r{number // 40}", power_domain=f"p{number // 400}",
+        )
+        for number in range(MACHINES)
+    )  # fmt: skip
+    for number in range(JOBS):
+        rows.a_job(cell, tenant, f"job{number}", tasks=TASKS)
+    link_cell.place(MACHINES, port_low=PORT_LOW)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE scheduling_task SET phase = 'up', health = 'healthy', up = true")
+        cursor.execute("UPDATE scheduling_job SET tasks_up = tasks_total")
+        cursor.execute("VACUUM ANALYZE scheduling_task")
+    connection.close()
+
+
+@contextmanager
+def _resolver(home: Path) -> Iterator[tuple[Program, int]]:
+    """The process of production, on one core, when it has loaded all names."""
+    from tests.bench.dns import SERVER_CORE
+
+    with _udp() as free:
+        port = free.getsockname()[1]
+    env = {"BORG_DNS_HOST": "127.0.0.1", "BORG_DNS_PORT": str(port), "BORG_ZONE": ZONE}
+    with program(home, "resolver", "naming.server", **env) as resolver:
+        os.sched_setaffinity(resolver.process.pid, {SERVER_CORE})
+        query = dns.message.make_query(f"health.{ZONE}.", "TXT").to_wire()
+        with _udp() as asks:
+            asks.settimeout(0.5)
+
+            def loaded() -> bool:
+                asks.sendto(query, ("127.0.0.1", port))
+                try:
+                    return b"status=ok" in asks.recv(4_096)
+                except (TimeoutError, ConnectionError):
+                    return False
+
+            link_cell.until(loaded, what="a resolver that has loaded the names", seconds=READY_S)
+        yield resolver, port
+
+
+def _udp() -> socket.socket:
+    sock = socket.socket(type=socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def _packed(address: str) -> bytes:
+    return socket.inet_aton(address) if address else b""
+
+
+def _ms(ordered: list[float], share: float) -> float:
+    return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2) if ordered else -1.0

@@ -1,0 +1,173 @@
+"""Changes names of a cell as its link and its master do, at a steady rate, for `tests.bench.dns_changes`.
+
+dns_writer.py PORT PART PARTS    a JSON object a line on standard output for each line read: what was done until then
+
+Run as a script, PARTS of it at a time: each has tasks of its own, and makes its part of the changes. A transaction
+changes ten names (BENCH_EVENTS): of tasks that follow each other in no way, as reports of ten machines or what a pass
+decides. Each task goes through five changes, two seconds apart: unhealthy, healthy, evicted, placed elsewhere, up.
+Some changes are told to whoever listens on UDP port PORT of the loopback, as JSON: when COMMIT returned, the question,
+and what its answer will show.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+CHANGES = 1_000  # a second, of all parts together
+EVENTS = int(os.environ.get("BENCH_EVENTS", "10"))
+EVERY_S = EVENTS / CHANGES
+LAG_S = 2.0  # between two changes of one task
+SAMPLED = 0.5  # of the transactions, one change of each
+STAGES = 5
+PORT_LOW = 20_000
+
+
+class Writer:
+    """`tell(at, task id, type, shows)` hears of a change; `at` is by the monotonic clock."""
+
+    def __init__(
+        self, cell_id: int, tell: Callable[[float, int, str, str], None], *, part: int, parts: int
+    ) -> None:
+        from scheduling.models import Cell, Machine, Task
+
+        self.cell_id = cell_id
+        self.history = Cell.objects.get(pk=cell_id).history_id.hex
+        machines = Machine.objects.filter(cell_id=cell_id).order_by("id")
+        self.machines: list[tuple[int, str]] = list(machines.values_list("id", "address"))
+        self.sessions: dict[int, int] = dict(machines.values_list("id", "session"))
+        tasks = Task.objects.filter(cell_id=cell_id).order_by("id")
+        self.incarnations: dict[int, int] = dict(tasks.values_list("id", "incarnation"))
+        self.where: dict[int, int] = dict(tasks.values_list("id", "machine_id"))
+        self.random = random.Random(7)
+        order = sorted(self.incarnations)
+        self.random.shuffle(order)
+        self.blocks = [order[at : at + EVENTS] for at in range(0, len(order), EVENTS)][part::parts]
+        self.every_s = EVERY_S * parts
+        self.tell = tell
+        self.changes = self.transactions = 0
+        self.late_s = 0.0
+
+    def step(self, number: int) -> None:
+        """The `number`th transaction; nothing while the first tasks have not come so far."""
+        stage = number % STAGES
+        block = number // STAGES - stage * round(LAG_S / self.every_s / STAGES)
+        if block < 0:
+            return
+        ids = self.blocks[block % len(self.blocks)]
+        change = (self._sick, self._well, self._evict, self._place, self._well)[stage]
+        shows = self._committed(lambda: change(ids))
+        if self.random.random() < SAMPLED:
+            chosen = self.random.choice(ids)
+            self.tell(self.at, chosen, *shows(chosen))
+
+    def _committed(self, change: Callable[[], Callable[[int], tuple[str, str]]]) -> Any:
+        """Does it, and notes when COMMIT returned: before the notice, which is sent then."""
+        from django.db import transaction
+
+        with transaction.atomic():
+            transaction.on_commit(self._note)
+            result = change()
+        self.transactions += 1
+        self.changes += EVENTS
+        return result
+
+    def _note(self) -> None:
+        self.at = time.monotonic()
+
+    def _sick(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
+        self._report(ids, "unhealthy")
+        return lambda _: ("TXT", "health=unhealthy")
+
+    def _well(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
+        self._report(ids, "healthy")
+        return lambda _: ("TXT", "serving=yes")
+
+    def _report(self, ids: Sequence[int], health: str) -> None:
+        """As the shard writes what its machines say, one task on each."""
+        from scheduling.link import writer
+        from scheduling.link.diff import Changes, Seen
+
+        up = health == "healthy"
+        news = [
+            writer.News(
+                self.where[one], self.sessions[self.where[one]], self.history,
+                Changes(seen=[Seen(one, self.incarnations[one], "up", health, up, 0)]),
+            )
+            for one in ids
+        ]  # fmt: skip
+        refused = writer.apply(self.cell_id, news)
+        assert not refused, refused
+
+    def _evict(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
+        from scheduling import journal
+        from scheduling.link.writer import ME
+        from scheduling.services import transitions
+
+        with journal.write(self.cell_id, ME) as entry:
+            evictions = [transitions.Eviction(one, self.incarnations[one], "preemption") for one in ids]
+            assert len(transitions.tasks_evict(entry, evictions)) == len(ids)
+        return lambda _: ("A", "")
+
+    def _place(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
+        """As the master commits a plan, its re-check included."""
+        from scheduling import commit, journal
+        from scheduling.core.plan import Assignment, Plan
+        from scheduling.core.requirement import split_task_id
+        from scheduling.link.writer import ME
+
+        addresses = {}
+        assignments = []
+        for one in ids:
+            machine, addresses[one] = self.random.choice(self.machines)
+            job, index = split_task_id(one)
+            assignments.append(Assignment(job, index, machine, ports=(PORT_LOW + index,)))
+            self.where[one] = machine
+            self.incarnations[one] += 1
+        while assignments:
+            # Of what another part placed meanwhile on the same machines, as much is handed back.
+            plan = Plan(journal.newest(self.cell_id), tuple(assignments))
+            assignments = commit.commit(self.cell_id, plan, principal=ME).refused
+        return lambda one: ("A", addresses[one])
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    from scheduling.core.requirement import split_task_id
+    from scheduling.models import Cell, Job
+
+    told = socket.socket(type=socket.SOCK_DGRAM)
+    told.connect(("127.0.0.1", int(sys.argv[1])))
+    names = dict(Job.objects.values_list("id", "name"))
+
+    def tell(at: float, identity: int, rdtype: str, shows: str) -> None:
+        job, index = split_task_id(identity)
+        sample = {"at": at, "name": f"{index}.{names[job]}", "type": rdtype, "shows": shows}
+        told.send(json.dumps(sample).encode())
+
+    part, parts = int(sys.argv[2]), int(sys.argv[3])
+    writer = Writer(Cell.objects.get().id, tell, part=part, parts=parts)
+    began = time.monotonic()
+    for number in count():
+        due = began + number * writer.every_s
+        while select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
+            if not sys.stdin.readline():
+                return
+            done = {"changes": writer.changes, "transactions": writer.transactions, "late_s": writer.late_s}
+            print(json.dumps(done), flush=True)
+        writer.late_s = max(0.0, time.monotonic() - due)
+        writer.step(number)
+
+
+if __name__ == "__main__":
+    main()
