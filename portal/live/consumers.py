@@ -11,9 +11,11 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth import get_user_model
 
+from naming.names import ServiceName
 from portal.live.hub import Viewer, hub
-from portal.live.topics import Machines, Tasks, Topic
+from portal.live.topics import Behind, Machines, Tasks, Topic
 from portal.sigma.reads.jobs import job_named
+from portal.sigma.reads.names import service_named
 from quota.errors import Refused
 from quota.permissions import Principal
 from quota.services.access import principal_of_user
@@ -103,6 +105,13 @@ class TasksPage(LivePage):
     def topic(self, principal: Principal, **names: str) -> Topic:
         job = job_named(principal, names["cell"], names["tenant"], names["job"], uid=self._query("uid"))
         return Tasks(job.cell_id, job.id)
+
+
+class ServicePage(LivePage):
+    def topic(self, principal: Principal, **names: str) -> Topic:
+        cell = cell_named(principal, names["cell"])
+        name = ServiceName(names["cell"], names["tenant"], names["service"])
+        return Behind(cell.id, service_named(principal, name).name)
 
 
 class Nowhere(AsyncWebsocketConsumer):

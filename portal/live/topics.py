@@ -12,9 +12,12 @@ from typing import Any, NamedTuple, Protocol
 
 from django.template.loader import render_to_string
 
+from naming.names import ServiceName
+from naming.selectors import jobs_of_service
 from portal.sigma.job import status_context
 from portal.sigma.reads.cells import cell_counts, machine_rows_by_id
 from portal.sigma.reads.jobs import tasks_by_id
+from portal.sigma.reads.names import service_over
 from scheduling.core.requirement import task_id
 from scheduling.models import Event, Job, PendingVerdict, Task
 from scheduling.queue_health import queues
@@ -127,6 +130,28 @@ class Tasks:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The jobs behind a service's name, and their shares of its clients."""
+
+    cell_id: int
+    name: ServiceName
+
+    def changes(self, news: News) -> Changes | None:
+        if news.events is None:
+            return Changes(resync=True)
+        joined = any(event.kind in _RESHAPES_SERVICE for event in news.events)
+        if not joined and not any(event.job_id for event in news.events):
+            return None
+        jobs = jobs_of_service(self.name)
+        ids = {job.id for job in jobs}
+        reshaped = any(event.kind in _RESHAPES_JOB and event.job_id in ids for event in news.events)
+        if not joined and not any(event.job_id in ids for event in news.events):
+            return None
+        told = _render("parts/service_answers", service=service_over(self.name, jobs))
+        return Changes(parts={"service-answers": told}, resync=reshaped)
+
+
 # A task's report moves counters, but nothing that a machine's row shows.
 _NOT_OF_MACHINES = frozenset(
     {
@@ -141,6 +166,7 @@ _NOT_OF_MACHINES = frozenset(
     }
 )
 _RESHAPES_JOB = frozenset({"tasks.added", "job.changed", "job.ended"})
+_RESHAPES_SERVICE = frozenset({"job.submitted", "job.changed", "job.ended"})
 
 
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:

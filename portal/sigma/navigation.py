@@ -33,6 +33,7 @@ SECTIONS: tuple[Section, ...] = (
         (
             Link("jobs", _("Jobs"), ("job", "task", "shell", "specs")),
             Link("submit", _("Submit")),
+            Link("names", _("Names"), ("service",)),
             Link("packages", _("Packages")),
         ),
     ),

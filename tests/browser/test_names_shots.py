@@ -17,6 +17,14 @@ PAGES = {
     "names-task": "/jobs/cc/ubar/web/0/",
     "names-task-long": f"/jobs/cc/ubar/{LONG}/0/",
     "names-task-unplaced": "/jobs/cc/ubar/waiting/0/",
+    "names-service": "/services/cc/ubar/shop/",
+    "names-service-long": f"/services/cc/ubar/{LONG}/",
+    "names-service-missing": "/services/cc/ubar/none/",
+    "names": "/names/",
+    "names-found": "/names/?q=web",
+    "names-none": "/names/?q=nothing",
+    "names-wrong": "/names/?q=j_foo.ubar.cc.borg.internal",
+    "names-job-canary": "/jobs/cc/ubar/web-canary/",
 }  # fmt: skip
 
 
@@ -32,7 +40,14 @@ def furnished(world):
     long = rows.a_job(world.cell, world.tenant, LONG, tasks=2)
     portal_world.place(long, 0, world.machine)
     rows.a_job(world.cell, world.tenant, "waiting", tasks=1)
-    Job.objects.filter(pk=long.pk).update(port_names=["http", LONG])
+    Job.objects.filter(pk=long.pk).update(port_names=["http", LONG], labels={"service": LONG})
+    canary = rows.a_job(world.cell, world.tenant, "web-canary", tasks=3)
+    for index in range(3):
+        portal_world.place(canary, index, world.machine)
+        portal_world.report(canary, index)
+    weights = [[0, 0, 3], [2, 2, 0]]
+    Job.objects.filter(pk=canary.pk).update(published={"ttl_s": 30, "weights": weights})
+    Job.objects.filter(name__startswith="web").update(labels={"service": "shop"})
     return world
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from django.test import override_settings
+import re
 
-from scheduling.models import Job, Task
-from tests.integration import portal_world
+import pytest
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from naming.names import ServiceName
+from portal.live.topics import Behind, news_of
+from scheduling import journal
+from scheduling.models import Cell, Job, Task
+from tests.integration import naming_rows, portal_world, rows
 from tests.integration.portal_world import signed_in
 
 pytestmark = pytest.mark.django_db
@@ -96,8 +103,177 @@ def test_a_task_page_says_how_the_task_is_reached(world) -> None:
     assert "The task has ended" in shown(JOB + "2/")
 
 
+def test_a_task_page_tells_how_busy_the_task_is(world) -> None:
+    assert "not known: its Borglet has said nothing of it" in shown(JOB + "0/")
+    naming_rows.use(world.job, 0, cpu_milli=25)
+    assert "25 % of its CPU limit" in shown(JOB + "0/")
+    assert "CPU limit" not in shown(JOB + "1/")
+
+
 def test_strangers_learn_no_names(world) -> None:
     for path in (JOB, JOB + "0/"):
         answer = signed_in("stranger").get(path)
         assert answer.status_code == 404
         assert "borg.internal" not in answer.text
+
+
+@pytest.fixture
+def service(world):
+    """Service web: job jfoo, whose task 0 serves and task 1 does not, and its canary with two tasks that serve."""
+    Job.objects.update(labels={"service": "web"})
+    portal_world.report(world.job, 0)
+    portal_world.place(world.job, 1, world.machine)
+    canary = rows.a_job(world.cell, world.tenant, "canary", tasks=4)
+    Job.objects.filter(pk=canary.pk).update(
+        labels={"service": "web"},
+        port_names=["admin"],
+        published={"ttl_s": 2, "weights": [[0, 1, 3], [3, 3, 0]]},
+    )
+    for index in (0, 3):
+        portal_world.place(canary, index, world.machine)
+        portal_world.report(canary, index)
+    return world
+
+
+def test_a_service_page_tells_its_jobs_and_their_shares_of_the_clients(service) -> None:
+    page = shown("/services/cc/ubar/web/")
+    for said in (
+        '<code id="name-dns">web.service.ubar.cc.borg.internal</code>',
+        '<code id="name-bns">/bns/cc/ubar/service/web</code>',
+        "_admin._tcp.web.service.ubar.cc.borg.internal",
+        "_http._tcp.web.service.ubar.cc.borg.internal",
+        "2 seconds: the shortest of its jobs",
+        "3 of 4 placed tasks serve",
+    ):
+        assert said in page, said
+    assert shares(page) == [
+        ("jfoo", "all 3", 1, 2, 1, 25),
+        ("canary", "0–1", 3, 1, 1, 75),
+        ("canary", "3", 0, 1, 1, 0),
+        ("canary", "the others", 1, 0, 0, 0),
+    ]
+
+
+def test_a_service_none_of_whose_tasks_serves_fails_open(service) -> None:
+    for job, index in Task.objects.filter(up=True).values_list("job", "index"):
+        portal_world.report(Job.objects.get(pk=job), index, phase="starting", up=False)
+    page = shown("/services/cc/ubar/web/")
+    assert "No task serves, so the name answers with all 4 placed tasks." in page
+    assert [row[-1] for row in shares(page)] == [40, 60, 0, 0]
+
+
+def shares(page: str) -> list[tuple]:
+    """Rows of the table: job, tasks, weight, placed, serving, percent."""
+    found = re.findall(
+        r'<tr><th scope="row"><a [^>]*>([^<]*)</a></th><td [^>]*>([^<]*)</td><td [^>]*>(\d+)</td><td [^>]*>(\d+)</td>'
+        r'<td [^>]*>(\d+)</td>.*?<span class="num">([\d.]+) %',
+        page,
+        re.S,
+    )
+    return [(job, tasks, *map(float, numbers)) for job, tasks, *numbers in found]
+
+
+def test_jobs_and_services_lead_to_each_other_and_both_are_listed(service) -> None:
+    assert '<a href="/services/cc/ubar/web/">' in shown(JOB)
+    assert "tasks 0 to 1: 3; task 3: 0; others: 1" in shown("/jobs/cc/ubar/canary/")
+    assert "it gets clients only where no other task serves" in shown("/jobs/cc/ubar/canary/3/")
+    page = shown("/names/")
+    assert page.count('href="/services/cc/ubar/web/"') == 3
+    assert "<code>jfoo.ubar.cc.borg.internal</code>" in page
+    assert "1 of 2 placed" in page
+    assert "jfoo" not in shown("/names/", "stranger")
+    assert "so there are no names" in shown("/names/", "stranger")
+
+
+@pytest.mark.parametrize(
+    "text, leads",
+    [
+        ("/bns/cc/ubar/jfoo", JOB),
+        ("bns/cc/ubar/jfoo/1/", f"{JOB}1/"),
+        ("1.JFOO.ubar.cc.borg.internal.", f"{JOB}1/"),
+        ("_http._tcp.jfoo.ubar.cc.borg.internal", JOB),
+        ("http://user@jfoo.ubar.cc.borg.internal:8080/x?y", JOB),
+        ("1.jfoo.ubar.cc", f"{JOB}1/"),
+        ("web.service.ubar.cc.borg.internal", "/services/cc/ubar/web/"),
+        ("/bns/cc/ubar/service/web", "/services/cc/ubar/web/"),
+        ("cc/ubar/jfoo", JOB),
+        ("ubar/jfoo", JOB),
+        ("ubar/jfoo/2", f"{JOB}2/"),
+        ("m1.machine.cc.borg.internal", "/cells/cc/?q=m1"),
+    ],
+)
+def test_any_spelling_of_a_name_leads_to_its_page(world, text, leads) -> None:
+    answer = signed_in("viewer").get("/names/", {"q": text})
+    assert (answer.status_code, answer.url) == (302, leads)
+
+
+@pytest.mark.parametrize(
+    "text, status, cure",
+    [
+        ("jfoo.ubar.cc.example.org", 422, "is not below the zone &#x27;borg.internal&#x27;; write"),
+        ("/bns/cc/ubar", 422, "write /bns/&lt;cell&gt;/&lt;tenant&gt;/&lt;job&gt;"),
+        ("cc/ubar/j_foo", 422, "use hyphens: &#x27;j-foo&#x27;"),
+        ("a" * 64, 422, "a DNS label has at most 63"),
+        ("ubar/none", 404, "no job &#x27;ubar/none&#x27;"),
+        ("x/../y", 422, "is no DNS label"),
+        ("jf", 200, "jfoo.ubar.cc.borg.internal"),
+        ("nothing", 200, "No job has such a name."),
+    ],
+)
+def test_a_wrong_spelling_is_explained_with_its_cure(world, text, status, cure) -> None:
+    answer = signed_in("viewer").get("/names/", {"q": text})
+    assert answer.status_code == status
+    assert cure in answer.text.replace("<wbr>", "")
+
+
+def test_a_name_that_several_cells_have_is_listed_with_all_of_them(world) -> None:
+    other = Cell.objects.create(name="dd")
+    rows.a_job(other, world.tenant)
+    page = shown("/names/?q=ubar/jfoo")
+    assert "jfoo.ubar.cc.borg.internal" in page
+    assert "jfoo.ubar.dd.borg.internal" in page
+    assert "jfoo.ubar.cc.borg.internal" not in shown("/names/?cell=dd")
+
+
+def test_services_that_are_not_there_or_not_visible_are_not_found(service) -> None:
+    for path, name in (("/services/cc/ubar/none/", "viewer"), ("/services/cc/ubar/web/", "stranger")):
+        answer = signed_in(name).get(path)
+        assert answer.status_code == 404
+        assert "borg.internal" not in answer.text
+    assert signed_in("viewer").get("/services/xx/ubar/web/").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/names/", "/services/cc/ubar/web/", JOB])
+def test_pages_of_names_ask_as_often_whatever_they_show(service, path) -> None:
+    client = signed_in("viewer")
+
+    def asked() -> int:
+        client.get(path)
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(path).status_code == 200
+        return len(queries)
+
+    few = asked()
+    for number in range(4):
+        job = rows.a_job(service.cell, service.tenant, f"more-{number}")
+        Job.objects.filter(pk=job.pk).update(
+            labels={"service": f"web{number % 2 or ''}"}, published={"weights": [[0, 0, 7], [2, 2, 9]]}
+        )
+        portal_world.place(job, 0, service.machine)
+    assert asked() == few
+    assert few <= 25
+
+
+def test_whoever_watches_a_service_is_told_what_changes_its_answers(service) -> None:
+    topic = Behind(service.cell.id, ServiceName("cc", "ubar", "web"))
+    before = journal.newest(service.cell.id)
+    portal_world.report(service.job, 1)
+    changes = topic.changes(news_of(service.cell.id, after=before, until=before + 1))
+    assert not changes.resync
+    assert [row[-1] for row in shares(changes.parts["service-answers"])] == [40, 60, 0, 0]
+    before = journal.newest(service.cell.id)
+    other = rows.a_job(service.cell, service.tenant, "other", tasks=1)
+    until = journal.newest(service.cell.id)
+    assert topic.changes(news_of(service.cell.id, after=before, until=until)) is not None
+    portal_world.place(other, 0, service.machine)
+    assert topic.changes(news_of(service.cell.id, after=until, until=until + 1)) is None

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.db import connection
+from django.db.models import Count, QuerySet, Sum
 
-from naming.names import JobName, TaskName
+from naming.endpoints import weight_of
+from naming.loads import Busy, loads_of
+from naming.names import MachineName, ServiceName
+from naming.placed import name_of, published_of, ttl_of
+from naming.selectors import jobs_of_service, service_of
+from quota.errors import NotFound
+from quota.permissions import Action, Principal, may
+from quota.resources import CPU
 from scheduling.models import Job, Task
 
-SERVICE = "service"  # the label that puts a job behind a service's name
 DNS_PORT = 53
+MOST_SERVICES = 100  # of one page
+Range = tuple[int, int]  # of indexes, both included
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,10 @@ class PortName:
 
 @dataclass(frozen=True, slots=True)
 class JobNames:
-    """`first`, `last`: DNS names of its first and last task. `dig`, `borgctl`: how to ask, to be copied."""
+    """`first`, `last`: DNS names of its first and last task; `weights`: (first, last, weight) where one is not 1.
+
+    `dig`, `borgctl`: how to ask, to be copied.
+    """
 
     path: str
     dns: str
@@ -34,62 +47,190 @@ class JobNames:
     first: str
     last: str
     ttl_s: int
-    service: str
+    weights: Sequence[tuple[int, int, int]]
+    service: ServiceName | None
+    service_dns: str
     dig: str
     borgctl: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNames:
-    """`address`, `machine`: empty while the task is not placed; `machine` is a DNS name."""
+    """`address`, `machine`: empty while the task is not placed; `machine` is a DNS name.
+
+    `load`: CPU used now, in percent of the limit; None: not known.
+    """
 
     path: str
     dns: str
     ports: Sequence[PortName]
     address: str
     machine: str
-    job: str
+    weight: int
+    load: int | None
     dig: str
     borgctl: str
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tasks of one job and one weight. `tasks`: their range, None for all of the job that no other group has.
+
+    `alone`: the job has no other group. `share`: of the clients, 0 to 1.
+    """
+
+    job: Job
+    tasks: Range | None
+    alone: bool
+    weight: int
+    placed: int
+    serving: int
+    share: float = 0.0
+
+    @property
+    def percent(self) -> str:
+        """To a tenth, `37.5`."""
+        return f"{100 * self.share:.1f}".removesuffix(".0")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The live jobs behind a service's name and who of them answers."""
+
+    name: ServiceName
+    dns: str
+    ports: Sequence[PortName]
+    ttl_s: int
+    jobs: Sequence[Job]
+    groups: Sequence[Group]
+    dig: str
+    borgctl: str
+
+    @property
+    def placed(self) -> int:
+        return sum(group.placed for group in self.groups)
+
+    @property
+    def serving(self) -> int:
+        return sum(group.serving for group in self.groups)
+
+
 def names_of_job(job: Job) -> JobNames:
     """`job` with its cell and tenant. No query."""
-    name = JobName(job.cell.name, job.tenant.name, job.name)
+    name = name_of(job)
     dns, last = name.dns(settings.BORG_ZONE), max(job.tasks_total - 1, 0)
     ports = [PortName(port, _srv(port, dns)) for port in job.port_names]
-    asked = f"{ports[0].dns} SRV" if ports else f"{dns} A"
+    service = service_of(job)
     return JobNames(
         path=name.path,
         dns=dns,
         ports=ports,
         first=name.task(0).dns(settings.BORG_ZONE),
         last=name.task(last).dns(settings.BORG_ZONE),
-        ttl_s=settings.BORG_DNS_TTL,
-        service=job.labels.get(SERVICE, ""),
-        dig=dig(asked),
+        ttl_s=ttl_of([job]),
+        weights=published_of(job).weights,
+        service=service,
+        service_dns=service.dns(settings.BORG_ZONE) if service else "",
+        dig=dig(f"{ports[0].dns} SRV" if ports else f"{dns} A"),
         borgctl=f"borgctl resolve {name.path} --watch",
     )
 
 
 def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> TaskNames:
-    """`ports`: by name, as the task's version of the spec has them. No query."""
-    name = TaskName(job.cell.name, job.tenant.name, job.name, task.index)
+    """`ports`: by name, as the task's version of the spec has them. No query, one question to Redis."""
+    name = name_of(job).task(task.index)
     dns, machine = name.dns(settings.BORG_ZONE), task.machine
+    host = MachineName(job.cell.name, machine.hostname.lower()) if machine else None
     return TaskNames(
         path=name.path,
         dns=dns,
         ports=[PortName(port, _srv(port, dns), number) for port, number in ports],
         address=(task.address or machine.address) if machine else "",
-        machine=machine_dns(job.cell.name, machine.hostname) if machine else "",
-        job=name.of_job.dns(settings.BORG_ZONE),
+        machine=host.dns(settings.BORG_ZONE) if host else "",
+        weight=weight_of(task.index, published_of(job).weights),
+        load=_load(task),
         dig=dig(f"{dns} A"),
         borgctl=f"borgctl resolve {name.path}",
     )
 
 
-def machine_dns(cell: str, hostname: str) -> str:
-    return f"{hostname.lower()}.machine.{cell}.{settings.BORG_ZONE}"
+def service_named(principal: Principal, name: ServiceName) -> Service:
+    """Two queries. Raises `NotFound` where no live job carries the label, or none that may be seen."""
+    visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
+    jobs = jobs_of_service(name) if visible else []
+    if not jobs:
+        raise NotFound("service", name.path)
+    return service_over(name, jobs)
+
+
+def service_over(name: ServiceName, jobs: Sequence[Job]) -> Service:
+    """One query, or none where all tasks weigh the same."""
+    dns = name.dns(settings.BORG_ZONE)
+    ports = [
+        PortName(port, _srv(port, dns)) for port in sorted({port for job in jobs for port in job.port_names})
+    ]
+    return Service(
+        name=name,
+        dns=dns,
+        ports=ports,
+        ttl_s=ttl_of(jobs),
+        jobs=jobs,
+        groups=shared(groups_of(jobs)),
+        dig=dig(f"{ports[0].dns} SRV" if ports else f"{dns} A"),
+        borgctl=f"borgctl resolve {name.path} --watch",
+    )
+
+
+def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int, int]]:
+    """Services that these jobs stand behind: name, DNS name, how many jobs, placed and serving tasks. One query."""
+    rows = (
+        jobs.filter(labels__has_key="service")
+        .values_list("cell__name", "tenant__name", "labels__service")
+        .annotate(jobs=Count("id"), placed=Sum("tasks_running"), serving=Sum("tasks_up"))
+        .order_by("cell__name", "tenant__name", "labels__service")[: MOST_SERVICES + 1]
+    )
+    found = ((ServiceName(cell, tenant, service), counts) for cell, tenant, service, *counts in rows)
+    return [(name, name.dns(settings.BORG_ZONE), *counts) for name, counts in found]
+
+
+def groups_of(jobs: Sequence[Job]) -> list[Group]:
+    """Placed and serving tasks by job and weight, without shares. One query, or none where all tasks weigh the same."""
+    ranges = [
+        (job.id, first, last, weight) for job in jobs for first, last, weight in published_of(job).weights
+    ]
+    counted = _counted([(job_id, first, last) for job_id, first, last, _weight in ranges])
+    found = []
+    for job in jobs:
+        weighed = [
+            Group(job, (first, last), False, weight, *counted.get((job_id, first), (0, 0)))
+            for job_id, first, last, weight in ranges
+            if job_id == job.id
+        ]
+        placed = job.tasks_running - sum(group.placed for group in weighed)
+        serving = job.tasks_up - sum(group.serving for group in weighed)
+        listed = sum(last - first + 1 for _id, first, last, _weight in ranges if _id == job.id)
+        found += weighed
+        if listed < job.tasks_total or not weighed:
+            found.append(Group(job, None, not weighed, 1, max(placed, 0), max(serving, 0)))
+    return found
+
+
+def shared(groups: Sequence[Group]) -> list[Group]:
+    """The same with their shares of the clients, as the name answers: of the tasks that serve, or of all that are
+    placed where none does, those that have a weight, in proportion to it; where none has, all alike. Pure."""
+    able = [group.serving for group in groups]
+    if not any(able):
+        able = [group.placed for group in groups]
+    weighed = [count * group.weight for count, group in zip(able, groups, strict=True)]
+    if not any(weighed):
+        weighed = able
+    total = sum(weighed)
+    return [
+        Group(
+            one.job, one.tasks, one.alone, one.weight, one.placed, one.serving, part / total if total else 0.0
+        )
+        for one, part in zip(groups, weighed, strict=True)
+    ]
 
 
 def dig(question: str) -> str:
@@ -97,6 +238,30 @@ def dig(question: str) -> str:
     host, port = settings.BORG_DNS_HOST, settings.BORG_DNS_PORT
     at = "" if ipaddress.ip_address(host).is_unspecified else f" @{host}"
     return f"dig{at}{f' -p {port}' if port != DNS_PORT else ''} +short {question}"
+
+
+def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
+    """(job, first) -> placed and serving tasks of that range."""
+    if not ranges:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT r.job_id, r.first, count(*), count(*) FILTER (WHERE t.up)"
+            " FROM unnest(%s::bigint[], %s::integer[], %s::integer[]) AS r(job_id, first, last)"
+            " JOIN scheduling_task t ON t.job_id = r.job_id AND t.index BETWEEN r.first AND r.last"
+            " WHERE t.state = 'running' GROUP BY r.job_id, r.first",
+            [list(column) for column in zip(*ranges, strict=True)],
+        )
+        return {(job, first): (placed, serving) for job, first, placed, serving in cursor.fetchall()}
+
+
+def _load(task: Task) -> int | None:
+    if task.machine_id is None:
+        return None
+    load = loads_of(task.cell_id, [Busy(task.id, task.incarnation, task.machine_id, task.limit[CPU])]).get(
+        task.id
+    )
+    return None if load is None else round(100 * load)
 
 
 def _srv(port: str, dns: str) -> str:

@@ -1,0 +1,102 @@
+"""Names: a box that takes any spelling and leads there, lists of jobs and services, and the page of a service."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from naming.names import InvalidName, JobName, MachineName, ServiceName, TaskName
+from portal.sigma.page import page, page_of
+from portal.sigma.reads import names as reads
+from portal.sigma.reads.jobs import jobs_visible
+from portal.sigma.spelling import Part, read
+from quota.errors import NotFound, Refused
+from quota.permissions import Principal
+from quota.selectors import tenants_visible
+from scheduling import journal, selectors
+
+PAGE_SIZE = 50
+
+
+@page
+def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
+    chosen = {name: request.GET.get(name, "").strip() for name in ("cell", "tenant", "q")}
+    cells = list(selectors.cells_visible(principal).order_by("name").values_list("name", flat=True)[:200])
+    problem, sought = None, None
+    if chosen["q"]:
+        try:
+            sought = read(chosen["q"], settings.BORG_ZONE, cells=cells)
+            if (found := _address(principal, sought)) is not None:
+                return redirect(found)
+        except InvalidName as error:
+            detail = _("“%s” is no name that we could look up.") % chosen["q"][:100]
+            problem = Refused("invalid-name", detail, fields={error.field: error.detail})
+        except NotFound as error:
+            problem = error
+    jobs = jobs_visible(principal).exclude(state="dead").order_by("cell__name", "tenant__name", "name")
+    if chosen["cell"]:
+        jobs = jobs.filter(cell__name=chosen["cell"])
+    if chosen["tenant"]:
+        jobs = jobs.filter(tenant__name=chosen["tenant"])
+    behind = jobs
+    if isinstance(sought, Part) and not problem:
+        same = {"tenant__name": sought.tenant, "name": sought.job}
+        jobs = jobs.filter(**same) if sought.tenant else jobs.filter(name__contains=sought.job)
+        behind = behind.none() if sought.tenant else behind.filter(labels__service__icontains=sought.job)
+    services = reads.services_among(behind)
+    rows = page_of(request, jobs, PAGE_SIZE)
+    context = {
+        "page_obj": rows,
+        "rows": [(job, reads.names_of_job(job)) for job in rows],
+        "services": services[: reads.MOST_SERVICES],
+        "more_services": len(services) > reads.MOST_SERVICES,
+        "chosen": chosen,
+        "cells": cells,
+        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "filtered": any(chosen.values()),
+        "problem": problem,
+        "zone": settings.BORG_ZONE,
+    }
+    return render(request, "sigma/names.html", context, status=problem.status if problem else 200)
+
+
+@page
+def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, service: str) -> HttpResponse:
+    row = selectors.cell_named(principal, cell)
+    revision = journal.newest(row.id)  # before the rows: see portal/live
+    found = reads.service_named(principal, ServiceName(cell, tenant, service))
+    return render(request, "sigma/service.html", {"service": found, "cell": row, "revision": revision})
+
+
+def _address(principal: Principal, sought: object) -> str | None:
+    """Where the page of a name is; None for what several jobs may be. Raises `NotFound`."""
+    match sought:
+        case Part(tenant="", job=_):
+            return None
+        case Part(tenant=tenant, job=job, index=index):
+            rows = jobs_visible(principal).exclude(state="dead").filter(tenant__name=tenant, name=job)
+            cells = list(rows.values_list("cell__name", flat=True)[:2])
+            if not cells:
+                raise NotFound("job", f"{tenant}/{job}")
+            if len(cells) > 1:
+                return None
+            return _job(JobName(cells[0], tenant, job), index)
+        case JobName():
+            return _job(sought, None)
+        case TaskName():
+            return _job(sought.of_job, sought.index)
+        case ServiceName(cell=cell, tenant=tenant, service=service):
+            return reverse("sigma:service", args=[cell, tenant, service])
+        case MachineName(cell=cell, host=host):
+            return f"{reverse('sigma:cell', args=[cell])}?{urlencode({'q': host})}"
+    raise AssertionError(sought)
+
+
+def _job(name: JobName, index: int | None) -> str:
+    if index is None:
+        return reverse("sigma:job", args=[name.cell, name.tenant, name.job])
+    return reverse("sigma:task", args=[name.cell, name.tenant, name.job, index])

@@ -1,0 +1,57 @@
+"""What somebody typed to find a name: any spelling of it, down to a part. Pure.
+
+/bns/cc/ubar/web/7   7.web.ubar.cc.borg.internal   7.web.ubar.cc   http://web.ubar.cc.borg.internal:8080/
+_http._tcp.web.ubar.cc.borg.internal   cc/ubar/web   ubar/web/7   web
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from naming.names import PREFIX, Name, check_label, parse_dns, parse_index, parse_path
+
+_END = re.compile(r"[/?#]")  # of the host in an address on the web
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A job of any cell and, where `tenant` is empty, of any tenant."""
+
+    tenant: str
+    job: str
+    index: int | None = None
+
+
+def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | Part:
+    """`cells`: names below them may leave the zone out, as feeds write them. Raises `InvalidName`."""
+    name = _host(text.strip()).removesuffix(".")
+    if name.startswith((PREFIX, PREFIX.removeprefix("/"))):
+        return parse_path(name if name.startswith("/") else f"/{name}")
+    if "/" in name:
+        return _by_slashes(name.strip("/").split("/"))
+    if "." not in name:
+        return Part("", check_label(name.lower(), "name"))
+    labels = name.lower().split(".")
+    while labels and labels[0].startswith("_"):
+        del labels[0]
+    if labels and labels[-1] in cells:
+        labels.append(zone)
+    return parse_dns(".".join(labels), zone)
+
+
+def _host(text: str) -> str:
+    """Without the rest of an address on the web, and without a port."""
+    if "://" in text:
+        text = _END.split(text.partition("://")[2])[0].rpartition("@")[2]
+    host, colon, port = text.rpartition(":")
+    return host if colon and port.isdecimal() else text
+
+
+def _by_slashes(parts: list[str]) -> Name | Part:
+    """`[cell/]tenant/job[/index]`: names of jobs begin with a letter, so that a number is always an index."""
+    index = parse_index(parts.pop()) if len(parts) > 2 and parts[-1].isdecimal() else None
+    if len(parts) == 2:
+        return Part(check_label(parts[0], "tenant"), check_label(parts[1], "job"), index)
+    return parse_path("/".join([PREFIX.rstrip("/"), *parts, *([] if index is None else [str(index)])]))

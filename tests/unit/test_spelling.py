@@ -1,0 +1,66 @@
+"""Any spelling of a name, as people type it; the pages that it leads to are tested in `test_names_pages.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from naming.names import InvalidName, JobName, MachineName, ServiceName
+from portal.sigma.spelling import Part, read
+
+ZONE = "borg.internal"
+WEB = JobName("cc", "ubar", "web")
+SHOP = ServiceName("cc", "ubar", "shop")
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("/bns/cc/ubar/web", WEB),
+        ("  bns/cc/ubar/web/ ", WEB),
+        ("/bns/cc/ubar/web/7", WEB.task(7)),
+        ("/bns/cc/ubar/service/shop", SHOP),
+        ("WEB.ubar.cc.Borg.internal.", WEB),
+        ("7.web.ubar.cc.borg.internal", WEB.task(7)),
+        ("_http._tcp.7.web.ubar.cc.borg.internal", WEB.task(7)),
+        ("_http._tcp.shop.service.ubar.cc.borg.internal", SHOP),
+        ("host-1.machine.cc.borg.internal", MachineName("cc", "host-1")),
+        ("https://web.ubar.cc.borg.internal/a/b?c", WEB),
+        ("grpc://me@web.ubar.cc.borg.internal:443", WEB),
+        ("web.ubar.cc.borg.internal:443", WEB),
+        ("7.web.ubar.cc", WEB.task(7)),
+        ("cc/ubar/web", WEB),
+        ("cc/ubar/web/7", WEB.task(7)),
+        ("cc/ubar/service/shop", SHOP),
+        ("ubar/web", Part("ubar", "web")),
+        ("ubar/web/7", Part("ubar", "web", 7)),
+        ("Web", Part("", "web")),
+    ],
+)
+def test_every_spelling_is_read(text, name) -> None:
+    assert read(text, ZONE, cells=["cc"]) == name
+
+
+@pytest.mark.parametrize(
+    "text, field",
+    [
+        ("web.ubar.cc", "name"),  # without the zone, and no cell of that name is known
+        ("example.org", "name"),
+        ("_http._tcp", "name"),
+        ("/bns/cc", "name"),
+        ("a/b/c/d/e", "name"),
+        ("//", "name"),
+        ("ubar/web/99999999", "index"),
+        ("ubar/We_b", "job"),
+        ("http://", "name"),
+        (".", "name"),
+        ("a..b.cc.borg.internal", "job"),
+        ("http://[::1", "name"),
+        ("[::1]:80", "name"),
+        ("\x00", "name"),
+        ("x" * 10_000, "name"),
+    ],
+)
+def test_what_is_no_name_is_refused_with_its_field(text, field) -> None:
+    with pytest.raises(InvalidName) as refused:
+        read(text, ZONE)
+    assert refused.value.field == field
