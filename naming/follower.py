@@ -30,6 +30,7 @@ POLL_S = 1.0
 RETRY_S = 0.2
 FAULT_S = 5.0
 STALE_S = 30.0
+PATIENCE_S = 1.0  # for the journal, before names that were kept answer without it
 
 
 class Follower:
@@ -56,14 +57,30 @@ class Follower:
         self._tables: dict[int, NameTable] = {}
         self._histories: dict[int, str] = {}  # history id by cell
         self._heard_at: float | None = None  # of the loop's clock
+        self._kept: list[NameTable] = []  # that are not known to be right
         self._loaded = self._away = False
+        self.answers = asyncio.Event()  # set when there is something to answer from
 
     def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
-        """Answer from a table kept before, as stale, until the journal is reached. Call it before `run`."""
+        """Go on from a table kept before. Call it before `run`.
+
+        It answers once it has caught up; where the journal can't be reached at once, without, and as stale.
+        """
+        table.ready = False
+        self._kept.append(table)
         self._put(cell_id, table)
         self._histories[cell_id] = history_id
         self.directory.serial = max(self.directory.serial, cell_id)
-        self.directory.status = Status.STALE
+
+    def _answer_from_kept(self) -> None:
+        """Old answers are better than none."""
+        if self._kept:
+            for table in self._kept:
+                table.ready = True
+            log.warning("answering from names kept before", cells=len(self._kept))
+            self._kept.clear()
+            self.directory.status = Status.STALE
+            self.answers.set()
 
     def identity(self, table: NameTable) -> tuple[int, str]:
         """Id and history of a ready table's cell."""
@@ -83,10 +100,12 @@ class Follower:
                     if not self._away:
                         log.warning("journal unreachable, answering from memory", error=str(error))
                     self._away = True
+                    self._answer_from_kept()
                     await asyncio.sleep(RETRY_S)
                 except Exception:
                     # Old answers are better than none: the status turns stale, the log says why.
                     log.exception("journal not followed, answering from memory")
+                    self._answer_from_kept()
                     await asyncio.sleep(FAULT_S)
         finally:
             watch.cancel()
@@ -109,6 +128,7 @@ class Follower:
             self._loaded = True
             self._on_loaded()
         self.directory.status = Status.OK
+        self.answers.set()
 
     def _keep_only(self, cells: Iterable[CellFacts]) -> None:
         """New cells get a table that is not ready, departed and renamed ones lose theirs."""
@@ -116,6 +136,7 @@ class Follower:
         for cell_id, table in list(self._tables.items()):
             if names.get(cell_id) != table.cell:
                 del self._tables[cell_id]
+                self._kept = [kept for kept in self._kept if kept is not table]
                 self._histories.pop(cell_id, None)
                 del self.directory.cells[table.cell]
                 self.directory.generation += 1
@@ -135,7 +156,7 @@ class Follower:
             table.history_ordinal,
             self._histories.get(facts.cell_id),
         )
-        if not table.ready or restored:
+        if restored or not (table.ready or table in self._kept):
             await self._take_snapshot(facts)
             return
         while table.revision < facts.revision:
@@ -148,6 +169,9 @@ class Follower:
                 await self._take_snapshot(facts)
                 return
             await self._apply(table, news)
+        if table in self._kept:
+            self._kept.remove(table)
+            table.ready = True
 
     async def _apply(self, table: NameTable, news: list[News]) -> None:
         done = 0
@@ -171,6 +195,7 @@ class Follower:
         table.revision, table.names_revision = snapshot.revision, snapshot.names_revision
         table.ready = True
         self._histories[facts.cell_id] = snapshot.history_id
+        self._kept = [kept for kept in self._kept if kept is not self._tables[facts.cell_id]]
         self._put(facts.cell_id, table)
         jobs, placed, serving = table.counts()
         log.info(
@@ -180,6 +205,8 @@ class Follower:
 
     async def _watch(self) -> None:
         """Calls itself stale also while a read hangs."""
+        await asyncio.sleep(PATIENCE_S)
+        self._answer_from_kept()
         while True:
             await asyncio.sleep(POLL_S)
             heard = self._heard_at

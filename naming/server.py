@@ -1,8 +1,8 @@
 """`python -m naming.server`: the resolver process.
 
 Settings: BORG_DNS_HOST, BORG_DNS_PORT, BORG_ZONE, BORG_CELLS; for transfers of zones BORG_DNS_TRANSFER, BORG_DNS_KEYS,
-BORG_DNS_SECONDARIES; BORG_DNS_SNAPSHOT, BORG_DNS_STALE. It answers from memory; `TXT health.<zone>` says
-whether it is loading, ok, or stale.
+BORG_DNS_SECONDARIES; BORG_DNS_PROCESSES, BORG_DNS_SNAPSHOT, BORG_DNS_STALE. It answers from memory; `TXT health.<zone>`
+says whether it is loading, ok, or stale.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from naming.keeping import Keeper
 from naming.limiting import RateLimit
 from naming.news import NewsSource
 from naming.primary import InvalidPeers, Peers, Primary
+from naming.processes import MOST_PROCESSES, Parent, Worker, reserved
 from naming.sockets import Server
 
 log = structlog.get_logger(__name__)
 
 MOST_NSID = 64  # octets of a name
+PATIENCE_S = 30.0  # for answers, of a worker that others can stand in for
+ALONE = Worker()
 
 
 def nameserver_address(host: str) -> str:
@@ -62,28 +65,32 @@ async def serve(
     snapshots: Path | None = None,
     cells: Sequence[str] = (),
     stale_s: float = STALE_S,
+    worker: Worker = ALONE,
 ) -> None:
     """Until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
 
-    Raises `OSError` when the port can't be had.
+    Of several workers the first alone has TCP, transfers and NOTIFY, and writes snapshots. Raises `OSError` when the
+    port can't be had.
     """
     gc.set_threshold(100_000, 50, 100)  # a table is many objects and hardly a cycle
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    primary = Primary(directory, peers) if peers else None
+    primary = Primary(directory, peers) if peers and worker.first else None
     server = Server(directory, host, port, primary=primary, limit=limit)
     follower = Follower(directory, source, on_loaded=_settle_memory, stale_s=stale_s)
     keeper = Keeper(follower, snapshots) if snapshots else None
-    await server.start()
-    log.info("resolver listens", host=host, port=server.port, zone=directory.zone)
+    if not worker.waits:
+        await _listen(server, worker)
     if keeper is not None and await keeper.load(frozenset(cells)):
         _settle_memory()
     works = [asyncio.create_task(follower.run())]
+    if worker.waits:
+        works.append(asyncio.create_task(_listen_later(server, worker, follower)))
     if primary is not None:
         works.append(asyncio.create_task(primary.watch()))
-    if keeper is not None:
+    if keeper is not None and worker.first:
         works.append(asyncio.create_task(keeper.run()))
     ends = {*works, asyncio.create_task(stopped.wait())}
     try:
@@ -94,31 +101,68 @@ async def serve(
         for task in ends:
             task.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
-        if keeper is not None:
+        if keeper is not None and worker.first:
             await keeper.close()
         await server.stop()
         log.info("resolver stopped")
+
+
+async def _listen(server: Server, worker: Worker) -> None:
+    await server.start(tcp=worker.first)
+    log.info(
+        "resolver listens",
+        host=server.host,
+        port=server.port,
+        zone=server.directory.zone,
+        worker=worker.number,
+    )
+
+
+async def _listen_later(server: Server, worker: Worker, follower: Follower) -> None:
+    """Take a share of the questions once there are answers; after a while in any case, to say that there are none."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            await follower.answers.wait()
+    await _listen(server, worker)
+    await asyncio.Event().wait()
 
 
 def main() -> int:
     import django
 
     django.setup()
-    import uvloop
     from django.conf import settings
 
-    from naming.journal_news import JournalNews
-
-    host, port = settings.BORG_DNS_HOST, settings.BORG_DNS_PORT
     try:
         peers = Peers.read(
             networks=settings.BORG_DNS_TRANSFER,
             keys=settings.BORG_DNS_KEYS,
             secondaries=settings.BORG_DNS_SECONDARIES,
         )
-    except InvalidPeers as error:
+        if not 1 <= settings.BORG_DNS_PROCESSES <= MOST_PROCESSES:
+            raise ValueError(
+                f"BORG_DNS_PROCESSES={settings.BORG_DNS_PROCESSES}: give a number from 1 to {MOST_PROCESSES}"
+            )
+    except (InvalidPeers, ValueError) as error:
         log.error("resolver can't start", error=str(error))
         return 1
+    if settings.BORG_DNS_PROCESSES == 1:
+        return _work(ALONE, peers, settings.BORG_DNS_PORT)
+    try:
+        with reserved(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT) as port:
+            return Parent(settings.BORG_DNS_PROCESSES, lambda worker: _work(worker, peers, port)).run()
+    except OSError as error:
+        return _no_port(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT, error)
+
+
+def _work(worker: Worker, peers: Peers, port: int) -> int:
+    """One process: the exit status."""
+    import uvloop
+    from django.conf import settings
+
+    from naming.journal_news import JournalNews
+
+    host = settings.BORG_DNS_HOST
     directory = Directory(
         zone=settings.BORG_ZONE,
         nameserver=nameserver_address(host),
@@ -128,31 +172,32 @@ def main() -> int:
         nsid=settings.BORG_DNS_NSID.encode()[:MOST_NSID],
         cookies=Cookies.from_secret(settings.SECRET_KEY),
     )
-    limit = RateLimit(settings.BORG_DNS_RATE) if settings.BORG_DNS_RATE else None
-    source = JournalNews(cells=settings.BORG_CELLS)
+    rate = -(-settings.BORG_DNS_RATE // worker.of)  # each worker has its share of a network's questions
     running = serve(
         directory,
-        source,
+        JournalNews(cells=settings.BORG_CELLS),
         host,
         port,
         peers=peers,
-        limit=limit,
+        limit=RateLimit(rate) if rate else None,
         snapshots=settings.BORG_DNS_SNAPSHOT,
         cells=settings.BORG_CELLS,
         stale_s=settings.BORG_DNS_STALE,
+        worker=worker,
     )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(running)
     except OSError as error:
-        log.error(
-            "resolver can't listen; free the port or set BORG_DNS_PORT",
-            host=host,
-            port=port,
-            error=str(error),
-        )
-        return 1
+        return _no_port(host, port, error)
     return 0
+
+
+def _no_port(host: str, port: int, error: OSError) -> int:
+    log.error(
+        "resolver can't listen; free the port or set BORG_DNS_PORT", host=host, port=port, error=str(error)
+    )
+    return 1
 
 
 if __name__ == "__main__":

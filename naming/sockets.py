@@ -61,18 +61,19 @@ class Server:
         self._errors = 0
         self._error_logged_at = float("-inf")
 
-    async def start(self) -> None:
-        """Raises `OSError` when the port is taken by somebody else or may not be used."""
+    async def start(self, *, tcp: bool = True) -> None:
+        """`tcp`: false where another process has the streams. Raises `OSError` when the port can't be had."""
         loop = asyncio.get_running_loop()
-        udp = _bound(self.host, self.port, socket.SOCK_DGRAM)
+        datagrams = bound(self.host, self.port, socket.SOCK_DGRAM)
+        self.port = datagrams.getsockname()[1]
         try:
-            tcp = _bound(self.host, udp.getsockname()[1], socket.SOCK_STREAM)
+            streams = bound(self.host, self.port, socket.SOCK_STREAM) if tcp else None
         except OSError:
-            udp.close()
+            datagrams.close()
             raise
-        self.port = udp.getsockname()[1]
-        self._udp, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self), sock=udp)
-        self._tcp = await asyncio.start_server(self._serve_stream, sock=tcp, limit=2**17)
+        self._udp, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self), sock=datagrams)
+        if streams is not None:
+            self._tcp = await asyncio.start_server(self._serve_stream, sock=streams, limit=2**17)
 
     async def stop(self) -> None:
         if self._udp is not None:
@@ -184,7 +185,8 @@ class Datagrams(asyncio.DatagramProtocol):
         log.debug("datagram not delivered", error=str(exc))
 
 
-def _bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
+def bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
+    """A socket on an address that other processes of this user may take too. Raises `OSError`."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
     sock = socket.socket(family, kind)
     try:

@@ -55,6 +55,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "BORG_DNS_SECONDARIES", "", "Name servers told of changes, as address or address@port, by comma."
     ),
+    Setting("BORG_DNS_PROCESSES", "1", "Processes of a resolver that share its port, one a core."),
     Setting(
         "BORG_DNS_SNAPSHOT",
         "",

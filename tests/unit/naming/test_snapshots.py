@@ -228,6 +228,10 @@ def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(
         process = Process(news, tmp_path)
         assert await process.start() == 1
         table = process.directory.cells["cc"]
+        assert not table.ready
+        async with asyncio.timeout(10):
+            await process.follower.answers.wait()
+        assert table.ready
         assert process.directory.status is Status.STALE
         assert not process.directory.loaded  # another cell may exist: no false "no"
         assert (table.serial, table.counts()) == (1, (1, 3, 3))

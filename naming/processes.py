@@ -1,0 +1,178 @@
+"""Several processes on one port: a parent that starts workers, and starts them anew when they end.
+
+    parent ── fork ─► worker 0   UDP, TCP, transfers, NOTIFY, files of names
+                 └──► worker 1…  UDP
+    worker ends ─► again after 0.1 s, 0.2 s … 5 s; too often in a row ─► the parent ends with status 1
+
+The kernel spreads questions over the sockets that share the port (SO_REUSEPORT), so a worker takes one only when it can
+answer. The parent reads nothing, holds no connection and has no thread: what it forks is as fresh as it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import structlog
+
+from naming.sockets import bound
+
+log = structlog.get_logger(__name__)
+
+STOP_S = 4.0  # then SIGKILL; systemd waits 5 s
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 5.0
+SETTLED_S = 10.0  # who lived so long begins with the shortest delay again
+MOST_ENDS = 8  # in a row, of one worker
+MOST_PROCESSES = 256
+_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One of `of` processes. `again`: an earlier one of this number has ended."""
+
+    number: int = 0
+    of: int = 1
+    again: bool = False
+
+    @property
+    def first(self) -> bool:
+        return self.number == 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether another one may answer while this one is not able to."""
+        return self.again or not self.first
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where one worker runs, or will from `due` on, seconds of the monotonic clock."""
+
+    number: int
+    pid: int = 0
+    began: float = 0.0
+    due: float = 0.0
+    ends: int = 0  # in a row
+    starts: int = 0
+
+
+class Parent:
+    """`work` runs in each worker and gives its exit status. `on_end` hears that a worker has to be started anew."""
+
+    def __init__(
+        self,
+        processes: int,
+        work: Callable[[Worker], int],
+        *,
+        on_end: Callable[[int], None] = lambda _: None,
+        most_ends: int = MOST_ENDS,
+    ) -> None:
+        self._work = work
+        self._most_ends = most_ends
+        self._on_end = on_end
+        self._places = [_Place(number) for number in range(processes)]
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT: 0; 1 when a worker can't be kept alive. Call it where there is one thread."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        try:
+            while True:
+                now = time.monotonic()
+                for place in self._places:
+                    if not place.pid and place.due <= now:
+                        self._start(place, before)
+                waits = [place.due - now for place in self._places if not place.pid]
+                told = signal.sigtimedwait(_WATCHED, max(0.0, min(waits, default=60.0)))
+                if told is not None and told.si_signo != signal.SIGCHLD:
+                    return 0
+                for place, status in self._ended():
+                    if not self._plan(place, status):
+                        return 1
+        finally:
+            self._stop()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _start(self, place: _Place, mask: set[signal.Signals]) -> None:
+        worker = Worker(place.number, len(self._places), again=place.starts > 0)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                if os.getppid() == parent:  # or it ended before the call above
+                    status = self._work(worker)
+            except BaseException:  # what reaches here would go on as a second parent
+                log.exception("worker ended", worker=worker.number)
+            finally:
+                os._exit(status)
+        place.pid, place.began = pid, time.monotonic()
+        place.starts += 1
+        log.info("worker started", worker=place.number, pid=pid)
+
+    def _ended(self) -> Iterator[tuple[_Place, int]]:
+        for place in self._places:
+            if place.pid:
+                pid, status = os.waitpid(place.pid, os.WNOHANG)
+                if pid:
+                    place.pid = 0
+                    yield place, os.waitstatus_to_exitcode(status)
+
+    def _plan(self, place: _Place, status: int) -> bool:
+        """When to start it again; False: it has ended too often."""
+        now = time.monotonic()
+        place.ends = 1 if now - place.began >= SETTLED_S else place.ends + 1
+        if place.ends > self._most_ends:
+            log.error("worker ended too often; giving up", worker=place.number, status=status)
+            return False
+        delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (place.ends - 1))
+        place.due = now + delay_s
+        self._on_end(place.number)
+        log.warning("worker ended", worker=place.number, status=status, again_in_s=delay_s)
+        return True
+
+    def _stop(self) -> None:
+        """SIGTERM for all that run, SIGKILL for who takes too long."""
+        deadline = time.monotonic() + STOP_S
+        self._tell(signal.SIGTERM)
+        while any(place.pid for place in self._places):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                log.warning("workers did not end in time")
+                self._tell(signal.SIGKILL)
+            # Signals that came before are pending still: it returns at once for them.
+            signal.sigtimedwait({signal.SIGCHLD}, max(0.05, min(left_s, 1.0)))
+            for place, status in self._ended():
+                log.info("worker stopped", worker=place.number, status=status)
+
+    def _tell(self, number: signal.Signals) -> None:
+        for place in self._places:
+            if place.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(place.pid, number)
+
+
+@contextmanager
+def reserved(host: str, port: int) -> Iterator[int]:
+    """A port for all workers: the one wished or, for 0, one that is free for UDP and TCP and is held meanwhile.
+
+    Raises `OSError`.
+    """
+    if port:
+        yield port
+        return
+    # Bound, not listening: no connection and no question is lost to it.
+    with bound(host, 0, socket.SOCK_STREAM) as tcp:
+        free = int(tcp.getsockname()[1])
+        bound(host, free, socket.SOCK_DGRAM).close()
+        yield free
