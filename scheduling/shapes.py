@@ -11,6 +11,7 @@ from quota.bands import FREE_PRIORITY
 from scheduling.core.requirement import Constraint
 
 API_VERSION = "borg/v1"
+SERVICE_LABEL = "service"  # jobs whose label has one value answer together, by the name of their service
 
 
 class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):

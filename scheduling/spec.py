@@ -25,7 +25,7 @@ from quota.resources import Vector, add, scale
 from scheduling.core.published import Published
 from scheduling.core.requirement import MAX_TASKS, Group, Requirement
 from scheduling.problems import Problems, convert
-from scheduling.shapes import API_VERSION, JobFile, Names, Rolling, Spread
+from scheduling.shapes import API_VERSION, SERVICE_LABEL, JobFile, Names, Rolling, Spread
 from scheduling.taskspec import Change, Role, TaskSpec, read_task
 from scheduling.taskspec import change as task_change
 
@@ -336,7 +336,7 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
     if allocation and file.alloc_set:
         problems.add("alloc_set", "an alloc set can't lie in another one; leave it out")
     priority, latency_sensitive = _read_urgency(file, problems, limits.bands)
-    _check_labels(file.labels, problems)
+    _check_labels(file.labels, problems, stored=limits.bands is None)
     if not 1 <= file.tasks <= limits.max_tasks:
         problems.add("tasks", f"{file.tasks} tasks; a job has 1 to {limits.max_tasks}")
     for name, value in msgspec.structs.asdict(file.spread).items():
@@ -437,7 +437,7 @@ def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | Non
     return priority, file.appclass == LATENCY_SENSITIVE
 
 
-def _check_labels(labels: dict[str, Any], problems: Problems) -> None:
+def _check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool) -> None:
     if len(labels) > MAX_LABELS:
         problems.add("labels", f"{len(labels)} labels; at most {MAX_LABELS}")
     for key, value in labels.items():
@@ -449,6 +449,8 @@ def _check_labels(labels: dict[str, Any], problems: Problems) -> None:
             problems.add(f"labels.{key}", f"{value!r} is no text; put it between quotes")
         else:
             problems.text(f"labels.{key}", value, 255)
+            if key == SERVICE_LABEL and not stored:  # a name in DNS since services have them
+                problems.label(f"labels.{key}", value)
 
 
 def _read_overrides(

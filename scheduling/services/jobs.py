@@ -25,14 +25,22 @@ from scheduling.core import events
 from scheduling.core.requirement import INDEX_BITS
 from scheduling.core.states import JobState, TaskState
 from scheduling.models import Cell, Job, JobSpec, Task
-from scheduling.services import allocs, confirmation, counters, pinning, refusals, transitions, updates
+from scheduling.services import (
+    allocs,
+    confirmation,
+    counters,
+    job_names,
+    pinning,
+    refusals,
+    transitions,
+    updates,
+)
 from scheduling.services.privileges import privilege_refusal
 from scheduling.services.tenancy import own_tenant, require_tenant
 from scheduling.services.transitions import Ending, NewTasks
 
 # Jobs of one transaction at most, however few tasks they have.
 JOBS_AT_ONCE = 1_000
-MAX_DNS_NAME = 253  # characters without the final dot (RFC 1035 §2.3.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +94,8 @@ def _read(
             )
     owner = read.tenant or tenant or own_tenant(principal)
     job_spec = read.at(cell=cell.name, tenant=owner)
-    _check_dns_name(job_spec)
+    job_names.check_lengths(job_spec)
     return job_spec
-
-
-def _check_dns_name(job_spec: spec.JobSpec) -> None:
-    """Every task has a name in DNS (§2.6), the last one the longest."""
-    zone = settings.BORG_ZONE.removesuffix(".")
-    longest = f"{job_spec.tasks - 1}.{job_spec.name}.{job_spec.tenant}.{job_spec.cell}.{zone}"
-    if len(longest) > MAX_DNS_NAME:
-        told = (
-            f"{longest[:32]!r}… would have {len(longest)} characters, a name in DNS has at most {MAX_DNS_NAME}; "
-            f"shorten it by {len(longest) - MAX_DNS_NAME}"
-        )
-        raise Refused("invalid-spec", f"name: {told}", fields={"name": told})
 
 
 def job_submit(
@@ -273,7 +269,7 @@ def _submit(
         if problem is None and job_spec.tenant not in tenants:
             problem = NotFound("tenant", job_spec.tenant)
         if problem is None:
-            problem = privilege_refusal(principal, cell.name, job_spec)
+            problem = job_names.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
         if problem is not None:
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from naming import names
 from quota.errors import Refused
 from quota.models import Record, Tenant
 from quota.services import tenants
-from scheduling import journal
+from scheduling import journal, spec
 from scheduling.models import Cell, Job
-from scheduling.services import cells, jobs, plans
+from scheduling.services import cells, job_names, jobs, plans, updates
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,7 +38,7 @@ def test_a_tenant_can_not_be_called_machine() -> None:
 def test_what_is_refused_is_what_the_zones_use() -> None:
     assert cells.RESERVED_NAMES == names.RESERVED_CELLS
     assert tenants.RESERVED_NAMES == names.RESERVED_TENANTS
-    assert jobs.MAX_DNS_NAME == names.MAX_NAME
+    assert job_names.MAX_DNS_NAME == names.MAX_NAME
 
 
 def test_the_last_task_of_a_job_has_a_name_that_fits(settings) -> None:
@@ -60,3 +61,51 @@ def test_the_last_task_of_a_job_has_a_name_that_fits(settings) -> None:
     assert (journal.newest(cell.id), Job.objects.get()) == (revision, job)
     within = jobs.spec_for(principal=ann, cell=cell, file=file | {"tasks": 9}, tenant="ubar")
     assert plans.job_plan(principal=ann, cell=cell, job_spec=within).problem is None
+
+
+def test_no_new_job_is_called_service() -> None:
+    """One that was called so before goes on, and may be changed."""
+    cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+    ann = world.principal("ann", tenant=tenant)
+    file = world.a_file("service", priority=0)
+    read = jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
+    plan = plans.job_plan(principal=ann, cell=cell, job_spec=read)
+    (bulk,) = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[file], tenant="ubar")
+    for problem in (plan.problem, bulk.problem):
+        assert problem is not None
+        assert (problem.code, list(problem.fields)) == ("reserved-name", ["name"])
+        assert "choose another" in problem.detail
+    with pytest.raises(Refused, match="choose another"):
+        jobs.job_submit(principal=ann, cell=cell, job_spec=read, dry_run=True)
+    assert not Job.objects.exists()
+
+    job = world.submit(ann, cell, world.a_file("services", priority=0))
+    Job.objects.filter(pk=job.pk).update(name="service")
+    again = jobs.job_apply(principal=ann, cell=cell, job_spec=msgspec.structs.replace(read, tasks=2))
+    assert (again.outcome, again.job and again.job.spec_version) == ("updated", 2)
+
+
+@pytest.mark.parametrize("value", ["", "Web", "1st", "web_1", "a.b", "-web", "web-", "w" * 64])
+def test_the_label_service_is_a_name(value: str) -> None:
+    cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+    ann = world.principal("ann", tenant=tenant)
+    file = world.a_file(priority=0, labels={"service": value, "tier": value})
+    with pytest.raises(Refused, match="use lower-case letters") as caught:
+        jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
+    assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
+    assert spec.load(file).labels["service"] == value  # what was accepted before is read
+
+
+def test_the_longest_name_of_a_service_fits(settings) -> None:
+    cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+    ann = world.principal("ann", tenant=tenant)
+    settings.BORG_ZONE = "z" * (names.MAX_NAME - len(f"_http._tcp.{LONG}.service.ubar.cc."))
+    file = world.a_file(priority=0, labels={"service": LONG})
+    job = world.submit(ann, cell, file)
+    longer = world.with_task(ports=["http", "https"]) | {"priority": 0, "labels": {"service": LONG}}
+    with pytest.raises(Refused, match="shorten it by 1") as caught:
+        jobs.spec_for(principal=ann, cell=cell, file=longer, tenant="ubar")
+    assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
+    without = longer | {"labels": {"service": LONG[:-1]}}
+    changed = jobs.spec_for(principal=ann, cell=cell, file=without, tenant="ubar", name=job.name)
+    assert updates.job_update(principal=ann, job=job, job_spec=changed).outcome == "updated"
