@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from django.db.models import Q
 from django.template.loader import render_to_string
 
 from naming.names import ServiceName
@@ -140,16 +141,27 @@ class Behind:
     def changes(self, news: News) -> Changes | None:
         if news.events is None:
             return Changes(resync=True)
-        joined = any(event.kind in _RESHAPES_SERVICE for event in news.events)
-        if not joined and not any(event.job_id for event in news.events):
+        touched = {event.job_id for event in news.events if event.job_id is not None}
+        if not touched:
             return None
         jobs = jobs_of_service(self.name)
-        ids = {job.id for job in jobs}
-        reshaped = any(event.kind in _RESHAPES_JOB and event.job_id in ids for event in news.events)
-        if not joined and not any(event.job_id in ids for event in news.events):
+        reshaped = {event.job_id for event in news.events if event.kind in _RESHAPES_SERVICE}
+        if not reshaped.isdisjoint(job.id for job in jobs) or self._left(news.events):
+            return Changes(resync=True)
+        if touched.isdisjoint(job.id for job in jobs):
             return None
         told = _render("parts/service_answers", service=service_over(self.name, jobs))
-        return Changes(parts={"service-answers": told}, resync=reshaped)
+        return Changes(parts={"service-answers": told})
+
+    def _left(self, events: Sequence[Happened]) -> bool:
+        """Whether a job ended behind the name, or one of the tenant changed, which may have been there before."""
+        changed = {event.job_id for event in events if event.kind == "job.changed"}
+        ended = {event.job_id for event in events if event.kind == "job.ended"}
+        if not changed and not ended:
+            return False
+        rows = Job.objects.filter(tenant__name=self.name.tenant)
+        behind = Q(id__in=ended, labels__service=self.name.service)
+        return rows.filter(Q(id__in=changed) | behind).exists()
 
 
 # A task's report moves counters, but nothing that a machine's row shows.
@@ -166,7 +178,7 @@ _NOT_OF_MACHINES = frozenset(
     }
 )
 _RESHAPES_JOB = frozenset({"tasks.added", "job.changed", "job.ended"})
-_RESHAPES_SERVICE = frozenset({"job.submitted", "job.changed", "job.ended"})
+_RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "job.ended"})
 
 
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:

@@ -10,7 +10,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from naming.names import ServiceName
-from portal.live.topics import Behind, news_of
+from portal.live.topics import Behind, Happened, News, news_of
 from scheduling import journal
 from scheduling.models import Cell, Job, Task
 from tests.integration import naming_rows, portal_world, rows
@@ -274,6 +274,14 @@ def test_whoever_watches_a_service_is_told_what_changes_its_answers(service) -> 
     before = journal.newest(service.cell.id)
     other = rows.a_job(service.cell, service.tenant, "other", tasks=1)
     until = journal.newest(service.cell.id)
-    assert topic.changes(news_of(service.cell.id, after=before, until=until)) is not None
+    assert topic.changes(news_of(service.cell.id, after=before, until=until)) is None
     portal_world.place(other, 0, service.machine)
     assert topic.changes(news_of(service.cell.id, after=until, until=until + 1)) is None
+    Job.objects.filter(pk=other.pk).update(labels={"service": "web"})
+    assert topic.changes(news_of(service.cell.id, after=before, until=until)).resync, "it came to the service"
+    Job.objects.filter(pk=other.pk).update(state="dead")
+    ended = [Happened("job.ended", other.pk, None, None)]
+    assert topic.changes(News(until, ended)).resync, "it left the service"
+    Job.objects.filter(pk=other.pk).update(labels={})
+    assert topic.changes(News(until, ended)) is None
+    assert topic.changes(News(until, [Happened("job.changed", other.pk, None, None)])).resync
