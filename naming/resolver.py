@@ -1,9 +1,10 @@
 """An authoritative answer, as a function of bytes and a table: no socket, no clock, no database.
 
-    bytes ─► header checked by hand ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | refusal ─► bytes
+    bytes ─► at a glance, by hand ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | refusal ─► bytes
 
-Opcodes other than QUERY, responses and fragments never reach the parser. Nothing in a packet raises: what can't
-be read is dropped or answered with a bare header no longer than the query.
+Opcodes other than QUERY, responses, fragments, and all but one plain question never reach the parser, so that no
+packet costs much more than another. Nothing in a packet raises: what can't be read is dropped or answered with a bare
+header no longer than the query.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from naming.records import Limits, Node, NotLoaded, Outside, Records, find
 
 HEADER = struct.Struct("!HHHHHH")
 MAX_QUERY = 4_096  # octets; no question of ours comes near
+# Of a name; those of addresses (ip6.arpa) have 34, and the time dnspython takes grows with their square.
+MOST_LABELS = 40
+_MOST_NAME = 255  # octets
 UDP_PAYLOAD = 1_232  # octets that pass any path unfragmented (DNS flag day 2020)
 UDP_LIMITS = Limits(addresses=24, services=1_000)
 TCP_LIMITS = Limits(addresses=1_000, services=1_000)
@@ -55,19 +59,18 @@ def answer(
     """
     if len(query) < HEADER.size:
         return None
-    _, flags, questions, *_ = HEADER.unpack_from(query)
-    if flags & dns.flags.QR:
+    if query[2] & 0x80:  # QR
         return None
-    if dns.opcode.from_flags(flags) != dns.opcode.QUERY:
-        return bare(query, dns.rcode.NOTIMP)
-    if questions != 1 or len(query) > MAX_QUERY:
-        return bare(query, dns.rcode.FORMERR)
+    if (rcode := at_a_glance(query)) is not None:
+        return bare(query, rcode)
     try:
         message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
         response = dns.message.make_response(message, our_payload=UDP_PAYLOAD)
     except (dns.message.UnknownTSIGKey, dns.tsig.BadSignature, dns.tsig.BadTime, dns.tsig.BadKey):
         return bare(query, dns.rcode.NOTAUTH)
     except (dns.exception.DNSException, ValueError):
+        return bare(query, dns.rcode.FORMERR)
+    if message.additional:  # beside EDNS and a signature
         return bare(query, dns.rcode.FORMERR)
     if message.edns >= 0:
         response.use_edns(0, 0, UDP_PAYLOAD, message.payload, options=_options(message, directory, client))
@@ -79,17 +82,37 @@ def answer(
     return response.to_wire(max_size=room, prefer_truncation=True, want_shuffle=False)
 
 
+def at_a_glance(query: bytes) -> dns.rcode.Rcode | None:
+    """Why a message of a header at least is not worth parsing; None for one that looks like one plain question."""
+    _, flags, questions, answers, authorities, additionals = HEADER.unpack_from(query)
+    if dns.opcode.from_flags(flags) != dns.opcode.QUERY:
+        return dns.rcode.NOTIMP
+    if questions != 1 or answers or authorities > 1 or additionals > 2 or len(query) > MAX_QUERY:
+        return dns.rcode.FORMERR  # beside the question there may be EDNS and a signature
+    at, labels = HEADER.size, 0
+    while at < len(query) and (length := query[at]):
+        if length > 63 or at - HEADER.size >= _MOST_NAME:
+            return dns.rcode.FORMERR  # nothing stands before it that it might point to
+        at += length + 1
+        labels += 1
+    if at + 5 > len(query) or (authorities and query[at + 1 : at + 3] != dns.rdatatype.IXFR.to_bytes(2)):
+        return dns.rcode.FORMERR  # an IXFR brings the SOA that its sender has
+    return dns.rcode.REFUSED if labels > MOST_LABELS else None
+
+
 def _options(
     message: dns.message.Message, directory: Directory, client: Client | None
 ) -> list[dns.edns.Option]:
-    """What is told beside the answer: our name, and a cookie, to who asked for them."""
-    told: list[dns.edns.Option] = []
+    """What is told beside the answer: our name, and a cookie, to who asked for them; once, however often they did."""
+    told: dict[dns.edns.OptionType, dns.edns.Option] = {}
     for option in message.options:
+        if option.otype in told:
+            continue
         if option.otype == dns.edns.OptionType.NSID and directory.nsid:
-            told.append(_nsid(directory.nsid))
+            told[option.otype] = _nsid(directory.nsid)
         elif isinstance(option, dns.edns.CookieOption) and directory.cookies and client:
-            told.append(_cookie(option.client, directory.cookies.server(option.client, client)))
-    return told
+            told[option.otype] = _cookie(option.client, directory.cookies.server(option.client, client))
+    return list(told.values())
 
 
 def truncated(query: bytes) -> bytes | None:

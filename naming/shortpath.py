@@ -36,6 +36,7 @@ _OPT: Final = b"\0\0\x29" + UDP_PAYLOAD.to_bytes(2) + bytes(6)
 _QR_AA = 0x84
 _NXDOMAIN = 3
 _QUESTION_AT = 12
+_LONGEST = 10 + 255 + 4 + len(_OPT)  # of what is read here, without its id
 _IN_KEY = 2  # octets of the message that a key is without: its id
 
 
@@ -196,6 +197,8 @@ def read(key: bytes) -> Question | None:
     if flags not in _FLAGS or (counts != _ALONE and counts != _WITH_EDNS):
         return None
     labels, at, size = [], 10, len(key)
+    if size > _LONGEST:
+        return None
     while at < size and (length := key[at]):
         if length > 63:
             return None

@@ -16,7 +16,6 @@ from typing import cast
 
 import dns.exception
 import dns.message
-import dns.opcode
 import dns.rcode
 import structlog
 
@@ -24,7 +23,7 @@ from naming.cookies import Client, at_the_end
 from naming.directory import Directory
 from naming.limiting import RateLimit, Verdict
 from naming.primary import Primary
-from naming.resolver import Transport, answer, bare, truncated
+from naming.resolver import HEADER, Transport, answer, at_a_glance, bare, truncated
 from naming.shortpath import ShortPath
 from naming.transfer import wanted
 
@@ -115,13 +114,13 @@ class Server:
 
     def _transfer_asked(self, query: bytes) -> dns.message.Message | None:
         """The question when it is for a transfer, its signature checked where it has one."""
-        if self.primary is None:
+        if self.primary is None or len(query) < HEADER.size or at_a_glance(query) is not None:
             return None
         try:
             message = dns.message.from_wire(query, keyring=dict(self.directory.keyring) or None)
         except (dns.exception.DNSException, ValueError):
             return None  # the ordinary way answers it
-        return message if message.opcode() == dns.opcode.QUERY and wanted(message) else None
+        return message if wanted(message) else None
 
     async def _serve_queries(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """RFC 7766: any number of queries on a connection, until it idles."""

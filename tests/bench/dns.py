@@ -94,7 +94,7 @@ def _speeds(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str,
     found: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
     for number in range(ROUNDS):
         for case in cases:
-            with _running(home / f"{case}-{number}", starts[case]) as server:
+            with running(home / f"{case}-{number}", starts[case]) as server:
                 asked(server, questions, WARM_S)
                 used = server.cpu_s()
                 told = asked(server, questions, ROUND_S)
@@ -121,7 +121,7 @@ def _speeds(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str,
 
 
 def _latency_and_memory(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str, Any]]:
-    with _running(home / "borg", _borg) as server:
+    with running(home / "borg", _borg) as server:
         loaded = server.rss_bytes()
         for _ in range(2):
             asked(server, questions, WARM_S)
@@ -138,7 +138,7 @@ def _latency_and_memory(home: Path, questions: Path, cases: list[str]) -> Iterat
                 result["failed"] = f"{p99_ms:.2f} ms, wanted {WANTED_P99_MS}"
             yield result
         if "memory-a-name" in cases:
-            with _running(home / "empty", _empty) as empty:
+            with running(home / "empty", _empty) as empty:
                 nothing = empty.rss_bytes()
             took = (server.rss_bytes() - nothing) / (JOBS * TASKS)
             result = {
@@ -151,7 +151,7 @@ def _latency_and_memory(home: Path, questions: Path, cases: list[str]) -> Iterat
 
 
 @contextmanager
-def _running(home: Path, start: Callable[[Path, int], subprocess.Popen[bytes]]) -> Iterator[Server]:
+def running(home: Path, start: Callable[[Path, int], subprocess.Popen[bytes]]) -> Iterator[Server]:
     home.mkdir()
     home.chmod(0o755)
     with socket.socket(type=socket.SOCK_DGRAM) as free:
@@ -188,6 +188,13 @@ def _until_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 def _borg(home: Path, port: int) -> subprocess.Popen[bytes]:
     return _started(home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE)])
+
+
+def guarded(home: Path, port: int) -> subprocess.Popen[bytes]:
+    """With all that a resolver knows of who asks: keys, transfers, cookies, a name of its own."""
+    return _started(
+        home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "guarded"]
+    )
 
 
 def _empty(home: Path, port: int) -> subprocess.Popen[bytes]:

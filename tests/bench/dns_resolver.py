@@ -1,6 +1,7 @@
 """A resolver with 1,000 jobs of 100 tasks on 5,000 machines, for `tests.bench.dns`. Run as a script.
 
-dns_resolver.py PORT CORE [empty]      until it is ended; `empty`: without names
+dns_resolver.py PORT CORE [empty|guarded]    until it is ended; `empty`: without names; `guarded`: with a key that may
+                                             transfer (`tests.malformed.KEY`), cookies and NSID
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 
 import uvloop
 
+from naming.cookies import Cookies
 from naming.directory import Directory
 from naming.news import CellFacts, News, Snapshot
+from naming.primary import Peers
 from naming.server import serve
 from scheduling.core import events
 from scheduling.core.requirement import Group, Requirement
@@ -73,8 +76,15 @@ class Standing:
 def main() -> None:
     port, core = int(sys.argv[1]), int(sys.argv[2])
     os.sched_setaffinity(0, {core})
+    directory, peers = Directory(zone=ZONE), None
+    if "guarded" in sys.argv:
+        from tests.malformed import KEY
+
+        peers = Peers(keys={KEY.name: KEY})
+        cookies = Cookies.from_secret("of a bench, and long enough for it")
+        directory = Directory(zone=ZONE, keyring=peers.keys, nsid=b"bench", cookies=cookies)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(Directory(zone=ZONE), Standing(empty="empty" in sys.argv), "127.0.0.1", port))
+        runner.run(serve(directory, Standing(empty="empty" in sys.argv), "127.0.0.1", port, peers=peers))
 
 
 if __name__ == "__main__":
