@@ -154,8 +154,10 @@ class PackageManager:
             self._checking.cancel()
             running += [self._checking, *self._checks.values()]
         await asyncio.gather(*running, return_exceptions=True)
-        for threads in (self._threads, self._chores, self._notices):
+        for threads in (self._threads, self._chores):
             threads.shutdown(wait=False, cancel_futures=True)
+        # What is being told is told to its end: this process would wait for it anyway.
+        await asyncio.to_thread(self._notices.shutdown, wait=True, cancel_futures=True)
 
     async def _chore(self, act: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._chores, act, *arguments)

@@ -68,6 +68,7 @@ class Link:
     store_at_once: int = 1_000_000
     serving: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    listening: Callable[[str], None] = lambda what: None  # called with what a machine begins to tell
 
     def peers(self, digest: str, machine: str) -> list[tuple[str, int]]:
         if self.offer is not None:
@@ -139,6 +140,7 @@ def _handler(link: Link) -> type[http.server.BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             told = json.loads(body) if body else {}
             digest, what = match.groups()
+            link.listening(what)
             with link.lock:
                 if what == "have":
                     machine = self.machine()

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -183,6 +184,25 @@ def test_a_link_hears_where_a_machine_serves_after_each_greeting(
 
     tell(authority, tmp_path / "home", {app.digest: raw}, first)
     tell(authority, tmp_path / "home", {app.digest: raw}, again, serve="127.0.0.1")
+
+
+def test_whoever_ends_has_told_the_link_what_it_was_telling(tmp_path: Path, authority: Authority) -> None:
+    """A link that goes right after would meet it in the middle of a sentence."""
+    app, raw = packed(tmp_path, serve=b"content")
+    begun = threading.Event()
+
+    def slowly(what: str) -> None:
+        begun.set()
+        time.sleep(0.1)
+
+    async def story(cell: Link, machine: Machine) -> None:
+        cell.listening = slowly
+        await machine.manager.install([app])
+        await asyncio.to_thread(begun.wait, BOUND_S)
+        await machine.close()
+        assert app.digest in cell.have
+
+    tell(authority, tmp_path / "home", {app.digest: raw}, story)
 
 
 def test_what_can_not_be_repaired_is_removed_and_fetched_again(tmp_path: Path, authority: Authority) -> None:
