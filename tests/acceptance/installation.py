@@ -40,7 +40,7 @@ class Installation:
             "PORT": str(port),
             "DNS_PORT": str(dns_port),
             "LINK_PORT": str(link_port),
-            **_task_ports(),
+            **dict(zip(("BORGLET_PORT_LOW", "BORGLET_PORT_HIGH"), task_ports(), strict=True)),
         }
         self.url = f"http://127.0.0.1:{port}"
         self.dns_port = dns_port
@@ -141,14 +141,17 @@ class Installation:
 
     def tasks(self, job: str) -> list[dict[str, Any]]:
         """The tasks of a job, by REST: no new process, so that waiting costs little."""
-        token = tomllib.loads((self.home / "client.toml").read_text())["profiles"]["demo"]["token"]
         request = Request(
             f"{self.url}/api/v1/cells/dev/jobs/demo/{job}/tasks/",
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {self.token()}"},
         )
         with _direct.open(request, timeout=5.0) as answer:
             rows: list[dict[str, Any]] = json.load(answer)["results"]
         return rows
+
+    def token(self, profile: str = "demo") -> str:
+        text = (self.home / "client.toml").read_text()
+        return str(tomllib.loads(text)["profiles"][profile]["token"])
 
     def task_pids(self, job: str) -> set[int]:
         """The processes that listen where the tasks of a job are said to."""
@@ -175,10 +178,10 @@ def wait_for(condition: Callable[[], bool], timeout_s: float, *, story: Callable
     return time.monotonic() - began_s
 
 
-def _task_ports() -> dict[str, str]:
-    """Each Borglet on this host gives its tasks other ports."""
+def task_ports() -> tuple[str, str]:
+    """The first and the last of as many as nobody else has: each Borglet on this host gives its tasks other ports."""
     low = 20_000 + 500 * next(_numbers)
-    return {"BORGLET_PORT_LOW": str(low), "BORGLET_PORT_HIGH": str(low + 499)}
+    return str(low), str(low + 499)
 
 
 def free_ports(count: int) -> list[int]:

@@ -31,7 +31,7 @@ def test_what_is_generated_is_private_and_works_at_once(shared: Installation) ->
         assert (shared.home / name).stat().st_mode & 0o777 == 0o600
     client = tomllib.loads((shared.home / "client.toml").read_text())
     assert (client["url"], client["cell"], client["default_profile"]) == (shared.url, "dev", "demo")
-    assert [row["state"] for row in shared.borgctl("machines", profile="admin")] == ["up"]
+    assert "up" in {row["state"] for row in shared.borgctl("machines", profile="admin")}
     for log in (shared.home / "log").iterdir():
         text = log.read_text(errors="replace")
         for profile in client["profiles"].values():
