@@ -8,6 +8,7 @@ A cell that is known but not read yet answers SERVFAIL; a cell whose source is a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -15,6 +16,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from naming.directory import Directory, Status
+from naming.figures import Figures
 from naming.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
 from naming.snapshots import Capture
 from naming.table import NameTable
@@ -47,8 +49,10 @@ class Follower:
         *,
         on_loaded: Callable[[], None] = lambda: None,
         stale_s: float = STALE_S,
+        figures: Figures | None = None,
     ) -> None:
         self.directory = directory
+        self._figures = figures or Figures()
         self.captures: dict[str, Capture] = {}
         self._source = source
         self._on_loaded = on_loaded
@@ -56,6 +60,7 @@ class Follower:
         self._stale_s = stale_s
         self._tables: dict[int, NameTable] = {}
         self._histories: dict[int, str] = {}  # history id by cell
+        self._began_at = asyncio.get_running_loop().time()
         self._heard_at: float | None = None  # of the loop's clock
         self._kept: list[NameTable] = []  # that are not known to be right
         self._loaded = self._away = False
@@ -86,6 +91,10 @@ class Follower:
         """Id and history of a ready table's cell."""
         cell_id = next(cell_id for cell_id, known in self._tables.items() if known is table)
         return cell_id, self._histories[cell_id]
+
+    def unheard_s(self) -> float:
+        """Since the journal was reached last, or since the start."""
+        return asyncio.get_running_loop().time() - (self._heard_at or self._began_at)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -175,7 +184,7 @@ class Follower:
 
     async def _apply(self, table: NameTable, news: list[News]) -> None:
         done = 0
-        for revision, event in news:
+        for revision, event, _ in news:
             if done >= SLICE and revision != table.revision:
                 await asyncio.sleep(0)
                 done = 0
@@ -184,6 +193,8 @@ class Follower:
                 capture.before(event)
             table.apply(event, revision)
             done += 1
+        if news and news[0].at:
+            self._figures.observe_lag(max(0.0, time.time() - news[0].at))
 
     async def _take_snapshot(self, facts: CellFacts) -> None:
         """Beside the table in service, which is replaced whole."""

@@ -51,7 +51,7 @@ class JournalNews:
             records = self._read(journal.tail, cell_id, after=after, limit=20_000)
         except msgspec.ValidationError as error:
             raise NewsUnreadable(str(error)) from error
-        return [News(record.revision, record.event) for record in records]
+        return [News(record.revision, record.event, record.time.timestamp()) for record in records]
 
     def wait(self, timeout_s: float) -> None:
         if self._waiter is None:

@@ -79,6 +79,10 @@ class Keeper:
             raise Unusable(f"it is {age_s / 86_400:.0f} days old: no secondary would answer from it either")
         return head
 
+    def written_at(self, cell: str) -> float:
+        """When the cell's file was written, seconds since the epoch; 0 where there is none of ours."""
+        return self._written[cell][1].written_at if cell in self._written else 0.0
+
     async def run(self) -> None:
         """Until cancelled."""
         await asyncio.sleep(FIRST_S)

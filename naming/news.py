@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -22,10 +23,11 @@ class NewsUnreadable(Exception):
 
 
 class News(NamedTuple):
-    """One event and its revision."""
+    """One event and its revision; `at`: when it was written, seconds since the epoch, 0 where nobody knows."""
 
     revision: int
     event: Event
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class MemoryNews:
             old = cell.facts
             revision = old.revision + 1
             cell.facts = replace(old, revision=revision)
-            cell.journal.extend(News(revision, event) for event in events)
+            cell.journal.extend(News(revision, event, time.time()) for event in events)
             self._tell()
             return revision
 

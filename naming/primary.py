@@ -29,6 +29,9 @@ import structlog
 
 from naming import transfer
 from naming.directory import Directory
+from naming.figures import Figures
+from naming.records import find
+from naming.resolver import HEADER, at_a_glance
 from naming.table import NameTable
 from naming.zone import Zone
 
@@ -78,9 +81,10 @@ class Peers:
 class Primary:
     """The zones of one directory."""
 
-    def __init__(self, directory: Directory, peers: Peers) -> None:
+    def __init__(self, directory: Directory, peers: Peers, figures: Figures | None = None) -> None:
         self.directory = directory
         self.peers = peers
+        self.figures = figures or Figures()
         self._zones: dict[str, Zone] = {}
         self._filling: dict[str, asyncio.Task[Zone]] = {}
         self._told: dict[str, int] = {}  # serial by cell
@@ -88,8 +92,9 @@ class Primary:
 
     async def transfer(self, query: dns.message.Message, source: str) -> AsyncIterator[bytes]:
         """The messages that answer a question for a transfer, to be sent in order over TCP."""
-        rcode, table = self._table_asked(query, source)
+        rcode, table = table_asked(query, source, self.directory, self.peers)
         if table is None:
+            self.figures.transfer("refused" if rcode == dns.rcode.REFUSED else "not-here")
             yield _bare(query, rcode)
             return
         zone = await self._zone(table)
@@ -97,20 +102,8 @@ class Primary:
         # The loop goes on between messages and the zone with it: what they say must be of one moment.
         for wire in list(transfer.messages(query, zone, ttl_s=self.directory.ttl_s)):
             yield wire
-
-    def _table_asked(
-        self, query: dns.message.Message, source: str
-    ) -> tuple[dns.rcode.Rcode, NameTable | None]:
-        if not self.peers.may_transfer(query, source):
-            log.info("transfer refused", source=source, zone=query.question[0].name.to_text())
-            return dns.rcode.REFUSED, None
-        labels = tuple(label.lower() for label in query.question[0].name.labels[:-1])
-        if labels[1:] != self.directory.labels:
-            return dns.rcode.NOTAUTH, None
-        table = self.directory.cells.get(labels[0].decode("latin-1"))
-        if table is None:
-            return dns.rcode.NOTAUTH if self.directory.loaded else dns.rcode.SERVFAIL, None
-        return dns.rcode.NOERROR if table.ready else dns.rcode.SERVFAIL, table if table.ready else None
+        self.figures.transfer(transfer.given(query, zone))
+        self.figures.secondaries.setdefault(table.cell, {})[source] = zone.serial
 
     async def _zone(self, table: NameTable) -> Zone:
         """As of now or a moment ago; read in steps when it is the first time, or when the table was replaced."""
@@ -170,7 +163,48 @@ class Primary:
                 await asyncio.sleep(2**attempt)
             else:
                 return
+        self.figures.notify_failed(f"{address}@{port}")
         log.warning("secondary not told", address=address, port=port, zone=zone.apex.to_text())
+
+
+def read_transfer(query: bytes, directory: Directory) -> dns.message.Message | None:
+    """A question for a transfer, its signature checked where it has one; None for all else there may be."""
+    if len(query) < HEADER.size or at_a_glance(query) is not None:
+        return None
+    try:
+        message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
+    except (dns.exception.DNSException, ValueError):
+        return None  # the ordinary way answers it
+    return message if transfer.wanted(message) else None
+
+
+def table_asked(
+    query: dns.message.Message, source: str, directory: Directory, peers: Peers
+) -> tuple[dns.rcode.Rcode, NameTable | None]:
+    """The table whose zone this peer may have, or why not."""
+    if not peers.may_transfer(query, source):
+        log.info("transfer refused", source=source, zone=query.question[0].name.to_text())
+        return dns.rcode.REFUSED, None
+    labels = tuple(label.lower() for label in query.question[0].name.labels[:-1])
+    if labels[1:] != directory.labels:
+        return dns.rcode.NOTAUTH, None
+    table = directory.cells.get(labels[0].decode("latin-1"))
+    if table is None:
+        return dns.rcode.NOTAUTH if directory.loaded else dns.rcode.SERVFAIL, None
+    return dns.rcode.NOERROR if table.ready else dns.rcode.SERVFAIL, table if table.ready else None
+
+
+def current_soa(query: dns.message.Message, source: str, directory: Directory, peers: Peers) -> bytes:
+    """The answer to an IXFR over UDP: the SOA alone, so that who is behind comes over TCP (RFC 1995 §2, §4)."""
+    rcode, table = table_asked(query, source, directory, peers)
+    if table is None:
+        return _bare(query, rcode)
+    response = dns.message.make_response(query)
+    response.flags |= dns.flags.AA
+    apex = query.question[0].name
+    soa = find(directory, apex.labels).zone.soa()
+    response.answer.append(dns.rrset.from_rdata(apex, directory.ttl_s, soa))
+    return response.to_wire()
 
 
 def _bare(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:

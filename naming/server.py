@@ -1,8 +1,9 @@
 """`python -m naming.server`: the resolver process.
 
 Settings: BORG_DNS_HOST, BORG_DNS_PORT, BORG_ZONE, BORG_CELLS; for transfers of zones BORG_DNS_TRANSFER, BORG_DNS_KEYS,
-BORG_DNS_SECONDARIES; BORG_DNS_PROCESSES, BORG_DNS_SNAPSHOT, BORG_DNS_STALE. It answers from memory; `TXT health.<zone>`
-says whether it is loading, ok, or stale.
+BORG_DNS_SECONDARIES; BORG_DNS_PROCESSES, BORG_DNS_SNAPSHOT, BORG_DNS_STALE, BORG_DNS_METRICS_HOST and
+BORG_DNS_METRICS_PORT. It answers from memory; `TXT health.<zone>` says
+whether it is loading, ok, or stale.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ import structlog
 
 from naming.cookies import Cookies
 from naming.directory import Directory
+from naming.figures import Board, Figures
 from naming.follower import STALE_S, Follower
 from naming.keeping import Keeper
 from naming.limiting import RateLimit
+from naming.metrics import MetricsServer
 from naming.news import NewsSource
 from naming.primary import InvalidPeers, Peers, Primary
 from naming.processes import MOST_PROCESSES, Parent, Worker, reserved
+from naming.reporting import Reporter
 from naming.sockets import Server
 
 log = structlog.get_logger(__name__)
@@ -66,26 +70,34 @@ async def serve(
     cells: Sequence[str] = (),
     stale_s: float = STALE_S,
     worker: Worker = ALONE,
+    board: Board | None = None,
+    metrics: tuple[str, int] | None = None,
 ) -> None:
     """Until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
 
-    Of several workers the first alone has TCP, transfers and NOTIFY, and writes snapshots. Raises `OSError` when the
-    port can't be had.
+    Of several workers the first alone has TCP, transfers and NOTIFY, writes snapshots and tells figures, at the address
+    `metrics`; `board` is where all of them write theirs. Raises `OSError` when a port can't be had.
     """
     gc.set_threshold(100_000, 50, 100)  # a table is many objects and hardly a cycle
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    primary = Primary(directory, peers) if peers and worker.first else None
-    server = Server(directory, host, port, primary=primary, limit=limit)
-    follower = Follower(directory, source, on_loaded=_settle_memory, stale_s=stale_s)
+    figures = (board.read(worker.number) if board and worker.again else None) or Figures()
+    primary = Primary(directory, peers, figures) if peers and worker.first else None
+    server = Server(directory, host, port, primary=primary, peers=peers, limit=limit, figures=figures)
+    follower = Follower(directory, source, on_loaded=_settle_memory, stale_s=stale_s, figures=figures)
     keeper = Keeper(follower, snapshots) if snapshots else None
+    reporter = Reporter(figures, follower, keeper, board=board, number=worker.number)
+    teller = MetricsServer(*metrics, reporter.exposition) if metrics and worker.first else None
+    if teller is not None:
+        await teller.start()
+        log.info("figures told", host=teller.host, port=teller.port)
     if not worker.waits:
         await _listen(server, worker)
     if keeper is not None and await keeper.load(frozenset(cells)):
         _settle_memory()
-    works = [asyncio.create_task(follower.run())]
+    works = [asyncio.create_task(follower.run()), asyncio.create_task(reporter.run())]
     if worker.waits:
         works.append(asyncio.create_task(_listen_later(server, worker, follower)))
     if primary is not None:
@@ -104,6 +116,8 @@ async def serve(
         if keeper is not None and worker.first:
             await keeper.close()
         await server.stop()
+        if teller is not None:
+            teller.stop()
         log.info("resolver stopped")
 
 
@@ -146,16 +160,18 @@ def main() -> int:
     except (InvalidPeers, ValueError) as error:
         log.error("resolver can't start", error=str(error))
         return 1
-    if settings.BORG_DNS_PROCESSES == 1:
+    processes = settings.BORG_DNS_PROCESSES
+    if processes == 1:
         return _work(ALONE, peers, settings.BORG_DNS_PORT)
+    board = Board(processes)
     try:
         with reserved(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT) as port:
-            return Parent(settings.BORG_DNS_PROCESSES, lambda worker: _work(worker, peers, port)).run()
+            return Parent(processes, lambda one: _work(one, peers, port, board), on_end=board.ended).run()
     except OSError as error:
         return _no_port(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT, error)
 
 
-def _work(worker: Worker, peers: Peers, port: int) -> int:
+def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -> int:
     """One process: the exit status."""
     import uvloop
     from django.conf import settings
@@ -184,6 +200,10 @@ def _work(worker: Worker, peers: Peers, port: int) -> int:
         cells=settings.BORG_CELLS,
         stale_s=settings.BORG_DNS_STALE,
         worker=worker,
+        board=board,
+        metrics=(settings.BORG_DNS_METRICS_HOST, settings.BORG_DNS_METRICS_PORT)
+        if settings.BORG_DNS_METRICS_PORT
+        else None,
     )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -195,7 +215,10 @@ def _work(worker: Worker, peers: Peers, port: int) -> int:
 
 def _no_port(host: str, port: int, error: OSError) -> int:
     log.error(
-        "resolver can't listen; free the port or set BORG_DNS_PORT", host=host, port=port, error=str(error)
+        "resolver can't listen; free the port or set BORG_DNS_PORT or BORG_DNS_METRICS_PORT",
+        host=host,
+        port=port,
+        error=str(error),
     )
     return 1
 

@@ -14,18 +14,17 @@ from functools import lru_cache
 from random import Random
 from typing import cast
 
-import dns.exception
-import dns.message
 import dns.rcode
+import dns.rdatatype
 import structlog
 
 from naming.cookies import Client, at_the_end
 from naming.directory import Directory
+from naming.figures import Figures
 from naming.limiting import RateLimit, Verdict
-from naming.primary import Primary
-from naming.resolver import HEADER, Transport, answer, at_a_glance, bare, truncated
+from naming.primary import Peers, Primary, current_soa, read_transfer
+from naming.resolver import Transport, answer, bare, truncated
 from naming.shortpath import ShortPath
-from naming.transfer import wanted
 
 log = structlog.get_logger(__name__)
 
@@ -45,9 +44,13 @@ class Server:
         port: int,
         *,
         primary: Primary | None = None,
+        peers: Peers | None = None,
         limit: RateLimit | None = None,
+        figures: Figures | None = None,
     ) -> None:
         self.directory = directory
+        self.peers = peers
+        self.figures = figures or Figures()
         self.limit = limit
         self.primary = primary
         self.host = host
@@ -57,7 +60,6 @@ class Server:
         self._streams: set[asyncio.Task[None]] = set()
         self._udp: asyncio.DatagramTransport | None = None
         self._tcp: asyncio.Server | None = None
-        self._errors = 0
         self._error_logged_at = float("-inf")
 
     async def start(self, *, tcp: bool = True) -> None:
@@ -84,20 +86,34 @@ class Server:
         await asyncio.gather(*self._streams, return_exceptions=True)
 
     def answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
+        """By the long path."""
+        figures = self.figures
         try:
-            client = Client(packed(source), int(time.time()))
-            return answer(query, self.directory, via=via, rng=self._rng, client=client)
+            response = self._answer(query, via, source)
         except Exception:  # noqa: BLE001 - one question must never stop the answers to all others
             self.report_error()
-            return bare(query, dns.rcode.SERVFAIL)
+            response = bare(query, dns.rcode.SERVFAIL)
+        if response is None:
+            figures.unanswered += 1
+        else:
+            figures.count(response, figures.udp if via == "udp" else figures.tcp)
+        return response
+
+    def _answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
+        if via == "udp" and self.peers and type_asked(query) == dns.rdatatype.IXFR:
+            message = read_transfer(query, self.directory)
+            if message is not None:
+                return current_soa(message, source, self.directory, self.peers)
+        client = Client(packed(source), int(time.time()))
+        return answer(query, self.directory, via=via, rng=self._rng, client=client)
 
     def report_error(self) -> None:
         """In the log at most once a second: whoever found the question may repeat it."""
-        self._errors += 1
+        self.figures.errors += 1
         now = asyncio.get_running_loop().time()
         if now - self._error_logged_at >= _ERROR_LOG_S:
             self._error_logged_at = now
-            log.exception("question not answered", errors=self._errors)
+            log.exception("question not answered", errors=self.figures.errors)
 
     async def _serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -112,16 +128,6 @@ class Server:
             self._streams.discard(task)
             writer.close()
 
-    def _transfer_asked(self, query: bytes) -> dns.message.Message | None:
-        """The question when it is for a transfer, its signature checked where it has one."""
-        if self.primary is None or len(query) < HEADER.size or at_a_glance(query) is not None:
-            return None
-        try:
-            message = dns.message.from_wire(query, keyring=dict(self.directory.keyring) or None)
-        except (dns.exception.DNSException, ValueError):
-            return None  # the ordinary way answers it
-        return message if wanted(message) else None
-
     async def _serve_queries(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """RFC 7766: any number of queries on a connection, until it idles."""
         source: str = writer.get_extra_info("peername")[0]
@@ -129,7 +135,7 @@ class Server:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))
                 query = await reader.readexactly(length)
-            transfer = self._transfer_asked(query)
+            transfer = None if self.primary is None else read_transfer(query, self.directory)
             if transfer is not None and self.primary is not None:
                 async for wire in self.primary.transfer(transfer, source):
                     writer.write(len(wire).to_bytes(2) + wire)
@@ -149,12 +155,14 @@ class Datagrams(asyncio.DatagramProtocol):
         self._server = server
         self._short = server.short.answer
         self._limit = server.limit
+        self._short_answers = server.figures.short
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._send = cast(asyncio.DatagramTransport, transport).sendto
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         if self._limit is not None and (verdict := self._verdict(data, addr[0])) is not Verdict.ANSWER:
+            self._server.figures.limit(verdict.value)
             if verdict is Verdict.TRUNCATE and (response := truncated(data)) is not None:
                 self._send(response, addr)
             return
@@ -163,8 +171,10 @@ class Datagrams(asyncio.DatagramProtocol):
         except Exception:  # noqa: BLE001 - as for the long path, which answers instead
             self._server.report_error()
             response = None
-        response = response or self._server.answer(data, "udp", addr[0])
         if response is not None:
+            self._short_answers[response[3]] += 1
+            self._send(response, addr)
+        elif (response := self._server.answer(data, "udp", addr[0])) is not None:
             self._send(response, addr)
 
     def _verdict(self, data: bytes, source: str) -> Verdict:
@@ -200,6 +210,14 @@ def bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def type_asked(query: bytes) -> int:
+    """Of the first question; 0 where there is none to be found."""
+    at = 12
+    while at < len(query) and 0 < (length := query[at]) < 64:
+        at += length + 1
+    return int.from_bytes(query[at + 1 : at + 3])
 
 
 @lru_cache(maxsize=4_096)

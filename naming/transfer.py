@@ -49,6 +49,16 @@ def serial_asked(query: dns.message.Message) -> int | None:
     return None
 
 
+def given(query: dns.message.Message, zone: Zone) -> str:
+    """What `messages` answers with: `axfr`, `ixfr`, or `current` where there is nothing new."""
+    serial = serial_asked(query) if query.question[0].rdtype == IXFR else None
+    if serial is None:
+        return "axfr"
+    if not serial_newer(zone.serial, serial):
+        return "current"
+    return "axfr" if zone.since(serial) is None else "ixfr"
+
+
 def messages(query: dns.message.Message, zone: Zone, *, ttl_s: int) -> Iterator[bytes]:
     """The answer to a permitted question, in the order to send it. The zone must not change meanwhile."""
     context = None

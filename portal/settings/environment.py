@@ -56,6 +56,12 @@ SETTINGS: tuple[Setting, ...] = (
         "BORG_DNS_SECONDARIES", "", "Name servers told of changes, as address or address@port, by comma."
     ),
     Setting("BORG_DNS_PROCESSES", "1", "Processes of a resolver that share its port, one a core."),
+    Setting("BORG_DNS_METRICS_HOST", "127.0.0.1", "Address where a resolver tells its figures."),
+    Setting(
+        "BORG_DNS_METRICS_PORT",
+        "0",
+        "Port where a resolver tells its figures, as /metrics over HTTP; 0: none.",
+    ),
     Setting(
         "BORG_DNS_SNAPSHOT",
         "",

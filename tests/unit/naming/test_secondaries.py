@@ -18,6 +18,7 @@ import dns.message
 import dns.name
 import dns.query
 import dns.rcode
+import dns.rrset
 import dns.tsig
 import dns.zone
 import pytest
@@ -142,7 +143,7 @@ zone "{ZONE}" {{
 async def primary(news: MemoryNews, peers: Peers) -> AsyncIterator[Server]:
     directory = Directory(zone="borg.internal", keyring=peers.keys)
     source = Primary(directory, peers)
-    server = Server(directory, "127.0.0.1", 0, primary=source)
+    server = Server(directory, "127.0.0.1", 0, primary=source, peers=peers)
     await server.start()
     loaded = asyncio.Event()
     tasks = [
@@ -267,6 +268,40 @@ def test_nobody_else_may_transfer(news: MemoryNews, networks: list[str], keys: l
             forged.use_tsig(other)
             wire = await _raw(forged.to_wire(), server.port)
             assert wire[3] & 0xF == dns.rcode.NOTAUTH
+
+    asyncio.run(scenario())
+
+
+def test_an_ixfr_over_udp_is_told_the_serial_alone(news: MemoryNews) -> None:
+    """RFC 1995: who is behind comes again over TCP."""
+
+    async def scenario() -> None:
+        keys = [f"shared:hmac-sha256:{SECRET}"]
+        peers = Peers.read(networks=["192.0.2.0/24"], keys=keys, secondaries=[])
+        async with primary(news, peers) as server:
+            news.write(CELL, [reported(0, "stopping")])
+            query = dns.message.make_query(ZONE, "IXFR")
+            query.authority.append(
+                dns.rrset.from_text(f"{ZONE}.", 0, "IN", "SOA", "ns. hostmaster. 1 0 0 0 0")
+            )
+            refused = await dns.asyncquery.udp(query, "127.0.0.1", port=server.port, timeout=10)
+            assert refused.rcode() == dns.rcode.REFUSED
+            query.use_tsig(dict(peers.keys))
+
+            async def told() -> bool:
+                answer = await dns.asyncquery.udp(query, "127.0.0.1", port=server.port, timeout=10)
+                assert (answer.rcode(), answer.had_tsig, len(answer.answer)) == (0, True, 1)
+                return bool(answer.answer[0][0].serial == 2)
+
+            await until(told, lambda: "serial 2")
+            query = dns.message.make_query("zz.borg.internal", "IXFR")
+            query.use_tsig(dict(peers.keys))
+            other = await dns.asyncquery.udp(query, "127.0.0.1", port=server.port, timeout=10)
+            assert other.rcode() == dns.rcode.NOTAUTH
+            axfr = await dns.asyncquery.udp(
+                dns.message.make_query(ZONE, "AXFR"), "127.0.0.1", port=server.port, timeout=10
+            )
+            assert axfr.rcode() == dns.rcode.REFUSED
 
     asyncio.run(scenario())
 

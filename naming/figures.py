@@ -1,0 +1,150 @@
+"""What a resolver counts: plain numbers, counted where they happen, and put into words when somebody asks. Pure.
+
+    sockets, primary, follower ─► Figures of this process ─► Board, which the workers share ─► together ─► metrics
+
+The common question costs one addition to a list: `short[last octet of the answer's flags]`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable
+
+import msgspec
+
+RCODES = 16
+LAG_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_SLOT = 2**20  # octets for one process; touched only as far as they are used
+
+
+def _zeros(number: int) -> list[int]:
+    return msgspec.field(default_factory=lambda: [0] * number)
+
+
+def _add(counts: dict[str, int], key: str) -> None:
+    counts[key] = counts.get(key, 0) + 1
+
+
+class CellFigures(msgspec.Struct):
+    """`snapshot_at`: when its file was written, seconds since the epoch; 0: never by this process."""
+
+    revision: int
+    serial: int
+    jobs: int = 0
+    placed: int = 0
+    serving: int = 0
+    snapshot_at: float = 0.0
+
+
+class Figures(msgspec.Struct):
+    """Of one process, since the first of its place began; below `as of now` what holds only while it lives."""
+
+    short: list[int] = _zeros(256)  # answers of the short path, by the last octet of their flags
+    udp: list[int] = _zeros(RCODES)  # answers of the long path, by RCODE
+    tcp: list[int] = _zeros(RCODES)
+    unanswered: int = 0  # what deserved no answer
+    truncated: int = 0
+    errors: int = 0
+    limited: dict[str, int] = msgspec.field(default_factory=dict)  # by verdict
+    transfers: dict[str, int] = msgspec.field(default_factory=dict)  # by what was given
+    notify_failures: dict[str, int] = msgspec.field(default_factory=dict)  # by secondary
+    snapshot_failures: int = 0
+    lags: list[int] = _zeros(len(LAG_BOUNDS_S) + 1)
+    lag_sum_s: float = 0.0
+    # as of now
+    status: str = "loading"
+    unheard_s: float = 0.0
+    cells: dict[str, CellFigures] = msgspec.field(default_factory=dict)
+    secondaries: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # serial by cell, by address
+
+    def count(self, answer: bytes, counts: list[int]) -> None:
+        """An answer of the long path; `counts`: those of its transport."""
+        counts[answer[3] & 15] += 1
+        if answer[2] & 2:
+            self.truncated += 1
+
+    def limit(self, verdict: str) -> None:
+        _add(self.limited, verdict)
+
+    def transfer(self, given: str) -> None:
+        _add(self.transfers, given)
+
+    def notify_failed(self, secondary: str) -> None:
+        _add(self.notify_failures, secondary)
+
+    def observe_lag(self, seconds: float) -> None:
+        """From an event's commit to its being in the answers."""
+        self.lags[bisect_left(LAG_BOUNDS_S, seconds)] += 1
+        self.lag_sum_s += seconds
+
+
+def together(many: Iterable[Figures]) -> Figures:
+    """Of all processes: counts added; of what holds now the worst, and what only the first knows."""
+    first, *others = many
+    total = msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=Figures)
+    for one in others:
+        for name in ("short", "udp", "tcp", "lags"):
+            setattr(
+                total, name, [a + b for a, b in zip(getattr(total, name), getattr(one, name), strict=True)]
+            )
+        for name in ("unanswered", "truncated", "errors", "snapshot_failures", "lag_sum_s"):
+            setattr(total, name, getattr(total, name) + getattr(one, name))
+        for name in ("limited", "transfers", "notify_failures"):
+            counts = getattr(total, name)
+            for key, number in getattr(one, name).items():
+                counts[key] = counts.get(key, 0) + number
+        total.status = max(total.status, one.status, key=("ok", "stale", "loading").index)
+        total.unheard_s = max(total.unheard_s, one.unheard_s)
+        for cell, figures in one.cells.items():
+            mine = total.cells.setdefault(cell, figures)
+            if figures.revision < mine.revision:
+                mine.revision, mine.serial = figures.revision, figures.serial
+    return total
+
+
+class Board:
+    """Memory that a parent shares with its workers: a slot for each, and how often each was started anew."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._memory = mmap.mmap(-1, _SLOT * (workers + 1))
+
+    def write(self, number: int, figures: Figures) -> None:
+        """By worker `number` alone. What is too large for the slot is left out: the last figures stay."""
+        self._put(number, msgspec.msgpack.encode(figures))
+
+    def read(self, number: int) -> Figures | None:
+        """None where nothing was written yet, or is being written just now."""
+        data = self._take(number)
+        return None if data is None else msgspec.msgpack.decode(data, type=Figures)
+
+    def others(self, number: int) -> list[Figures]:
+        found = [self.read(other) for other in range(self._workers) if other != number]
+        return [figures for figures in found if figures is not None]
+
+    def ended(self, number: int) -> None:
+        """By the parent alone."""
+        restarts = self.restarts()
+        restarts[number] += 1
+        self._put(self._workers, msgspec.msgpack.encode(restarts))
+
+    def restarts(self) -> list[int]:
+        data = self._take(self._workers)
+        return [0] * self._workers if data is None else msgspec.msgpack.decode(data, type=list[int])
+
+    def _put(self, slot: int, data: bytes) -> None:
+        if len(data) + 8 <= _SLOT:
+            at = slot * _SLOT
+            head = len(data).to_bytes(4) + zlib.crc32(data).to_bytes(4)
+            self._memory[at : at + 8 + len(data)] = head + data
+
+    def _take(self, slot: int) -> bytes | None:
+        at = slot * _SLOT
+        for _ in range(3):  # whoever writes it has long finished by then
+            size = int.from_bytes(self._memory[at : at + 4])
+            data = self._memory[at + 8 : at + 8 + min(size, _SLOT)]
+            if size and zlib.crc32(data) == int.from_bytes(self._memory[at + 4 : at + 8]):
+                return data
+        return None

@@ -1,0 +1,190 @@
+"""Figures of a resolver for Prometheus: `GET /metrics` on a port of its own, for all of its processes together.
+
+What to do about them stands in `deploy/README.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import dns.rcode
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from naming.figures import LAG_BOUNDS_S, RCODES, Figures
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONNECTIONS = 16
+REQUEST_S = 5.0
+_LARGEST_REQUEST = 16_384
+
+
+class Figured(Collector):
+    """The figures of all processes in words. `restarts`: how often each worker was started anew."""
+
+    def __init__(self, figures: Figures, restarts: Sequence[int] = (), *, now: float) -> None:
+        self._figures = figures
+        self._restarts = restarts
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._questions()
+        yield from self._freshness()
+        yield from self._cells()
+        yield from self._followers()
+        restarts = _counter("worker_restarts", "Processes started anew, by place", "worker")
+        for number, times in enumerate(self._restarts):
+            restarts.add_metric([str(number)], times)
+        yield restarts
+
+    def _questions(self) -> Iterator[Metric]:
+        figures = self._figures
+        asked = _counter("queries", "Questions answered, by transport and path", "transport", "path")
+        for transport, path, counts in (
+            ("udp", "short", figures.short), ("udp", "long", figures.udp), ("tcp", "long", figures.tcp),
+        ):  # fmt: skip
+            asked.add_metric([transport, path], sum(counts))
+        yield asked
+        answers = _counter("answers", "Answers, by RCODE", "rcode")
+        for rcode in range(RCODES):
+            number = sum(figures.short[rcode::RCODES]) + figures.udp[rcode] + figures.tcp[rcode]
+            if number or rcode in _USUAL:
+                answers.add_metric([dns.rcode.to_text(dns.rcode.Rcode(rcode))], number)
+        yield answers
+        limited = _counter("limited", "Questions beyond BORG_DNS_RATE, by what became of them", "verdict")
+        for verdict in ("truncate", "drop"):
+            limited.add_metric([verdict], figures.limited.get(verdict, 0))
+        yield limited
+        for name, text, value in (
+            ("unanswered", "Datagrams that were no question", figures.unanswered),
+            ("truncated", "Answers with the TC bit", figures.truncated),
+            ("errors", "Questions that failed here and got SERVFAIL", figures.errors),
+        ):
+            yield CounterMetricFamily(f"borg_resolver_{name}", text, value=value)
+
+    def _freshness(self) -> Iterator[Metric]:
+        figures = self._figures
+        yield _gauge("stale", "1 while answers may be stale", int(figures.status == "stale"))
+        yield _gauge("loading", "1 while some names are not known yet", int(figures.status == "loading"))
+        yield _gauge("unheard_seconds", "Since the journal was reached last", figures.unheard_s)
+        made, so_far = [], 0
+        for bound, count in zip((*LAG_BOUNDS_S, "+Inf"), figures.lags, strict=True):
+            so_far += count
+            made.append((str(bound), so_far))
+        yield HistogramMetricFamily(
+            "borg_resolver_news_lag_seconds", "From the commit of news to answers, the oldest of each read",
+            buckets=made, sum_value=figures.lag_sum_s,
+        )  # fmt: skip
+
+    def _cells(self) -> Iterator[Metric]:
+        revision = _gauge_of("revision", "Revision of the journal that is answered", "cell")
+        serial = _gauge_of("serial", "Serial of the cell's zone", "cell")
+        names = _gauge_of("names", "What has names, by kind", "cell", "kind")
+        age = _gauge_of("snapshot_age_seconds", "Since the cell's file was written", "cell")
+        for cell, figures in self._figures.cells.items():
+            revision.add_metric([cell], figures.revision)
+            serial.add_metric([cell], figures.serial)
+            for kind in ("jobs", "placed", "serving"):
+                names.add_metric([cell, kind], getattr(figures, kind))
+            if figures.snapshot_at:
+                age.add_metric([cell], self._now - figures.snapshot_at)
+        yield from (revision, serial, names, age)
+        yield CounterMetricFamily(
+            "borg_resolver_snapshot_failures", "Files of names that could not be written",
+            value=self._figures.snapshot_failures,
+        )  # fmt: skip
+
+    def _followers(self) -> Iterator[Metric]:
+        transfers = _counter("transfers", "Answers to AXFR and IXFR, by what was given", "given")
+        for given, number in sorted(self._figures.transfers.items()):
+            transfers.add_metric([given], number)
+        yield transfers
+        failures = _counter("notify_failures", "Secondaries that acknowledged no NOTIFY", "secondary")
+        for secondary, number in sorted(self._figures.notify_failures.items()):
+            failures.add_metric([secondary], number)
+        yield failures
+        serial = _gauge_of(
+            "secondary_serial", "Newest serial that a secondary was given", "cell", "secondary"
+        )
+        for cell, secondaries in self._figures.secondaries.items():
+            for secondary, number in secondaries.items():
+                serial.add_metric([cell, secondary], number)
+        yield serial
+
+
+_USUAL = {
+    int(rcode) for rcode in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rcode.SERVFAIL, dns.rcode.REFUSED)
+}
+
+
+def exposition(figures: Figures, restarts: Sequence[int] = ()) -> bytes:
+    """In the text format of Prometheus."""
+    registry = CollectorRegistry()
+    registry.register(Figured(figures, restarts, now=time.time()))
+    return generate_latest(registry)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"borg_resolver_{name}", text, labels=labels)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"borg_resolver_{name}", text, value=value)
+
+
+def _gauge_of(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"borg_resolver_{name}", text, labels=labels)
+
+
+class MetricsServer:
+    """HTTP/1.1 with one request a connection, which is all that a scrape needs. `port` is the one in use."""
+
+    def __init__(self, host: str, port: int, read: Callable[[], bytes]) -> None:
+        self.host, self.port = host, port
+        self._read = read
+        self._open = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Raises `OSError` when the port can't be had."""
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=_LARGEST_REQUEST)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= CONNECTIONS:
+                async with asyncio.timeout(REQUEST_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(head))
+                    await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # who asks like that gets no answer
+        finally:
+            self._open -= 1
+            writer.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        target = rest.split(b" ", 1)[0].split(b"?", 1)[0]
+        if method != b"GET":
+            return _response("405 Method Not Allowed", b"only GET\n", "Allow: GET")
+        if target != b"/metrics":
+            return _response("404 Not Found", b"figures are at /metrics\n")
+        return _response("200 OK", self._read(), content_type=CONTENT_TYPE)
+
+
+def _response(status: str, body: bytes, *headers: str, content_type: str = "text/plain") -> bytes:
+    lines = (
+        f"HTTP/1.1 {status}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}",
+        "Connection: close", *headers, "", "",
+    )  # fmt: skip
+    return "\r\n".join(lines).encode() + body

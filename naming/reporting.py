@@ -1,0 +1,61 @@
+"""Brings the figures of a resolver's processes together: each writes its own to the board, the first is asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+from naming.figures import Board, CellFigures, Figures, together
+from naming.follower import Follower
+from naming.keeping import Keeper
+from naming.metrics import exposition
+
+EVERY_S = 1.0
+
+
+class Reporter:
+    """Of worker `number`. `board`: None where it is the only process."""
+
+    def __init__(
+        self,
+        figures: Figures,
+        follower: Follower,
+        keeper: Keeper | None = None,
+        *,
+        board: Board | None = None,
+        number: int = 0,
+    ) -> None:
+        self._figures = figures
+        self._follower = follower
+        self._keeper = keeper
+        self._board = board
+        self._number = number
+
+    def figures(self, *, names: bool) -> Figures:
+        """This process' own, as of now; `names`: count them too, which takes a look at every job."""
+        figures, directory = self._figures, self._follower.directory
+        figures.status = directory.status.value
+        figures.unheard_s = self._follower.unheard_s()
+        figures.snapshot_failures = 0 if self._keeper is None else self._keeper.failed
+        figures.cells = {}
+        for table in directory.cells.values():
+            if table.ready:
+                cell = figures.cells[table.cell] = CellFigures(table.revision, table.serial)
+                if names:
+                    cell.jobs, cell.placed, cell.serving = table.counts()
+                if self._keeper is not None:
+                    cell.snapshot_at = self._keeper.written_at(table.cell)
+        return figures
+
+    def exposition(self) -> bytes:
+        """For all processes; asked of the first."""
+        own = self.figures(names=True)
+        if self._board is None:
+            return exposition(own)
+        return exposition(together([own, *self._board.others(self._number)]), self._board.restarts())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while self._board is not None:
+            self._board.write(self._number, self.figures(names=False))
+            await asyncio.sleep(EVERY_S)
+        await asyncio.Event().wait()
