@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import dns.name
+import dns.rdata
 import dns.tsig
 
 from naming.cookies import Cookies
 from naming.names import check_zone
+from naming.reverse import Network, apexes
 from naming.table import NameTable
 
 DEFAULT_ZONE = "borg.internal"
@@ -32,6 +34,8 @@ class Directory:
     `serial`: of the parent zone, which changes when cells come and go; the highest id of a cell, so far.
     `keyring`: keys that questions may be signed with (TSIG), by name.
     `nsid`: what this process calls itself to who asks (RFC 5001); `cookies`: none for no cookies.
+    `ttl_s`: how long answers may be remembered where a job does not say; `negative_ttl_s`: that there is none.
+    `reverse`: networks whose reverse zones are ours; `caa`: records of that type at the apexes of the other zones.
     `generation`: moves when a cell's table is replaced or leaves, not with what happens inside one.
     """
 
@@ -47,8 +51,17 @@ class Directory:
     keyring: Mapping[dns.name.Name, dns.tsig.Key] = field(default_factory=dict)
     nsid: bytes = b""
     cookies: Cookies | None = None
+    reverse: tuple[Network, ...] = ()
+    caa: tuple[dns.rdata.Rdata, ...] = ()
+    reverse_apexes: frozenset[tuple[bytes, ...]] = field(init=False)  # labels without the root
     labels: tuple[bytes, ...] = field(init=False)  # of the zone, without the root
 
     def __post_init__(self) -> None:
         self.zone = check_zone(self.zone)
         self.labels = tuple(label.encode() for label in self.zone.split("."))
+        self.reverse_apexes = apexes(self.reverse)
+
+    @property
+    def all_ready(self) -> bool:
+        """What is in none of the tables is nowhere."""
+        return self.loaded and all(table.ready for table in self.cells.values())

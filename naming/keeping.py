@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from naming.follower import Follower
-from naming.records import EXPIRE_S
+from naming.nodes import EXPIRE_S
 from naming.snapshots import Capture, Head, Unusable, read_head, restore
 from naming.table import NameTable
 

@@ -16,12 +16,15 @@ MAX_LABEL = 63  # octets (RFC 1035 §2.3.4)
 MAX_NAME = 253  # characters without the final dot
 PREFIX = "/bns/"
 
-# Labels that the zones use for themselves: `ns.<zone>`, `health.<zone>`, `<host>.machine.<cell>.<zone>`.
+# Labels that the zones use for themselves: `ns.<zone>`, `health.<zone>`, `<host>.machine.<cell>.<zone>`,
+# `<name>.service.<tenant>.<cell>.<zone>`.
 RESERVED_CELLS = frozenset({"ns", "health"})
 MACHINE, SERVICE = "machine", "service"
 RESERVED_TENANTS = frozenset({MACHINE})
+RESERVED_JOBS = frozenset({SERVICE})
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_SERVICE = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,6}")
 
 
@@ -124,6 +127,19 @@ def check_label(label: str, field: str) -> str:
     raise InvalidName(field, f"{label!r} is no DNS label; use lower-case letters, digits and inner hyphens")
 
 
+def is_service(text: str) -> bool:
+    """Whether it can be a service's name: a DNS label in lower case that begins with a letter, as no index does."""
+    return _SERVICE.fullmatch(text) is not None
+
+
+def check_service(text: str) -> str:
+    """`text` itself. Raises `InvalidName` unless it can be a service's name."""
+    check_label(text, "service")
+    if not is_service(text):
+        raise InvalidName("service", f"{text!r} begins with a digit, as indexes do; begin with a letter")
+    return text
+
+
 def check_zone(zone: str) -> str:
     """`zone` in lower case without the final dot, e.g. `borg.internal`. Raises `InvalidName`."""
     name = zone.removesuffix(".").lower()
@@ -142,6 +158,8 @@ def check_job_name(name: JobName, zone: str, *, tasks: int = 1) -> JobName:
         raise InvalidName("cell", f"{name.cell!r} is a name the zone uses itself; choose another")
     if name.tenant in RESERVED_TENANTS:
         raise InvalidName("tenant", f"{name.tenant!r} is a name the zone uses itself; choose another")
+    if name.job in RESERVED_JOBS:
+        raise InvalidName("job", f"{name.job!r} is a name the zone uses itself; choose another")
     longest = name.task(max(tasks - 1, 0)).dns(zone)
     if len(longest) > MAX_NAME:
         over = len(longest) - MAX_NAME
@@ -165,9 +183,7 @@ def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
     if tenant == MACHINE and index is None:
         return MachineName(check_label(cell, "cell"), check_label(job, "machine"))
     if job == SERVICE and index is not None:
-        return ServiceName(
-            check_label(cell, "cell"), check_label(tenant, "tenant"), check_label(index, "service")
-        )
+        return ServiceName(check_label(cell, "cell"), check_label(tenant, "tenant"), check_service(index))
     name = JobName(check_label(cell, "cell"), check_label(tenant, "tenant"), check_label(job, "job"))
     return name if index is None else name.task(parse_index(index))
 

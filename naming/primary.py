@@ -100,7 +100,7 @@ class Primary:
         zone = await self._zone(table)
         zone.publish()
         # The loop goes on between messages and the zone with it: what they say must be of one moment.
-        for wire in list(transfer.messages(query, zone, ttl_s=self.directory.ttl_s)):
+        for wire in list(transfer.messages(query, zone)):
             yield wire
         self.figures.transfer(transfer.given(query, zone))
         self.figures.secondaries.setdefault(table.cell, {})[source] = zone.serial

@@ -1,138 +1,63 @@
-"""From a name to its records: which node of which zone a name is, and what it holds of each type.
+"""From a name to its records: which node of which zone a name is, and what it holds of each type. Pure.
 
-    <zone>                                     SOA NS TXT        the cells
+    <zone>                                     SOA NS CAA TXT    the cells
     ns.<zone>                                  A | AAAA
     health.<zone>                              TXT               of the resolver itself
-    <cell>.<zone>                              SOA NS TXT        one zone a cell
+    <cell>.<zone>                              SOA NS CAA TXT    one zone a cell
     <host>.machine.<cell>.<zone>               A | AAAA
     <job>.<tenant>.<cell>.<zone>               A AAAA SRV TXT    serving tasks, in random order
+    <service>.service.<tenant>.<cell>.<zone>   A AAAA SRV TXT    those of all jobs with this label
     <index>.<job>.<tenant>.<cell>.<zone>       A | AAAA, SRV TXT one task, wherever it is placed
-    _<port>._tcp.[<index>.]<job>.<tenant>…     SRV               one port
+    _<port>._tcp.<job, service or task>        SRV               one port
+    <reverse name of an address>               PTR               see `naming.pointers`
 
-What lies between these (`<tenant>.<cell>.<zone>`, `machine.…`, `_tcp.…`) exists and holds nothing (RFC 8020).
+What lies between these (`<tenant>.<cell>.<zone>`, `machine.…`, `service.…`, `_tcp.…`) exists and holds nothing
+(RFC 8020).
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
 from random import Random
 from typing import Any
 
 import dns.name
 import dns.rdata
-import dns.rdataclass
-import dns.rdatatype
-import dns.rdtypes.ANY.NS
-import dns.rdtypes.ANY.SOA
-import dns.rdtypes.ANY.TXT
-import dns.rdtypes.IN.A
-import dns.rdtypes.IN.AAAA
 import dns.rdtypes.IN.SRV
 from dns.rdataclass import IN
-from dns.rdatatype import AAAA, NS, SOA, SRV, TXT, A, RdataType
+from dns.rdatatype import AAAA, CAA, SRV, TXT, A, RdataType
 
+from naming import pointers
 from naming.directory import Directory
-from naming.names import RESERVED_CELLS, InvalidName, parse_index
-from naming.table import Job, NameTable, Task
+from naming.jobs import Job, Service
+from naming.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
+from naming.nodes import (
+    NOTHING,
+    Extra,
+    Limits,
+    Node,
+    NotLoaded,
+    Outside,
+    Read,
+    Records,
+    Zone,
+    absolute,
+    address_record,
+    apex,
+    empty,
+    one_address,
+    soa,
+    texts,
+)
+from naming.pools import Answering, Task
+from naming.reverse import V4, V6
+from naming.table import NameTable
 
-# dnspython's constructors of records are untyped.
-_a: Any = dns.rdtypes.IN.A.A
-_aaaa: Any = dns.rdtypes.IN.AAAA.AAAA
-_ns: Any = dns.rdtypes.ANY.NS.NS
-_soa_record: Any = dns.rdtypes.ANY.SOA.SOA
-_srv: Any = dns.rdtypes.IN.SRV.SRV
-_txt: Any = dns.rdtypes.ANY.TXT.TXT
+_srv: Any = dns.rdtypes.IN.SRV.SRV  # untyped in dnspython
 
-ROOT = (b"",)
-REFRESH_S, RETRY_S, EXPIRE_S = 30, 5, 7 * 86_400
 SRV_FIXED = (
     18  # bytes of an SRV record beside its target: owner as pointer, type, class, TTL, length, three numbers
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How many tasks a job's name may answer with: `addresses` for A and AAAA, `services` for SRV."""
-
-    addresses: int
-    services: int
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """`extra`: names with their address records, for the additional section."""
-
-    rdatas: list[dns.rdata.Rdata]
-    extra: list[tuple[dns.name.Name, dns.rdata.Rdata]]
-
-
-NOTHING = Records([], [])
-Read = Callable[[RdataType, Limits, Random], Records]
-
-
-@dataclass(frozen=True, slots=True)
-class Zone:
-    """Where a negative answer takes its SOA from."""
-
-    apex: dns.name.Name
-    soa: Callable[[], dns.rdata.Rdata]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A name inside a zone. `exists` false: NXDOMAIN.
-
-    What it takes to answer SRV with all of it: `tasks` tasks of `task_bytes` octets at least each.
-    """
-
-    zone: Zone
-    exists: bool
-    read: Read
-    tasks: int = 0
-    task_bytes: int = 0
-
-
-class Outside(Exception):
-    """The name lies in none of our zones: refused."""
-
-
-class NotLoaded(Exception):
-    """The name may exist, its cell has not been read yet: SERVFAIL, so that clients ask again."""
-
-
-@lru_cache(maxsize=65_536)
-def address_record(address: str) -> dns.rdata.Rdata:
-    """Raises `ValueError` for text that is no IP address."""
-    record: dns.rdata.Rdata
-    if ipaddress.ip_address(address).version == 4:
-        record = _a(IN, A, address)
-    else:
-        record = _aaaa(IN, AAAA, address)
-    return record
-
-
-def _absolute(labels: Iterable[str | bytes], directory: Directory) -> dns.name.Name:
-    given = tuple(label.encode() if isinstance(label, str) else label for label in labels)
-    return dns.name.Name(given + directory.labels + ROOT)
-
-
-def _text(*strings: str) -> Records:
-    return Records([_txt(IN, TXT, [string.encode()[:255] for string in strings])], [])
-
-
-def _empty(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
-    return NOTHING
-
-
-def _address(address: str) -> Read:
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
-        record = address_record(address)
-        return Records([record], []) if record.rdtype == rdtype else NOTHING
-
-    return read
 
 
 def find(directory: Directory, labels: tuple[bytes, ...]) -> Node:
@@ -140,9 +65,11 @@ def find(directory: Directory, labels: tuple[bytes, ...]) -> Node:
 
     Raises `Outside` and `NotLoaded`.
     """
-    lowered = [label.lower() for label in labels[:-1]]
+    lowered = tuple(label.lower() for label in labels[:-1])
     depth = len(lowered) - len(directory.labels)
-    if depth < 0 or tuple(lowered[depth:]) != directory.labels:
+    if depth < 0 or lowered[depth:] != directory.labels:
+        if lowered[-2:] in (V4, V6):
+            return pointers.find(directory, lowered)
         raise Outside
     # Bytes that are no ASCII match no label of ours, whatever they decode to.
     above = [label.decode("latin-1") for label in lowered[:depth]]
@@ -151,117 +78,123 @@ def find(directory: Directory, labels: tuple[bytes, ...]) -> Node:
     if above == ["health"]:
         return Node(_parent(directory), True, _health(directory))
     if above == ["ns"]:
-        return Node(_parent(directory), True, _address(directory.nameserver))
+        return Node(_parent(directory), True, one_address(directory.nameserver, directory.ttl_s))
     table = directory.cells.get(above[-1])
     if table is None:
         if not directory.loaded and above[-1] not in RESERVED_CELLS:
             raise NotLoaded
-        return Node(_parent(directory), False, _empty)
+        return Node(_parent(directory), False, empty)
     if not table.ready:
         raise NotLoaded
-    return _in_cell(directory, table, above[:-1], labels)
+    return _in_cell(directory, table, above[:-1])
 
 
-def _in_cell(directory: Directory, table: NameTable, above: list[str], labels: tuple[bytes, ...]) -> Node:
+def _in_cell(directory: Directory, table: NameTable, above: list[str]) -> Node:
     zone = _cell_zone(directory, table)
-    missing, between = Node(zone, False, _empty), Node(zone, True, _empty)
+    missing, between = Node(zone, False, empty), Node(zone, True, empty)
     if not above:
         return Node(zone, True, _cell_apex(directory, table))
     tenant = above[-1]
     if tenant == "machine":
         machine = table.hosts.get(above[0]) if len(above) == 2 else None
         if machine is not None:
-            return Node(zone, True, _address(machine.address) if machine.family else _empty)
+            read = one_address(machine.address, directory.ttl_s) if machine.family else empty
+            return Node(zone, True, read)
         return between if len(above) == 1 else missing
     if tenant not in table.tenants:
         return missing
     if len(above) == 1:
         return between
+    if above[-2] == SERVICE and len(above) > 2 and is_service(above[-3]):
+        service = table.service(tenant, above[-3])
+        return missing if service is None else _below(directory, table, service, above[:-3])
     job = table.job(tenant, above[-2])
     if job is None:
-        return missing
-    service, index = _split(above[:-2], job)
-    if service is None:
-        return missing
-    task = None if index is None else job.placed.get(index)
-    if service == ["_tcp"]:
-        return between if job.all_port_names() else missing
-    if service:
-        port = service[0].removeprefix("_")
-        if port not in job.all_port_names():
-            return missing
-        if index is not None:
-            return Node(zone, True, _services(directory, table, job, [task] if task else [], port))
-        size = _service_bytes(labels[2:])
-        return Node(zone, True, _services(directory, table, job, None, port), len(job.answering), size)
-    if index is not None:
-        return Node(zone, True, _task(directory, table, job, task))
-    size = _service_bytes(labels) * len(job.port_names)
-    return Node(zone, True, _job(directory, table, job), len(job.answering), size)
+        return between if above == [SERVICE, tenant] and tenant in table.services else missing
+    return _below(directory, table, job, above[:-2])
 
 
-def _split(above: list[str], job: Job) -> tuple[list[str] | None, int | None]:
-    """What stands before a job's name as (service labels, index); service None where there is no such name."""
+def _below(directory: Directory, table: NameTable, named: Job | Service, above: list[str]) -> Node:
+    """The name of a job or service itself, or below it."""
+    zone = _cell_zone(directory, table)
+    missing, between = Node(zone, False, empty), Node(zone, True, empty)
     index = None
-    if above and not above[-1].startswith("_"):
-        try:
-            index = parse_index(above[-1])
-        except InvalidName:
-            return None, None
-        if index not in job.indexes:
-            return None, None
-        above = above[:-1]
-    if above in ([], ["_tcp"]) or (len(above) == 2 and above[1] == "_tcp" and above[0].startswith("_")):
-        return above, index
-    return None, None
+    if isinstance(named, Job) and above and not above[-1].startswith("_"):
+        index = _index(above.pop(), named)
+        if index is None:
+            return missing
+    if above == ["_tcp"]:
+        return between if named.all_port_names() else missing
+    if above and (len(above) != 2 or above[1] != "_tcp" or not above[0].startswith("_")):
+        return missing
+    port = above[0].removeprefix("_") if above else None
+    if port is not None and port not in named.all_port_names():
+        return missing
+    if isinstance(named, Job) and index is not None:
+        task = named.placed.get(index)
+        if port is None:
+            return Node(zone, True, _task(directory, table, named, task))
+        return Node(zone, True, _srv_of(directory, table, named, [task] if task else [], port))
+    answering = named.answering if port is None else _with_port(named.answering, port)
+    sizes = [(_srv_bytes(directory, table, tasks[0].job, port), len(tasks)) for _, tasks in answering.strata]
+    if port is None:
+        read = _several(directory, table, named)
+    else:
+        read = _srv_of(directory, table, named, answering, port)
+    least = sum(octets * count for octets, count in sizes)
+    return Node(zone, True, read, least, max((octets for octets, _ in sizes), default=0))
 
 
-def _service_bytes(job: tuple[bytes, ...]) -> int:
-    """What one SRV record of a task takes at least, for the job of this absolute name. Targets don't compress."""
-    return SRV_FIXED + 2 + sum(len(label) + 1 for label in job)
+def _index(label: str, job: Job) -> int | None:
+    try:
+        index = parse_index(label)
+    except InvalidName:
+        return None
+    return index if index in job.indexes else None
 
 
-def _soa(directory: Directory, apex: dns.name.Name, serial: int) -> dns.rdata.Rdata:
-    server, mailbox = _absolute(["ns"], directory), dns.name.Name((b"hostmaster", *apex.labels))
-    times = (REFRESH_S, RETRY_S, EXPIRE_S, directory.negative_ttl_s)
-    record: dns.rdata.Rdata = _soa_record(IN, SOA, server, mailbox, serial, *times)
-    return record
+def _with_port(answering: Answering, port: str) -> Answering:
+    """Without the tasks of jobs that have no such port."""
+    return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
+
+
+def _srv_bytes(directory: Directory, table: NameTable, job: Job, port: str | None) -> int:
+    """What the SRV records of a task of this job take at least. Targets don't compress."""
+    target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
+    return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)
 
 
 def _parent(directory: Directory) -> Zone:
-    apex = _absolute([], directory)
-    return Zone(apex, lambda: _soa(directory, apex, directory.serial))
+    name = absolute([], directory)
+    mailbox = absolute(["hostmaster"], directory)
+    return Zone(name, lambda: soa(directory, mailbox, directory.serial))
 
 
 def _cell_zone(directory: Directory, table: NameTable) -> Zone:
-    apex = _absolute([table.cell], directory)
-    return Zone(apex, lambda: _soa(directory, apex, table.serial))
+    name = absolute([table.cell], directory)
+    mailbox = absolute(["hostmaster", table.cell], directory)
+    return Zone(name, lambda: soa(directory, mailbox, table.serial))
 
 
-def _apex(directory: Directory, zone: Zone, text: Callable[[], Records]) -> Read:
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
-        if rdtype == SOA:
-            return Records([zone.soa()], [])
-        if rdtype == NS:
-            server = _absolute(["ns"], directory)
-            return Records([_ns(IN, NS, server)], [(server, address_record(directory.nameserver))])
-        return text() if rdtype == TXT else NOTHING
+def _apex(directory: Directory, zone: Zone, text: Callable[[], Iterable[str]]) -> Read:
+    def more(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype == CAA:
+            return Records(list(directory.caa), directory.ttl_s, [])
+        return texts(directory.ttl_s, *text()) if rdtype == TXT else NOTHING
 
-    return read
+    return apex(directory, zone, more)
 
 
 def _parent_apex(directory: Directory) -> Read:
-    return _apex(directory, _parent(directory), lambda: _text(f"cells={len(directory.cells)}"))
+    return _apex(directory, _parent(directory), lambda: [f"cells={len(directory.cells)}"])
 
 
 def _cell_apex(directory: Directory, table: NameTable) -> Read:
-    def text() -> Records:
-        return _text(
-            f"serial={table.serial}",
-            f"revision={table.revision}",
-            f"names-revision={table.names_revision}",
-            f"history={table.history_ordinal}",
-        )
+    def text() -> Iterable[str]:
+        yield f"serial={table.serial}"
+        yield f"revision={table.revision}"
+        yield f"names-revision={table.names_revision}"
+        yield f"history={table.history_ordinal}"
 
     return _apex(directory, _cell_zone(directory, table), text)
 
@@ -270,77 +203,94 @@ def _health(directory: Directory) -> Read:
     def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
         if rdtype != TXT:
             return NOTHING
-        return _text(f"status={directory.status}", f"cells={len(directory.cells)}")
+        return texts(directory.ttl_s, f"status={directory.status}", f"cells={len(directory.cells)}")
 
     return read
 
 
-def _job(directory: Directory, table: NameTable, job: Job) -> Read:
+def _several(directory: Directory, table: NameTable, named: Job | Service) -> Read:
+    """Of a job or a service."""
+
     def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        ttl_s = named.ttl_s_or(directory.ttl_s)
         if rdtype == SRV:
-            return _service_records(directory, table, job, job.answering.sample(limits.services, rng), None)
+            return _srv_records(directory, table, named.answering.any(limits.services, rng), None, ttl_s)
         if rdtype == TXT:
-            return _text(
-                f"revision={job.revision}",
-                f"tasks={job.indexes.size}",
-                f"placed={len(job.placed)}",
-                f"serving={len(job.serving)}",
-                f"fail-open={'yes' if job.fails_open else 'no'}",
-            )
+            return texts(ttl_s, *_about(named))
         family = {A: 4, AAAA: 6}.get(rdtype, 0)
         if not family or family not in table.families:
             return NOTHING
-        mixed = len(table.families) > 1
-        chosen = job.answering.sample(len(job.answering) if mixed else limits.addresses, rng)
-        fitting = [task.address for task in chosen if task.family == family]
-        return Records([address_record(address) for address in fitting[: limits.addresses]], [])
+        answering = named.answering
+        if len(table.families) > 1:
+            answering = answering.of_family(family)
+        chosen = answering if limits.whole else answering.sample(limits.addresses, rng)
+        return Records([address_record(task.address) for task in chosen], ttl_s, [])
 
     return read
 
 
+def _about(named: Job | Service) -> Iterable[str]:
+    if isinstance(named, Service):
+        yield f"jobs={len(named.jobs)}"
+    else:
+        yield f"revision={named.revision}"
+    yield f"tasks={named.tasks_total}"
+    yield f"placed={named.placed_total}"
+    yield f"serving={named.serving_total}"
+    yield f"fail-open={'yes' if named.fails_open else 'no'}"
+
+
 def _task(directory: Directory, table: NameTable, job: Job, task: Task | None) -> Read:
+    ttl_s = job.ttl_s_or(directory.ttl_s)
+
     def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
         if task is None:
-            return _text("placed=no") if rdtype == TXT else NOTHING
+            return texts(ttl_s, "placed=no") if rdtype == TXT else NOTHING
         if rdtype == SRV:
-            return _service_records(directory, table, job, [task], None)
+            return _srv_records(directory, table, [task], None, ttl_s)
         if rdtype == TXT:
-            return _text(
+            return texts(
+                ttl_s,
                 f"revision={task.revision}",
                 f"incarnation={task.incarnation}",
                 f"phase={task.phase}",
                 f"health={task.health}",
                 f"serving={'yes' if task.serves else 'no'}",
+                f"weight={task.weight}",
+                f"ttl={ttl_s}",
                 f"machine={task.machine.hostname}",
                 *(f"port.{name}={number}" for name, number in task.named_ports()),
             )
-        return _address(task.address)(rdtype, limits, rng) if task.family else NOTHING
+        return one_address(task.address, ttl_s)(rdtype, limits, rng) if task.family else NOTHING
 
     return read
 
 
-def _services(directory: Directory, table: NameTable, job: Job, tasks: list[Task] | None, port: str) -> Read:
-    """One port of `tasks`, or of all that answer for the job."""
+def _srv_of(
+    directory: Directory, table: NameTable, named: Job | Service, tasks: Answering | list[Task], port: str
+) -> Read:
+    """One port of these tasks of it."""
 
     def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
         if rdtype != SRV:
             return NOTHING
-        chosen = job.answering.sample(limits.services, rng) if tasks is None else tasks
-        return _service_records(directory, table, job, chosen, port)
+        chosen = tasks.any(limits.services, rng) if isinstance(tasks, Answering) else tasks
+        return _srv_records(directory, table, chosen, port, named.ttl_s_or(directory.ttl_s))
 
     return read
 
 
-def _service_records(
-    directory: Directory, table: NameTable, job: Job, tasks: Iterable[Task], port: str | None
+def _srv_records(
+    directory: Directory, table: NameTable, tasks: Iterable[Task], port: str | None, ttl_s: int
 ) -> Records:
     """SRV of one port, or of all when `port` is None; every target's address in `extra`."""
     rdatas: list[dns.rdata.Rdata] = []
-    extra: list[tuple[dns.name.Name, dns.rdata.Rdata]] = []
+    extra: list[Extra] = []
     for task in tasks:
-        target = _absolute([str(task.index), job.name, job.tenant, table.cell], directory)
+        job = task.job
+        target = absolute([str(task.index), job.name, job.tenant, table.cell], directory)
         numbers = [number for name, number in task.named_ports() if port in (None, name)]
-        rdatas.extend(_srv(IN, SRV, 0, 1, number, target) for number in numbers)
+        rdatas.extend(_srv(IN, SRV, 0, task.weight, number, target) for number in numbers)
         if numbers and task.family:
-            extra.append((target, address_record(task.address)))
-    return Records(rdatas, extra)
+            extra.append(Extra(target, address_record(task.address), job.ttl_s_or(directory.ttl_s)))
+    return Records(rdatas, ttl_s, extra)

@@ -31,7 +31,8 @@ from dns.rdatatype import RdataType
 
 from naming.cookies import Client
 from naming.directory import Directory
-from naming.records import Limits, Node, NotLoaded, Outside, Records, find
+from naming.nodes import Limits, Node, NotLoaded, Outside, Records
+from naming.records import find
 
 HEADER = struct.Struct("!HHHHHH")
 MAX_QUERY = 4_096  # octets; no question of ours comes near
@@ -39,8 +40,8 @@ MAX_QUERY = 4_096  # octets; no question of ours comes near
 MOST_LABELS = 40
 _MOST_NAME = 255  # octets
 UDP_PAYLOAD = 1_232  # octets that pass any path unfragmented (DNS flag day 2020)
-UDP_LIMITS = Limits(addresses=24, services=1_000)
-TCP_LIMITS = Limits(addresses=1_000, services=1_000)
+UDP_LIMITS = Limits(addresses=24, services=1_000, pointers=8)
+TCP_LIMITS = Limits(addresses=1_000, services=1_000, pointers=200)
 _TCP_SERVICES_BYTES = 60_000
 
 _nsid: Any = dns.edns.NSIDOption
@@ -168,13 +169,13 @@ def _fill(
         hinfo = _hinfo(IN, dns.rdatatype.HINFO, b"RFC8482", b"")
         _add(response.answer, question.name, directory.ttl_s, [hinfo])
         return
-    elif rdtype == dns.rdatatype.SRV and via == "udp" and node.tasks * node.task_bytes > room:
+    elif rdtype == dns.rdatatype.SRV and via == "udp" and node.least > room:
         response.flags |= dns.flags.TC  # without building what won't fit
         return
     else:
         records = node.read(rdtype, _limits(node, via), rng)
         if records.rdatas:
-            _add_records(response, question.name, directory.ttl_s, records)
+            _add_records(response, question.name, records)
             return
     # RFC 2308 §3: the SOA says how long "no" may be remembered.
     _add(response.authority, node.zone.apex, directory.negative_ttl_s, [node.zone.soa()])
@@ -196,12 +197,12 @@ def _limits(node: Node, via: Transport) -> Limits:
         return UDP_LIMITS if via == "udp" else TCP_LIMITS
     # A fifth more than the least a record takes covers indexes of seven digits.
     fitting = _TCP_SERVICES_BYTES // (node.task_bytes * 6 // 5) or 1
-    return Limits(TCP_LIMITS.addresses, min(TCP_LIMITS.services, fitting))
+    return Limits(TCP_LIMITS.addresses, min(TCP_LIMITS.services, fitting), TCP_LIMITS.pointers)
 
 
-def _add_records(response: dns.message.Message, owner: dns.name.Name, ttl_s: int, records: Records) -> None:
-    _add(response.answer, owner, ttl_s, records.rdatas)
-    for name, rdata in records.extra:
+def _add_records(response: dns.message.Message, owner: dns.name.Name, records: Records) -> None:
+    _add(response.answer, owner, records.ttl_s, records.rdatas)
+    for name, rdata, ttl_s in records.extra:
         _add(response.additional, name, ttl_s, [rdata])
 
 

@@ -1,4 +1,4 @@
-"""The common question over ready bytes: addresses of a task or a job, asked over UDP. Pure.
+"""The common question over ready bytes: addresses of a task, a job or a service, asked over UDP. Pure.
 
     datagram ─► known? ────────────────► id + flags + counts + question as asked + ready answer
                   └─ no ─► parsed by hand ─► addresses | NODATA | NXDOMAIN   (addresses are kept)
@@ -6,8 +6,8 @@
 
 A question is known by its bytes in lower case behind the message's id: flags, counts, name, type, class and EDNS. Lower
 case changes nothing but names: lengths of labels are below 64, and of header and EDNS only forms that hold no capital
-letter are kept. A kept answer names its job and the job's revision, and is stale when that has moved on (no question
-comes between two events of one revision); where a table is replaced the directory's `generation` drops all of them.
+letter are kept. A kept answer names its job or service and the revision of that, and is stale when it has moved on (no
+question comes between two events of one revision); where a table is replaced the directory's `generation` drops all.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from random import Random
 from typing import Final, NamedTuple
 
 from naming.directory import Directory
-from naming.names import InvalidName, parse_index
-from naming.records import EXPIRE_S, REFRESH_S, RETRY_S
+from naming.jobs import Job, Service
+from naming.names import SERVICE, InvalidName, is_service, parse_index
+from naming.nodes import EXPIRE_S, REFRESH_S, RETRY_S
 from naming.resolver import UDP_LIMITS, UDP_PAYLOAD
-from naming.table import Job, NameTable
+from naming.table import NameTable
 
 MOST_KEPT = 500_000  # answers; then all are dropped: who asked for them once may never ask again
-# Of one shuffle of a job's addresses, each use beginning at another of them.
+# Of one shuffle of a job's addresses, each use beginning at another of them. Where weights differ an answer is one draw
+# (`naming.pools`), used until each of it has been the first.
 USES = 64
 
 _FLAGS: Final = {bytes((rd, rest)) for rd in (0, 1) for rest in (0x00, 0x10, 0x20, 0x30)}  # RD, AD, CD
@@ -37,6 +39,7 @@ _QR_AA = 0x84
 _NXDOMAIN = 3
 _QUESTION_AT = 12
 _LONGEST = 10 + 255 + 4 + len(_OPT)  # of what is read here, without its id
+_ANSWERS_AT = 4  # in a head: how many there are
 _IN_KEY = 2  # octets of the message that a key is without: its id
 
 
@@ -61,9 +64,10 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class _Shuffled:
-    """Addresses of a job, `size` octets each, `sent` of them at a time; as many more at the end as make it a ring."""
+    """Records of a job or service, `size` octets each, `sent` of them at a time; as many more at the end as make it a
+    ring. `repeats`: tasks share an address, which an answer holds once."""
 
-    job: Job
+    named: Job | Service
     revision: int
     head: bytes
     ends: int
@@ -71,13 +75,20 @@ class _Shuffled:
     size: int
     sent: int
     tail: bytes
-    left: int = USES
+    left: int
+    repeats: bool
 
-    def take(self) -> bytes:
+    def take(self, query: bytes) -> bytes:
         self.left -= 1
         places = len(self.ring) // self.size - self.sent + 1
         first = self.left % places * self.size
-        return self.ring[first : first + self.sent * self.size] + self.tail
+        window = self.ring[first : first + self.sent * self.size]
+        if self.repeats:
+            size = self.size
+            once = dict.fromkeys(window[at : at + size] for at in range(0, len(window), size))
+            counts = self.head[:_ANSWERS_AT] + len(once).to_bytes(2) + self.head[_ANSWERS_AT + 2 :]
+            return query[:2] + counts + query[_QUESTION_AT : self.ends] + b"".join(once) + self.tail
+        return query[:2] + self.head + query[_QUESTION_AT : self.ends] + window + self.tail
 
 
 class ShortPath:
@@ -106,8 +117,8 @@ class ShortPath:
                 return query[:2] + head + query[12:ends] + answer
             return self._find(query, key)
         several = self._jobs.get(key)
-        if several is not None and several.left and several.job.revision == several.revision:
-            return query[:2] + several.head + query[12 : several.ends] + several.take()
+        if several is not None and several.left and several.named.revision == several.revision:
+            return several.take(query)
         return self._find(query, key)
 
     def _drop(self) -> None:
@@ -123,51 +134,66 @@ class ShortPath:
         depth = len(labels) - len(directory.labels)
         if depth not in (3, 4) or tuple(labels[depth:]) != directory.labels or labels[0][:1] == b"_":
             return None
-        job_name, tenant, cell = (label.decode("latin-1") for label in labels[depth - 3 : depth])
-        table = directory.cells.get(cell)
+        above = [label.decode("latin-1") for label in labels[:depth]]
+        table, tenant = directory.cells.get(above[-1]), above[-2]
         if table is None or not table.ready or tenant == "machine":
             return None
-        job = table.job(tenant, job_name)
-        index = _index(labels[0]) if depth == 4 else None
-        if job is None or (depth == 4 and (index is None or index not in job.indexes)):
+        if depth == 4 and above[1] == SERVICE and is_service(above[0]):
+            service = table.service(tenant, above[0])
+            if service is None:
+                return self._negative(query, question, table, _NXDOMAIN)
+            return self._several(query, key, question, table, service)
+        job = table.job(tenant, above[-3])
+        if job is None:
+            between = above[:-2] == [SERVICE] and tenant in table.services
+            return self._negative(query, question, table, 0 if between else _NXDOMAIN)
+        if depth == 3:
+            return self._several(query, key, question, table, job)
+        index = _index(labels[0])
+        if index is None or index not in job.indexes:
             return self._negative(query, question, table, _NXDOMAIN)
-        family = _FAMILIES[question.fixed]
-        if index is None:
-            # Those of the other family would have to be told apart.
-            if len(table.families) > 1:
-                return None
-            chosen = job.answering.sample(USES + UDP_LIMITS.addresses, self._rng)
-        else:
-            task = job.placed.get(index)
-            chosen = [task] if task is not None else []
-        # Tasks of one machine share its address, and no record may be there twice (RFC 2181 §5).
-        shown = dict.fromkeys(task.address for task in chosen if task.family == family)
-        addresses = [packed(address, family) for address in shown]
-        if not addresses:
+        return self._task(query, key, question, table, job, index)
+
+    def _task(
+        self, query: bytes, key: bytes, question: Question, table: NameTable, job: Job, index: int
+    ) -> bytes:
+        task, family = job.placed.get(index), _FAMILIES[question.fixed]
+        if task is None or task.family != family:
             return self._negative(query, question, table, 0)
+        self._make_room()
+        head = question.head(0, answers=1, authority=0)
+        answer = self._owner(question, job) + _data(packed(task.address, family)) + question.tail
+        self._tasks[key] = (job, job.revision, head, question.ends, answer)
+        return query[:2] + head + query[_QUESTION_AT : question.ends] + answer
+
+    def _several(
+        self, query: bytes, key: bytes, question: Question, table: NameTable, named: Job | Service
+    ) -> bytes | None:
+        if len(table.families) > 1:
+            return None  # those of the other family would have to be told apart
+        family, answering = _FAMILIES[question.fixed], named.answering
+        if family not in table.families or not answering.strata:
+            return self._negative(query, question, table, 0)
+        self._make_room()
+        even, most = answering.even, UDP_LIMITS.addresses
+        chosen = answering.sample(most + USES if even else most, self._rng)
+        owner = self._owner(question, named)
+        records = [owner + _data(packed(task.address, family)) for task in chosen]
+        sent = min(len(records), most)
+        several = self._jobs[key] = _Shuffled(
+            named, named.revision, question.head(0, answers=sent, authority=0), question.ends,
+            b"".join([*records, *records[: sent - 1]]), len(records[0]), sent, question.tail,
+            left=USES if even else sent, repeats=len(set(records)) < len(records),
+        )  # fmt: skip
+        return several.take(query)
+
+    def _make_room(self) -> None:
         if len(self) >= MOST_KEPT:
             self._drop()
-        return self._keep(query, key, question, job, addresses, one=index is not None)
 
-    def _keep(
-        self, query: bytes, key: bytes, question: Question, job: Job, addresses: list[bytes], *, one: bool
-    ) -> bytes:
-        # The owner is a pointer to the question.
-        owner = b"\xc0\x0c" + question.fixed + self._directory.ttl_s.to_bytes(4)
-        records = [owner + len(address).to_bytes(2) + address for address in addresses]
-        sent = min(len(records), UDP_LIMITS.addresses)
-        head = question.head(0, answers=sent, authority=0)
-        asked = query[_QUESTION_AT : question.ends]
-        if one:
-            answer = records[0] + question.tail
-            self._tasks[key] = (job, job.revision, head, question.ends, answer)
-            return query[:2] + head + asked + answer
-        ring = b"".join([*records, *records[: sent - 1]])
-        several = _Shuffled(
-            job, job.revision, head, question.ends, ring, len(records[0]), sent, question.tail
-        )
-        self._jobs[key] = several
-        return query[:2] + head + asked + several.take()
+    def _owner(self, question: Question, named: Job | Service) -> bytes:
+        """What comes before the data of a record: the name is a pointer to the question."""
+        return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 
     def _negative(self, query: bytes, question: Question, table: NameTable, rcode: int) -> bytes:
         """With the SOA that says for how long (RFC 2308 §3), its names as pointers into the question."""
@@ -215,6 +241,10 @@ def read(key: bytes) -> Question | None:
     elif rest:
         return None
     return Question(labels, at + 5 + _IN_KEY, fixed, flags[0], edns)
+
+
+def _data(address: bytes) -> bytes:
+    return len(address).to_bytes(2) + address
 
 
 @lru_cache(maxsize=65_536)

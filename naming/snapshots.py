@@ -17,9 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-from naming.table import Job, Machine, NameTable, Task
+from naming.jobs import Job, Weights
+from naming.pools import Machine, Task
+from naming.table import NameTable
 from scheduling.core import events
 from scheduling.core.events import Event
+from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
 
 FORMAT: Final = 1
@@ -64,6 +67,9 @@ class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
     versions: list[tuple[int, tuple[str, ...]]]
     ranges: list[tuple[int, int]]
     revision: int
+    kind: str = "job"
+    ttl_s: int = 0
+    weights: Weights = ()
 
 
 # index, incarnation, machine, version, ports, phase, health, serves, own address, revision
@@ -183,8 +189,9 @@ class Capture:
         # The last one is in force: a job may have gone back to the ports of an older version.
         known.sort(key=lambda item: item[1] == job.port_names)
         facts = JobKept(
-            job.job_id, job.tenant, job.name, job.labels, known, job.indexes.ranges(), job.revision
-        )
+            job.job_id, job.tenant, job.name, job.labels, known, job.indexes.ranges(), job.revision,
+            job.kind, job.ttl_s, job.weights,
+        )  # fmt: skip
         return _Held(job, facts, list(job.placed), {names: version for version, names in known})
 
     def _kept(self, held: _Held, task: Task) -> TaskKept:
@@ -294,6 +301,7 @@ def _events_of(job: JobKept) -> Iterator[Event]:
         "priority": 0,
         "latency_sensitive": False,
         "labels": job.labels,
+        "published": Published(ttl_s=job.ttl_s, weights=job.weights),
     }
     yield events.JobSubmitted(
         **facts,
@@ -301,7 +309,7 @@ def _events_of(job: JobKept) -> Iterator[Event]:
         tenant_id=0,
         tenant=job.tenant,
         name=job.name,
-        job_kind="",
+        job_kind=job.kind,
         spec_version=first_version,
         groups=(Group(_NO_REQUIREMENT, tuple(job.ranges)),),
         port_names=first_names,

@@ -8,13 +8,13 @@ A task *serves* when its Borglet's report says that it is up: phase `up`, and he
 
 from __future__ import annotations
 
-import ipaddress
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from naming.jobs import Job, Service, weight_of
+from naming.names import is_service
+from naming.pools import Machine, Task, family_of
+from naming.reverse import Index
 from scheduling.core import events
 from scheduling.core.requirement import Group
 
@@ -23,8 +23,7 @@ SERIAL_MODULUS = 1 << 32
 # can lose (a week at 100 a second), and far less than the half circle that RFC 1982 allows for one step.
 HISTORY_STEP = 1 << 26
 
-
-GONE = -1  # the revision of a job that has ended: what is kept of its names is no answer any more
+GONE = -1  # the revision of a job or service that has ended: what is kept of its names is no answer any more
 
 
 def serial_of(revision: int, history_ordinal: int = 1) -> int:
@@ -37,161 +36,15 @@ def serial_newer(a: int, b: int) -> bool:
     return a != b and (a - b) % SERIAL_MODULUS < SERIAL_MODULUS // 2
 
 
-@dataclass(slots=True)
-class Machine:
-    machine_id: int
-    hostname: str
-    address: str  # IPv4 or IPv6 in text
-    family: int  # 4, 6, or 0 for an address that is none: its tasks have no address record
-
-
-@dataclass(slots=True)
-class Task:
-    """A placed incarnation. `ports` are numbers in the order of `port_names`."""
-
-    index: int
-    incarnation: int
-    machine: Machine
-    port_names: tuple[str, ...]
-    ports: tuple[int, ...]
-    phase: str = "assigned"
-    health: str = "unknown"
-    serves: bool = False
-    revision: int = 0  # of its last change
-    own_address: str = ""  # of a network of its own
-
-    @property
-    def address(self) -> str:
-        """Where clients reach it."""
-        return self.own_address or self.machine.address
-
-    @property
-    def family(self) -> int:
-        """Of the address, as a machine's."""
-        return _family(self.own_address) if self.own_address else self.machine.family
-
-    def named_ports(self) -> list[tuple[str, int]]:
-        return list(zip(self.port_names, self.ports, strict=False))
-
-
-class Pool:
-    """Tasks of one job with O(1) change and O(k) random choice, however large the job."""
-
-    __slots__ = ("_at", "_tasks")
-
-    def __init__(self) -> None:
-        self._tasks: list[Task] = []
-        self._at: dict[int, int] = {}  # index of the task -> its place in the list
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def __contains__(self, index: int) -> bool:
-        return index in self._at
-
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self._tasks)
-
-    def get(self, index: int) -> Task | None:
-        at = self._at.get(index)
-        return None if at is None else self._tasks[at]
-
-    def put(self, task: Task) -> None:
-        at = self._at.get(task.index)
-        if at is None:
-            self._at[task.index] = len(self._tasks)
-            self._tasks.append(task)
-        else:
-            self._tasks[at] = task
-
-    def discard(self, index: int) -> Task | None:
-        at = self._at.pop(index, None)
-        if at is None:
-            return None
-        task, last = self._tasks[at], self._tasks.pop()
-        if last is not task:
-            self._tasks[at] = last
-            self._at[last.index] = at
-        return task
-
-    def any_on(self, machine: Machine) -> bool:
-        return any(task.machine is machine for task in self._tasks)
-
-    def sample(self, most: int, rng: Random) -> list[Task]:
-        """At most `most` tasks, in random order, each as likely as any other."""
-        return rng.sample(self._tasks, min(most, len(self._tasks)))
-
-    def in_order(self) -> list[Task]:
-        return [self._tasks[at] for _, at in sorted(self._at.items())]
-
-
-class Indexes:
-    """The indexes a job has, as merged ranges with bounds included."""
-
-    __slots__ = ("_firsts", "_lasts", "size")
-
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        self.size = 0
-
-    def __contains__(self, index: int) -> bool:
-        at = bisect_right(self._firsts, index) - 1
-        return at >= 0 and index <= self._lasts[at]
-
-    def __iter__(self) -> Iterator[int]:
-        for first, last in zip(self._firsts, self._lasts, strict=True):
-            yield from range(first, last + 1)
-
-    def ranges(self) -> list[tuple[int, int]]:
-        return list(zip(self._firsts, self._lasts, strict=True))
-
-    def add(self, ranges: Iterable[tuple[int, int]]) -> None:
-        merged: list[tuple[int, int]] = []
-        for first, last in sorted([*zip(self._firsts, self._lasts, strict=True), *ranges]):
-            if merged and first <= merged[-1][1] + 1:
-                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-            else:
-                merged.append((first, last))
-        self._firsts = [first for first, _ in merged]
-        self._lasts = [last for _, last in merged]
-        self.size = sum(last - first + 1 for first, last in merged)
-
-
-@dataclass(slots=True)
-class Job:
-    job_id: int
-    tenant: str
-    name: str
-    port_names: tuple[str, ...]
-    labels: dict[str, str]
-    indexes: Indexes = field(default_factory=Indexes)
-    placed: Pool = field(default_factory=Pool)
-    serving: Pool = field(default_factory=Pool)
-    revision: int = 0  # of the last change of its names, or `GONE`
-    versions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # spec version -> names of its ports
-
-    @property
-    def fails_open(self) -> bool:
-        """No placed task is healthy, so its name answers with all of them: better a try than none."""
-        return not self.serving and bool(self.placed)
-
-    @property
-    def answering(self) -> Pool:
-        return self.serving or self.placed
-
-    def all_port_names(self) -> set[str]:
-        """Those of every version that a placed task may still run."""
-        return set(self.port_names).union(*self.versions.values())
-
-
 class Touched(NamedTuple):
-    """Names that may have changed: a machine's, a job's own (`task` None), a task's, or all below a job (`whole`)."""
+    """Names that may have changed: a machine's, a job's own (`task` None), a task's, all below a job (`whole`), or
+    all of a service."""
 
     tenant: str
-    name: str  # of the job or, where `tenant` is `machine`, the host
+    name: str  # of the job, of the service or, where `tenant` is `machine`, the host
     task: int | None = None  # its index
     whole: bool = False
+    service: bool = False
 
 
 class NameTable:
@@ -214,6 +67,8 @@ class NameTable:
         self.families: set[int] = set()  # of addresses that its machines have or have had
         self.jobs: dict[int, Job] = {}
         self.tenants: dict[str, dict[str, Job]] = {}
+        self.services: dict[str, dict[str, Service]] = {}  # by tenant
+        self.reverse = Index()  # addresses of machines, and of tasks that have their own
         self.touched: set[Touched] | None = None
 
     @property
@@ -222,6 +77,9 @@ class NameTable:
 
     def job(self, tenant: str, name: str) -> Job | None:
         return self.tenants.get(tenant, {}).get(name)
+
+    def service(self, tenant: str, name: str) -> Service | None:
+        return self.services.get(tenant, {}).get(name)
 
     def counts(self) -> tuple[int, int, int]:
         """Jobs, placed tasks, serving tasks."""
@@ -240,7 +98,7 @@ class NameTable:
     def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
         """Tasks hold their machine, so a new address reaches all of them at once."""
         machine = self.machines.get(event.machine_id)
-        host, family = event.hostname.lower(), _family(event.address)
+        host, family = event.hostname.lower(), family_of(event.address)
         if machine is None:
             machine = Machine(event.machine_id, host, event.address, family)
         elif (machine.hostname, machine.address) == (host, event.address):
@@ -248,12 +106,14 @@ class NameTable:
         else:
             before = machine.hostname
             self.hosts.pop(before, None)
+            self.reverse.discard(machine.address, (before, "machine"))
             machine.hostname, machine.address, machine.family = host, event.address, family
             for job in self.jobs.values():  # rare, and names of all its tasks change
                 if job.placed.any_on(machine):
                     self._touch(job, revision, whole=True)
             self._note(Touched("machine", before))
         self.machines[event.machine_id] = self.hosts[host] = machine
+        self.reverse.add(machine.address, (host, "machine"))
         self.families.add(family)
         self._note(Touched("machine", host))
         return True
@@ -264,34 +124,49 @@ class NameTable:
             return False
         if self.hosts.get(machine.hostname) is machine:
             del self.hosts[machine.hostname]
+        self.reverse.discard(machine.address, (machine.hostname, "machine"))
         self._note(Touched("machine", machine.hostname))
         return True
 
     def _job_submitted(self, event: events.JobSubmitted, revision: int) -> bool:
-        job = Job(event.job_id, event.tenant, event.name, event.port_names, event.labels, revision=revision)
+        job = Job(
+            event.job_id, event.tenant, event.name, event.job_kind, event.port_names, event.labels,
+            ttl_s=event.published.ttl_s, weights=event.published.weights, revision=revision,
+        )  # fmt: skip
         job.versions[event.spec_version] = event.port_names
         job.indexes.add(_ranges(event.groups))
+        if (known := self.jobs.get(event.job_id)) is not None:
+            self._forget_addresses(known)
         self.jobs[event.job_id] = job
         names = self.tenants.setdefault(event.tenant, {})
         if (before := names.get(event.name)) is not None:
+            self._leave_service(before, revision)
             before.revision = GONE
         names[event.name] = job
+        self._serve_under_its_label(job, revision)
         return self._touch(job, revision, whole=True)
 
     def _job_changed(self, event: events.JobChanged, revision: int) -> bool:
         job = self.jobs.get(event.job_id)
         if job is None:
             return False
-        changed = (job.port_names, job.labels) != (event.port_names, event.labels)
-        job.port_names, job.labels = event.port_names, event.labels
+        published = event.published
+        before = job.port_names, job.labels, job.ttl_s, job.weights
+        changed = before != (event.port_names, event.labels, published.ttl_s, published.weights)
+        job.port_names, job.labels, job.ttl_s = event.port_names, event.labels, published.ttl_s
         job.versions[event.spec_version] = event.port_names
+        if published.weights != job.weights:
+            job.weigh(published.weights)
+        self._serve_under_its_label(job, revision)
         return changed and self._touch(job, revision, whole=True)
 
     def _job_ended(self, event: events.JobEnded, revision: int) -> bool:
         job = self.jobs.pop(event.job_id, None)
         if job is None:
             return False
+        self._leave_service(job, revision)
         self._touch(job, GONE, whole=True)
+        self._forget_addresses(job)
         names = self.tenants[job.tenant]
         if names.get(job.name) is job:
             del names[job.name]
@@ -312,7 +187,11 @@ class NameTable:
             return False
         names = job.versions.get(event.spec_version, job.port_names)
         job.serving.discard(event.index)
-        job.placed.put(Task(event.index, event.incarnation, machine, names, event.ports, revision=revision))
+        task = Task(job, event.index, event.incarnation, machine, names, event.ports, revision=revision)
+        if job.weights:
+            task.weight = weight_of(job.weights, event.index)
+        if (before := job.placed.put(task)) is not None:
+            self._forget_address(job, before)
         return self._touch(job, revision, event.index)
 
     def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
@@ -323,6 +202,7 @@ class NameTable:
             return False
         job.placed.discard(event.index)
         job.serving.discard(event.index)
+        self._forget_address(job, task)
         return self._touch(job, revision, event.index)
 
     def _task_reported(self, event: events.TaskReported, revision: int) -> bool:
@@ -334,8 +214,11 @@ class NameTable:
         if (task.phase, task.health, task.serves, task.own_address) == told:
             return False
         if event.address != task.own_address:
+            self._forget_address(job, task)
             task.own_address = event.address
             self.families.add(task.family)
+            if event.address:
+                self.reverse.add(event.address, _labels(job, task))
         task.phase, task.health, task.serves, task.revision = event.phase, event.health, event.up, revision
         if task.serves:
             job.serving.put(task)
@@ -343,11 +226,51 @@ class NameTable:
             job.serving.discard(task.index)
         return self._touch(job, revision, event.index)
 
+    def _forget_address(self, job: Job, task: Task) -> None:
+        if task.own_address:
+            self.reverse.discard(task.own_address, _labels(job, task))
+
+    def _forget_addresses(self, job: Job) -> None:
+        for task in job.placed:
+            self._forget_address(job, task)
+
+    def _serve_under_its_label(self, job: Job, revision: int) -> None:
+        """Make it one of the jobs of the service that its labels name now."""
+        name = job.labels.get("service", "") if job.kind == "job" else ""
+        if not is_service(name):
+            name = ""
+        if name == (job.service.name if job.service is not None else ""):
+            return
+        self._leave_service(job, revision)
+        if name:
+            services = self.services.setdefault(job.tenant, {})
+            job.service = services.setdefault(name, Service(job.tenant, name))
+            job.service.jobs[job.job_id] = job
+
+    def _leave_service(self, job: Job, revision: int) -> None:
+        """Who asks from now on is not sent to its tasks; a service without jobs is none."""
+        service, job.service = job.service, None
+        if service is None:
+            return
+        del service.jobs[job.job_id]
+        service.revision = revision
+        self._note(Touched(job.tenant, service.name, service=True))
+        if not service.jobs:
+            service.revision = GONE
+            services = self.services[job.tenant]
+            del services[service.name]
+            if not services:
+                del self.services[job.tenant]
+
     def _touch(self, job: Job, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
-        """Its own name changed, besides that of a task, or of all of them."""
+        """Its own name changed and that of its service, besides that of a task, or of all of them."""
         job.revision = revision
+        if job.service is not None:
+            job.service.revision = revision
         if self.touched is not None:
             self._note(Touched(job.tenant, job.name, None, whole))
+            if job.service is not None:
+                self._note(Touched(job.tenant, job.service.name, service=True))
             if index is not None:
                 self._note(Touched(job.tenant, job.name, index))
         return True
@@ -357,11 +280,8 @@ class NameTable:
             self.touched.add(touched)
 
 
-def _family(address: str) -> int:
-    try:
-        return ipaddress.ip_address(address).version
-    except ValueError:
-        return 0
+def _labels(job: Job, task: Task) -> tuple[str, ...]:
+    return (str(task.index), job.name, job.tenant)
 
 
 def _ranges(groups: Iterable[Group]) -> list[tuple[int, int]]:

@@ -33,6 +33,7 @@ class Part(NamedTuple):
 
     owner: Owner
     rdtype: RdataType
+    ttl_s: int
     rdata: dns.rdata.Rdata
 
 
@@ -59,7 +60,7 @@ def given(query: dns.message.Message, zone: Zone) -> str:
     return "axfr" if zone.since(serial) is None else "ixfr"
 
 
-def messages(query: dns.message.Message, zone: Zone, *, ttl_s: int) -> Iterator[bytes]:
+def messages(query: dns.message.Message, zone: Zone) -> Iterator[bytes]:
     """The answer to a permitted question, in the order to send it. The zone must not change meanwhile."""
     context = None
     for number, parts in enumerate(_messages_of(_parts(query, zone))):
@@ -67,7 +68,7 @@ def messages(query: dns.message.Message, zone: Zone, *, ttl_s: int) -> Iterator[
         response.flags |= dns.flags.AA
         if number:
             response.question = []
-        for (owner, rdtype), several in groupby(parts, key=lambda part: (part.owner, part.rdtype)):
+        for (owner, rdtype, ttl_s), several in groupby(parts, key=lambda part: part[:3]):
             name = _absolute(owner, zone)
             rdatas = [part.rdata for part in several]
             if rdtype == SOA:  # two of them are two ends, not a set
@@ -80,7 +81,7 @@ def messages(query: dns.message.Message, zone: Zone, *, ttl_s: int) -> Iterator[
 
 
 def _parts(query: dns.message.Message, zone: Zone) -> Iterator[Part]:
-    soa = Part((), SOA, zone.soa)
+    soa = _soa(zone, zone.soa)
     if query.question[0].rdtype == IXFR:
         serial = serial_asked(query)
         if serial is not None:
@@ -91,9 +92,9 @@ def _parts(query: dns.message.Message, zone: Zone) -> Iterator[Part]:
             if changes is not None:
                 yield soa
                 for change in changes:
-                    yield Part((), SOA, change.before)
+                    yield _soa(zone, change.before)
                     yield from _in_sets(change.removed)
-                    yield Part((), SOA, change.after)
+                    yield _soa(zone, change.after)
                     yield from _in_sets(change.added)
                 yield soa
                 return
@@ -102,14 +103,18 @@ def _parts(query: dns.message.Message, zone: Zone) -> Iterator[Part]:
     yield soa
 
 
+def _soa(zone: Zone, rdata: dns.rdata.Rdata) -> Part:
+    return Part((), SOA, zone.directory.negative_ttl_s, rdata)
+
+
 def _in_sets(records: Iterator[Record] | tuple[Record, ...]) -> Iterator[Part]:
     """Records of one owner and type beside each other, as a set in a message wants them."""
-    together: dict[tuple[Owner, RdataType], list[dns.rdata.Rdata]] = {}
-    for owner, rdtype, rdata in records:
-        together.setdefault((owner, rdtype), []).append(rdata)
-    for (owner, rdtype), rdatas in together.items():
+    together: dict[tuple[Owner, RdataType, int], list[dns.rdata.Rdata]] = {}
+    for owner, rdtype, ttl_s, rdata in records:
+        together.setdefault((owner, rdtype, ttl_s), []).append(rdata)
+    for (owner, rdtype, ttl_s), rdatas in together.items():
         for rdata in rdatas:
-            yield Part(owner, rdtype, rdata)
+            yield Part(owner, rdtype, ttl_s, rdata)
 
 
 def _messages_of(parts: Iterator[Part]) -> Iterator[list[Part]]:

@@ -16,14 +16,17 @@ from typing import NamedTuple
 
 import dns.name
 import dns.rdata
-from dns.rdatatype import AAAA, NS, SRV, TXT, A, RdataType
+from dns.rdatatype import AAAA, CAA, NS, SRV, TXT, A, RdataType
 from dns.rdtypes.ANY.SOA import SOA
 
 from naming.directory import Directory
-from naming.records import Limits, find
-from naming.table import Job, NameTable, Touched
+from naming.jobs import Job, Service
+from naming.names import SERVICE, is_service
+from naming.nodes import Limits
+from naming.records import find
+from naming.table import NameTable, Touched
 
-WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31)
+WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)
 # What is remembered of changes: as many records removed or added; who is further behind takes the whole zone.
 MOST_REMEMBERED = 200_000
 _STEP = 10  # owners
@@ -34,10 +37,11 @@ Owner = tuple[str, ...]  # labels below the apex, the apex itself ()
 
 
 class Record(NamedTuple):
-    """`rdata` as dnspython has it; comparable and hashable."""
+    """`rdata` as dnspython has it; comparable and hashable. Another TTL makes another record."""
 
     owner: Owner
     rdtype: RdataType
+    ttl_s: int
     rdata: dns.rdata.Rdata
 
 
@@ -69,7 +73,7 @@ class Zone:
         self.changes: deque[Change] = deque()
         self._remembered, self._most_remembered = 0, most_remembered
         self._content: dict[Owner, frozenset[Record]] = {}
-        self._below: dict[tuple[str, str], set[Owner]] = {}  # (tenant, job) -> its owners
+        self._below: dict[Owner, set[Owner]] = {}  # name of a job or service -> itself and all below it
         table.touched = set()
         self.soa = self._soa()
 
@@ -136,24 +140,26 @@ class Zone:
         return soa
 
     def _put(self, owner: Owner, records: frozenset[Record]) -> None:
-        below = self._below.setdefault((owner[-1], owner[-2]), set()) if len(owner) > 1 else set()
+        named = _named(owner)
+        below = self._below.setdefault(named, set())
         if records:
             self._content[owner] = records
             below.add(owner)
             return
         self._content.pop(owner, None)
         below.discard(owner)
-        if len(owner) > 1 and not below:
-            del self._below[owner[-1], owner[-2]]
+        if not below:
+            del self._below[named]
 
     def _render(self, owner: Owner) -> frozenset[Record]:
         labels = tuple(label.encode() for label in owner) + self.apex.labels
         node = find(self.directory, labels)
-        rdtypes = _RDTYPES if owner else (NS, TXT)
+        rdtypes = _RDTYPES if owner else (NS, CAA, TXT)
+        read = ((rdtype, node.read(rdtype, WITHOUT_LIMITS, _RNG)) for rdtype in rdtypes)
         return frozenset(
-            Record(owner, rdtype, rdata)
-            for rdtype in rdtypes
-            for rdata in node.read(rdtype, WITHOUT_LIMITS, _RNG).rdatas
+            Record(owner, rdtype, records.ttl_s, rdata)
+            for rdtype, records in read
+            for rdata in records.rdatas
         )
 
     def _all_owners(self) -> Iterator[Owner]:
@@ -162,22 +168,33 @@ class Zone:
             yield (host, "machine")
         for job in self.table.jobs.values():
             yield from _owners_of_job(job)
+        for services in self.table.services.values():
+            for service in services.values():
+                yield from _with_ports(service, (service.name, SERVICE, service.tenant))
 
     def _owners_of(self, touched: Touched) -> Iterator[Owner]:
         """Those that are or were there."""
-        tenant, name, index, whole = touched
+        tenant, name, index, whole, of_service = touched
         if tenant == "machine":
             yield (name, "machine")
             return
-        job = self.table.job(tenant, name)
-        if whole:
-            yield from list(self._below.get((tenant, name), ()))
-        if job is None:
+        owner = (name, SERVICE, tenant) if of_service else (name, tenant)
+        if whole or of_service:
+            yield from list(self._below.get(owner, ()))
+        named = self.table.service(tenant, name) if of_service else self.table.job(tenant, name)
+        if named is None:
             return
-        if whole:
-            yield from _owners_of_job(job)
+        if whole and isinstance(named, Job):
+            yield from _owners_of_job(named)
         else:
-            yield from _with_ports(job, (name, tenant) if index is None else (str(index), name, tenant))
+            yield from _with_ports(named, owner if index is None else (str(index), *owner))
+
+
+def _named(owner: Owner) -> Owner:
+    """The name of the job or service that it is, or that it lies below; of a machine, or of the apex, its own."""
+    if owner[-2:-1] == (SERVICE,) and len(owner) > 2 and is_service(owner[-3]):
+        return owner[-3:]
+    return owner if owner[-1:] == ("machine",) else owner[-2:]
 
 
 def _owners_of_job(job: Job) -> Iterator[Owner]:
@@ -186,7 +203,7 @@ def _owners_of_job(job: Job) -> Iterator[Owner]:
         yield from _with_ports(job, (str(index), job.name, job.tenant))
 
 
-def _with_ports(job: Job, owner: Owner) -> Iterator[Owner]:
+def _with_ports(named: Job | Service, owner: Owner) -> Iterator[Owner]:
     yield owner
-    for port in sorted(job.all_port_names()):
+    for port in sorted(named.all_port_names()):
         yield (f"_{port}", "_tcp", *owner)

@@ -12,6 +12,7 @@ from naming.directory import Directory, Status
 from naming.resolver import Transport, answer
 from naming.table import NameTable
 from scheduling.core import events
+from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
 
 WEB = 7  # job id
@@ -33,10 +34,28 @@ def submitted(
     tenant: str = "ubar",
     tasks: int = 3,
     ports: tuple[str, ...] = ("http", "rpc"),
+    labels: dict[str, str] | None = None,
+    published: Published = Published(),
+    kind: str = "job",
 ) -> events.JobSubmitted:
     return events.JobSubmitted(
-        job_id=job_id, uid="0" * 32, tenant_id=1, tenant=tenant, name=name, job_kind="job", priority=200,
+        job_id=job_id, uid="0" * 32, tenant_id=1, tenant=tenant, name=name, job_kind=kind, priority=200,
         latency_sensitive=True, spec_version=1, groups=(Group(Requirement(()), ((0, tasks - 1),)),), port_names=ports,
+        labels=labels or {}, published=published,
+    )  # fmt: skip
+
+
+def changed(
+    *,
+    job_id: int = WEB,
+    version: int = 1,
+    ports: tuple[str, ...] = ("http", "rpc"),
+    labels: dict[str, str] | None = None,
+    published: Published = Published(),
+) -> events.JobChanged:
+    return events.JobChanged(
+        job_id=job_id, priority=200, latency_sensitive=True, spec_version=version, port_names=ports,
+        labels=labels or {}, published=published,
     )  # fmt: skip
 
 
@@ -91,6 +110,19 @@ def running(tasks: int, *, machines: int | None = None, name: str = "web") -> li
         submitted(name, tasks=tasks),
         *(placed(index, index % count) for index in range(tasks)),
         *(reported(index) for index in range(tasks)),
+    ]
+
+
+def in_service(name: str = "front") -> list[events.Event]:
+    """Two jobs behind one service: `web` of 3 tasks at 10.0.0.1 to 3, `canary` (job 8) of 2 at 10.0.0.4 and 5."""
+    return [
+        *(machine(number) for number in range(5)),
+        submitted(tasks=3, labels={"service": name}),
+        submitted("canary", job_id=8, tasks=2, ports=("http", "debug"), labels={"service": name}),
+        *(placed(index, index) for index in range(3)),
+        *(placed(index, 3 + index, job_id=8) for index in range(2)),
+        *(reported(index) for index in range(3)),
+        *(reported(index, job_id=8) for index in range(2)),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from random import Random
 
@@ -13,15 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naming.directory import Directory
+from naming.jobs import Job, Service
 from naming.resolver import UDP_LIMITS, answer
 from naming.shortpath import USES, ShortPath
 from naming.table import NameTable
 from scheduling.core import events
+from scheduling.core.published import Published
 from tests.unit.naming.cells import (
     WEB,
+    changed,
     directory_of,
     ended,
     evicted,
+    in_service,
     machine,
     placed,
     reported,
@@ -34,6 +39,8 @@ NAMES = (
     "web.ubar.cc", "WEB.Ubar.cc", "0.web.ubar.cc", "1.web.ubar.cc", "7.web.ubar.cc", "01.web.ubar.cc",
     "other.ubar.cc", "web.nobody.cc", "ubar.cc", "cc", "web.ubar.dd", "_http._tcp.web.ubar.cc", "m0.machine.cc",
     "x.1.web.ubar.cc", "_tcp.web.ubar.cc", "w\\200b.ubar.cc",
+    "front.service.ubar.cc", "back.SERVICE.ubar.cc", "service.ubar.cc", "0.service.ubar.cc", "canary.ubar.cc",
+    "_http._tcp.front.service.ubar.cc", "x.front.service.ubar.cc", "service.nobody.cc", "front.services.ubar.cc",
 )  # fmt: skip
 
 
@@ -69,15 +76,48 @@ def assert_same(quick: dns.message.Message, slow: dns.message.Message, query: dn
     assert quick.authority == slow.authority
     assert [rrset.ttl for rrset in quick.authority] == [rrset.ttl for rrset in slow.authority]
     assert quick.additional == slow.additional
-    assert [(rrset.name, rrset.rdtype, rrset.ttl, len(rrset)) for rrset in quick.answer] == [
-        (rrset.name, rrset.rdtype, rrset.ttl, len(rrset)) for rrset in slow.answer
+    assert [(rrset.name, rrset.rdtype, rrset.ttl) for rrset in quick.answer] == [
+        (rrset.name, rrset.rdtype, rrset.ttl) for rrset in slow.answer
     ]
-    if quick.answer and len(quick.answer[0]) < UDP_LIMITS.addresses:
-        assert set(quick.answer[0]) == set(slow.answer[0])
 
 
+def assert_legal(quick: dns.message.Message, slow: dns.message.Message, named: Job | Service | None) -> None:
+    """All addresses there are or, where weights differ, one of the draws that there may be."""
+    if not quick.answer:
+        return
+    got, expected = set(quick.answer[0]), set(slow.answer[0])
+    if named is None or named.answering.even:
+        assert got == expected or len(expected) >= UDP_LIMITS.addresses
+        return
+    addresses = {task.address for task in named.answering}
+    assert {record.address for record in got} <= addresses
+    weights = [task.weight for task in named.answering]
+    assert 1 <= len(got) <= sum(weights) // max(weights)
+
+
+def named_by(table: NameTable, name: str) -> Job | Service | None:
+    """The job or service of this name, with or without its cell."""
+    labels = name.lower().removesuffix(".cc").split(".")
+    if len(labels) == 3 and labels[1] == "service":
+        return table.service(labels[2], labels[0])
+    return table.job(labels[1], labels[0]) if len(labels) == 2 else None
+
+
+PUBLISHED = st.builds(
+    Published,
+    ttl_s=st.sampled_from([0, 1, 3_600]),
+    weights=st.sampled_from([(), ((0, 0, 5),), ((0, 1, 0), (2, 4, 3)), ((1, 9, 2),), ((0, 9, 0),)]),
+)
+LABELS = st.sampled_from([{}, {"service": "front"}, {"service": "back"}, {"service": "No name"}])
 # What may happen to a cell, by small numbers.
 NEWS = st.one_of(
+    st.builds(changed, labels=LABELS, published=PUBLISHED),
+    st.builds(changed, job_id=st.just(8), labels=LABELS, published=PUBLISHED),
+    st.builds(placed, st.integers(0, 2), st.integers(0, 3), job_id=st.just(8)),
+    st.builds(reported, st.integers(0, 2), st.sampled_from(["up", "starting"]), job_id=st.just(8)),
+    st.builds(submitted, tasks=st.just(4), labels=LABELS, published=PUBLISHED),
+    st.just(events.JobEnded(job_id=8, how="killed")),
+    st.just(submitted("canary", job_id=8, tasks=3, ports=("debug",), labels={"service": "front"})),
     st.builds(machine, st.integers(0, 3), st.sampled_from(["10.0.0.1", "10.9.9.9", "10.0.0.77"])),
     st.builds(placed, st.integers(0, 4), st.integers(0, 3), incarnation=st.integers(1, 3)),
     st.builds(
@@ -109,7 +149,7 @@ NEWS = st.one_of(
 def test_it_agrees_with_the_long_path_after_each_event(
     news: list[events.Event], asked: list[tuple[str, str, bool, int]]
 ) -> None:
-    table = table_of(*running(3))
+    table = table_of(*in_service())
     directory = directory_of(table)
     short = short_of(directory)
     for revision, event in enumerate([None, *news], start=100):
@@ -120,18 +160,20 @@ def test_it_agrees_with_the_long_path_after_each_event(
             quick, slow = both(short, directory, query)
             if quick is not None:
                 assert_same(quick, slow, query)
+                assert_legal(quick, slow, named_by(table, name))
 
 
-@pytest.mark.parametrize("name", ["0.web.ubar.cc", "web.ubar.cc"])
+@pytest.mark.parametrize("name", ["0.web.ubar.cc", "web.ubar.cc", "front.service.ubar.cc"])
 @pytest.mark.parametrize("rdtype", ["A", "AAAA"])
 def test_addresses_take_it_at_the_first_question_and_after(name: str, rdtype: str) -> None:
-    directory = directory_of(table_of(*running(3)))
+    directory = directory_of(table_of(*in_service()))
     short = short_of(directory)
     for _ in range(3):
         query = query_of(name, rdtype, edns=True, flags=dns.flags.RD)
         quick, slow = both(short, directory, query)
         assert quick is not None
         assert_same(quick, slow, query)
+        assert_legal(quick, slow, None)
 
 
 def test_ipv6_takes_it_too() -> None:
@@ -163,6 +205,45 @@ def test_each_task_of_a_job_is_answered_as_often_as_any_other() -> None:
     assert max(total.values()) < 1.2 * min(total.values())
 
 
+@pytest.mark.parametrize("name", ["web.ubar.cc", "front.service.ubar.cc"])
+def test_shares_are_as_weights(name: str) -> None:
+    """For who takes the first address and for who takes any; canaries of a tenth of the weight."""
+    canaries = Published(weights=((0, 9, 1),))
+    published = Published(weights=((0, 11, 10),))
+    table = table_of(
+        *running(12),
+        changed(labels={"service": "front"}, published=published),
+        submitted("canary", job_id=8, tasks=4, labels={"service": "front"}, published=canaries),
+        *(machine(number, f"10.9.9.{number - 50}") for number in range(50, 54)),
+        *(placed(index, 50 + index, job_id=8) for index in range(4)),
+        *(reported(index, job_id=8) for index in range(4)),
+    )
+    if name == "web.ubar.cc":  # the last two are the canaries
+        table.apply(changed(published=Published(weights=((0, 9, 10), (10, 11, 1)))), 200)
+        weights = {f"10.0.0.{n + 1}": 10 if n < 10 else 1 for n in range(12)}
+    else:
+        weights = {**{f"10.0.0.{n + 1}": 10 for n in range(12)}, **{f"10.9.9.{n}": 1 for n in range(4)}}
+    total = sum(weights.values())
+    short, wire = short_of(directory_of(table)), query_of(name).to_wire()
+    firsts: Counter[str] = Counter()
+    there: Counter[str] = Counter()
+    rounds = 8_000
+    for _ in range(rounds):
+        got = short.answer(wire)
+        assert got is not None
+        count = int.from_bytes(got[6:8])
+        assert count == total // 10
+        addresses = [
+            socket.inet_ntoa(got[end - 4 : end])
+            for end in range(len(got) - 16 * (count - 1), len(got) + 1, 16)
+        ]
+        firsts[addresses[0]] += 1
+        there.update(addresses)
+    for address, weight in weights.items():
+        assert abs(firsts[address] / rounds - weight / total) < 0.02
+        assert abs(there[address] / rounds / (total // 10) - weight / total) < 0.005
+
+
 def test_tasks_of_one_machine_make_one_record() -> None:
     directory = directory_of(table_of(*running(90, machines=3)))
     wire = short_of(directory).answer(query_of("web.ubar.cc").to_wire())
@@ -171,6 +252,33 @@ def test_tasks_of_one_machine_make_one_record() -> None:
         "the records of the packet itself: parsers drop those that are twice"
     )
     assert len(dns.message.from_wire(wire).answer[0]) == 3
+
+
+def test_an_address_that_tasks_share_is_in_an_answer_once() -> None:
+    directory = directory_of(table_of(*running(60, machines=7)))
+    short, wire = short_of(directory), query_of("web.ubar.cc", edns=True).to_wire()
+    for _ in range(USES + 5):
+        got = short.answer(wire)
+        assert got is not None
+        count = int.from_bytes(got[6:8])
+        response = dns.message.from_wire(got)
+        assert len(response.answer[0]) == count <= 7
+        assert response.edns == 0
+
+
+def test_each_name_is_remembered_as_long_as_its_job_says() -> None:
+    table = table_of(*in_service(), changed(labels={"service": "front"}, published=Published(ttl_s=60)))
+    short = short_of(directory_of(table))
+
+    def ttl_of(name: str) -> int:
+        got = short.answer(query_of(name).to_wire())
+        assert got is not None
+        return dns.message.from_wire(got).answer[0].ttl
+
+    names = "0.web.ubar.cc", "web.ubar.cc", "canary.ubar.cc", "front.service.ubar.cc"
+    assert [ttl_of(name) for name in names] == [60, 60, 5, 5]
+    table.apply(changed(job_id=8, labels={"service": "front"}, published=Published(ttl_s=3_600)), 300)
+    assert [ttl_of(name) for name in names] == [60, 60, 3_600, 60]
 
 
 def test_a_table_replaced_drops_what_was_kept() -> None:

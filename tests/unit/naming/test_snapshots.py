@@ -17,11 +17,15 @@ import pytest
 
 from naming.directory import Directory, Status
 from naming.follower import Follower
+from naming.jobs import Indexes, Job, Service
 from naming.keeping import Keeper
 from naming.news import MemoryNews
+from naming.pools import Pool, Task
+from naming.reverse import Index
 from naming.snapshots import SLICE, Capture, Unusable, read_head, restore
-from naming.table import Indexes, NameTable, Pool
+from naming.table import NameTable
 from scheduling.core import events
+from scheduling.core.published import Published
 from tests.unit.naming.cells import ended, evicted, machine, placed, reported, running, submitted, table_of
 
 CELL, ZONE = 3, "borg.internal"
@@ -33,6 +37,10 @@ def plain(thing: Any) -> Any:
     """All that is reachable from a table, so that a field added to it is compared too."""
     if isinstance(thing, Pool):
         return {task.index: plain(task) for task in thing}
+    if isinstance(thing, Service):
+        return sorted(thing.jobs)  # its revision is of this process, for answers that it keeps ready
+    if isinstance(thing, Index):
+        return {path: set(thing.owners(path, 99)) for path in thing._owners}
     if isinstance(thing, Indexes):
         return thing.ranges()
     if isinstance(thing, dict):
@@ -40,7 +48,9 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [plain(value) for value in thing]
     if dataclasses.is_dataclass(thing):
-        return {field.name: plain(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+        upwards = {Task: {"job"}, Job: {"service"}}.get(type(thing), set())
+        fields = {field.name for field in dataclasses.fields(thing)} - upwards
+        return {name: plain(getattr(thing, name)) for name in fields}
     if isinstance(thing, NameTable):
         return {name: plain(value) for name, value in vars(thing).items() if name not in PASSING}
     return thing
@@ -62,6 +72,8 @@ def read(data: bytes) -> NameTable:
     return table
 
 
+LABELS = {"tier": "a"}, {"service": "front"}, {"service": "back", "tier": "b"}
+PUBLISHED = Published(), Published(ttl_s=60), Published(weights=((0, 9, 0), (10, 14, 7)))
 PORTS = {1: ("http", "rpc"), 2: ("http",), 3: ("rpc", "http")}  # by version of the spec
 
 
@@ -80,15 +92,18 @@ def random_event(rng: Random, job_id: int, index: int, host: int) -> events.Even
         case 2:
             return events.MachineRemoved(machine_id=rng.randrange(6, 8))  # one that comes back is what it was
         case 3 | 4:
-            return submitted(f"job{job_id}", job_id=job_id, tasks=rng.randrange(1, 30))
+            return submitted(
+                f"job{job_id}", job_id=job_id, tasks=rng.randrange(1, 30), labels=rng.choice(LABELS)
+            )
         case 5:
             return events.JobChanged(
                 job_id=job_id,
                 priority=1,
                 latency_sensitive=False,
                 spec_version=version,
-                labels={"tier": rng.choice("ab")},
+                labels=rng.choice(LABELS),
                 port_names=PORTS[version],
+                published=rng.choice(PUBLISHED),
             )
         case 6:
             return events.JobEnded(job_id=job_id, how="killed")

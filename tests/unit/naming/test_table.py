@@ -1,18 +1,21 @@
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.table import HISTORY_STEP, Indexes, Job, NameTable, serial_newer, serial_of
+from naming.jobs import Indexes, Job, Service
+from naming.reverse import path_of
+from naming.table import GONE, HISTORY_STEP, NameTable, serial_newer, serial_of
 from scheduling.core import events
+from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
 from tests.unit.naming.cells import (
     WEB,
+    changed,
     ended,
     evicted,
+    in_service,
     machine,
     placed,
     reported,
@@ -29,7 +32,7 @@ def web(table: NameTable) -> Job:
 
 
 def indexes(job: Job) -> list[int]:
-    return [task.index for task in job.answering.in_order()]
+    return sorted(task.index for task in job.answering)
 
 
 def test_a_job_answers_with_its_healthy_tasks_only() -> None:
@@ -214,10 +217,132 @@ def test_pools_equal_a_slow_obvious_table(steps: list[tuple[int, str]]) -> None:
         assert job.fails_open == (bool(slow) and not up)
 
 
-def test_samples_are_bounded_and_reach_every_task() -> None:
-    pool = web(table_of(*running(10))).answering
-    rng = Random(3)
-    seen = {task.index for _ in range(200) for task in pool.sample(3, rng)}
-    assert seen == set(range(10))
-    assert len(pool.sample(3, rng)) == 3
-    assert len(pool.sample(99, rng)) == 10
+def of_service(table: NameTable, name: str = "front") -> Service:
+    service = table.service("ubar", name)
+    assert service is not None
+    return service
+
+
+def test_a_service_is_the_jobs_of_its_label() -> None:
+    service = of_service(table_of(*in_service()))
+    assert {job.name for job in service.jobs.values()} == {"web", "canary"}
+    assert (service.tasks_total, service.placed_total, service.serving_total) == (5, 5, 5)
+    assert sorted(task.address for task in service.answering) == [f"10.0.0.{n}" for n in range(1, 6)]
+    assert service.all_port_names() == {"http", "rpc", "debug"}
+
+
+def test_a_service_fails_open_as_a_whole() -> None:
+    table = table_of(*in_service(), *(reported(index, health="unhealthy") for index in range(3)))
+    service = of_service(table)
+    assert web(table).fails_open
+    assert not service.fails_open
+    assert {task.job.name for task in service.answering} == {"canary"}
+    for revision, index in enumerate(range(2), start=90):
+        table.apply(reported(index, health="unhealthy", job_id=8), revision)
+    assert service.fails_open
+    assert len(service.answering) == 5
+
+
+def test_jobs_come_to_a_service_change_it_and_leave() -> None:
+    table = table_of(*in_service())
+    first = of_service(table)
+    assert table.apply(changed(job_id=8, labels={"service": "back"}), 90)
+    back = of_service(table, "back")
+    assert ([*first.jobs], [*back.jobs]) == ([WEB], [8])
+    assert first.revision == back.revision == 90
+    table.apply(events.JobEnded(job_id=8, how="killed"), 91)
+    assert table.service("ubar", "back") is None
+    assert back.revision == GONE
+    table.apply(changed(labels={}), 92)
+    assert table.services == {}
+    assert first.revision == GONE
+    table.apply(changed(labels={"service": "front"}), 93)
+    assert of_service(table).revision == 93
+
+
+@pytest.mark.parametrize("label", ["", "0", "9web", "Web", "my_web", "web.x", "web-", "w" * 64])
+def test_a_label_that_is_no_name_of_a_service_makes_none(label: str) -> None:
+    assert table_of(submitted(labels={"service": label})).services == {}
+
+
+def test_an_alloc_set_is_in_no_service() -> None:
+    assert table_of(submitted(labels={"service": "front"}, kind="alloc-set")).services == {}
+
+
+def test_what_happens_to_a_task_moves_its_service() -> None:
+    table = table_of(*in_service())
+    for revision, event in enumerate(
+        [reported(0, "starting"), evicted(1, job_id=8), placed(1, 0, job_id=8, incarnation=2), ended(2)],
+        start=90,
+    ):
+        assert table.apply(event, revision)
+        assert of_service(table).revision == revision
+    table.apply(machine(3, "10.7.7.7"), 95)
+    assert of_service(table).revision == 95
+
+
+def test_how_a_job_is_published_is_in_force_at_once() -> None:
+    table = table_of(*running(3))
+    assert table.apply(changed(published=Published(ttl_s=60, weights=((1, 1, 7),))), 90)
+    assert (web(table).ttl_s, web(table).revision) == (60, 90)
+    assert [task.weight for task in web(table).placed.in_order()] == [1, 7, 1]
+    assert not table.apply(changed(published=Published(ttl_s=60, weights=((1, 1, 7),))), 91)
+    table.apply(evicted(1), 92)
+    table.apply(placed(1, 0, incarnation=2), 93)
+    assert [task.weight for task in web(table).placed.in_order()] == [1, 7, 1]
+    assert table.apply(changed(), 94)
+    assert [task.weight for task in web(table).placed.in_order()] == [1, 1, 1]
+
+
+def test_weight_0_answers_only_where_no_other_serves() -> None:
+    spare = Published(weights=((2, 3, 0),))
+    table = table_of(*running(4), changed(published=spare))
+    assert indexes(web(table)) == [0, 1]
+    for index in range(2):
+        table.apply(reported(index, health="unhealthy"), 90 + index)
+    assert indexes(web(table)) == [2, 3]
+    for index in range(2, 4):
+        table.apply(reported(index, health="unhealthy"), 90 + index)
+    assert web(table).fails_open
+    assert indexes(web(table)) == [0, 1]
+
+
+ADDRESSES = ["", "10.9.0.1", "10.9.0.2", "fd00::1", "fd00::2"]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(
+                machine, st.integers(0, 2), st.sampled_from(["10.0.0.1", "10.0.1.1", "fd00::1", "none"])
+            ),
+            st.builds(events.MachineRemoved, machine_id=st.integers(0, 2)),
+            st.builds(placed, st.integers(0, 2), st.integers(0, 2), incarnation=st.integers(1, 2)),
+            st.builds(
+                reported, st.integers(0, 2), incarnation=st.integers(1, 2), address=st.sampled_from(ADDRESSES)
+            ),
+            st.builds(evicted, st.integers(0, 2), incarnation=st.integers(1, 2)),
+            st.just(events.JobEnded(job_id=WEB, how="killed")),
+            st.just(submitted()),
+        ),
+        max_size=30,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_the_reverse_index_is_what_a_walk_over_the_table_finds(news: list[events.Event]) -> None:
+    table = table_of(submitted(), *news)
+    expected: dict[str, set[tuple[str, ...]]] = {}
+    for one in table.machines.values():
+        if one.family:
+            expected.setdefault(one.address, set()).add((one.hostname, "machine"))
+    for job in table.jobs.values():
+        for task in job.placed.tasks:
+            if task.own_address:
+                expected.setdefault(task.own_address, set()).add((str(task.index), job.name, job.tenant))
+    for address in {"10.0.0.1", "10.0.1.1", *ADDRESSES} - {""}:
+        path = path_of(address)
+        assert path is not None
+        assert set(table.reverse.owners(path, 9)) == expected.get(address, set())
+        for length in range(1, len(path)):
+            held = any((path_of(one) or b"").startswith(path[:length]) for one in expected)
+            assert table.reverse.below(path[:length], len(path)) == held

@@ -21,9 +21,22 @@ from naming.directory import Directory
 from naming.resolver import answer
 from naming.transfer import messages
 from naming.zone import Zone
+from naming.zone_settings import read_caa
 from scheduling.core import events
-from tests.unit.naming.cells import WEB, directory_of, ended, machine, placed, reported, running, table_of
-from tests.unit.naming.test_shortpath import NEWS
+from scheduling.core.published import Published
+from tests.unit.naming.cells import (
+    WEB,
+    changed,
+    directory_of,
+    ended,
+    in_service,
+    machine,
+    placed,
+    reported,
+    running,
+    table_of,
+)
+from tests.unit.naming.test_shortpath import NEWS, named_by
 
 APEX = dns.name.from_text("cc.borg.internal.")
 KEY = dns.tsigkeyring.from_text(
@@ -60,7 +73,7 @@ class Secondary:
         rdatatype = query.question[0].rdtype
         with dns.xfr.Inbound(self.zone, rdatatype, serial) as inbound:
             done = False
-            for wire in messages(asked, primary, ttl_s=5):
+            for wire in messages(asked, primary):
                 response = dns.message.from_wire(
                     wire, keyring=keyring, request_mac=query.mac, xfr=True, origin=None,
                     tsig_ctx=context, multi=True, one_rr_per_rrset=rdatatype == dns.rdatatype.IXFR,
@@ -75,7 +88,11 @@ class Secondary:
 
 
 def assert_equal_to_answers(secondary: Secondary, directory: Directory) -> None:
-    """Each record of the secondary is answered here, and each answer it would give is the one given here."""
+    """Each record of the secondary is answered here, and each answer it would give is the one given here.
+
+    Where weights differ an answer of addresses given here is a choice of those in the zone.
+    """
+    table, chosen = directory.cells["cc"], (dns.rdatatype.A, dns.rdatatype.AAAA)
     asked = 0
     for name, node in secondary.zone.nodes.items():
         for rdataset in node.rdatasets:
@@ -83,7 +100,12 @@ def assert_equal_to_answers(secondary: Secondary, directory: Directory) -> None:
             wire = answer(query.to_wire(), directory, via="tcp", rng=Random(1))
             assert wire is not None
             (rrset,) = dns.message.from_wire(wire).answer
-            assert {*map(lasting, rrset)} == {*map(lasting, rdataset)}, name
+            given, carried = {*map(lasting, rrset)}, {*map(lasting, rdataset)}
+            named = named_by(table, name.relativize(APEX).to_text())
+            if rdataset.rdtype in chosen and named is not None and not named.answering.even:
+                assert given <= carried, name
+            else:
+                assert given == carried, name
             assert rrset.ttl == rdataset.ttl
             asked += 1
     assert asked > 0
@@ -98,10 +120,10 @@ def test_a_whole_zone_is_what_is_answered() -> None:
     assert {"_http._tcp.7.web.ubar.cc.borg.internal.", "m77.machine.cc.borg.internal."} <= names
 
 
-@given(st.lists(st.lists(NEWS, min_size=1, max_size=4), max_size=8), st.booleans())
-@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(NEWS, min_size=1, max_size=5), max_size=5), st.booleans())
+@settings(max_examples=25, deadline=None)
 def test_steps_lead_where_the_whole_zone_leads(steps: list[list[events.Event]], signed: bool) -> None:
-    table = table_of(*running(4))
+    table = table_of(*in_service())
     directory = directory_of(table)
     primary, by_steps, keyring = filled(directory), Secondary(), KEY if signed else None
     by_steps.refresh(primary, keyring=keyring)
@@ -130,6 +152,63 @@ def records_of(secondary: Secondary) -> set[tuple[str, str]]:
 def lasting(rdata: dns.rdata.Rdata) -> str:
     """Without the revision that a cell stands at, which moves while its names and their serial stay."""
     return re.sub(r'"revision=\d+" "names', '"names', rdata.to_text())
+
+
+def test_a_change_of_how_long_answers_last_alone_reaches_secondaries() -> None:
+    table = table_of(*in_service())
+    directory = directory_of(table)
+    primary, secondary = filled(directory), Secondary()
+    secondary.refresh(primary)
+    table.apply(changed(labels={"service": "front"}, published=Published(ttl_s=2)), 100)
+    primary.publish()
+    assert secondary.refresh(primary) == 1
+    assert secondary.zone.get_rdataset("1.web.ubar.cc.borg.internal.", "A").ttl == 2
+    assert secondary.zone.get_rdataset("front.service.ubar.cc.borg.internal.", "SRV").ttl == 2
+    assert secondary.zone.get_rdataset("1.canary.ubar.cc.borg.internal.", "A").ttl == 5
+    (change,) = primary.changes
+    assert {record.owner for record in change.added if record.rdtype == dns.rdatatype.A} == {
+        ("front", "service", "ubar"), ("web", "ubar"), *((str(n), "web", "ubar") for n in range(3)),
+    }  # fmt: skip
+    assert_equal_to_answers(secondary, directory)
+
+
+def test_a_service_is_carried_and_leaves_with_its_last_job() -> None:
+    table = table_of(*in_service())
+    directory = directory_of(table)
+    primary, secondary = filled(directory), Secondary()
+    secondary.refresh(primary)
+    service = [
+        f"{above}front.service.ubar.cc.borg.internal." for above in ("", "_http._tcp.", "_debug._tcp.")
+    ]
+    assert all(dns.name.from_text(name) in secondary.zone.nodes for name in service)
+    table.apply(events.JobEnded(job_id=8, how="killed"), 100)
+    primary.publish()
+    secondary.refresh(primary)
+    assert [dns.name.from_text(name) in secondary.zone.nodes for name in service] == [True, True, False]
+    table.apply(changed(), 101)
+    primary.publish()
+    secondary.refresh(primary)
+    assert not any(dns.name.from_text(name) in secondary.zone.nodes for name in service)
+    assert_equal_to_answers(secondary, directory)
+
+
+def test_weights_are_carried_and_who_weighs_0_is_not() -> None:
+    table = table_of(*running(3), changed(published=Published(weights=((0, 0, 9), (2, 2, 0)))))
+    secondary = Secondary()
+    secondary.refresh(filled(directory_of(table)))
+    records = secondary.zone.get_rdataset("_http._tcp.web.ubar.cc.borg.internal.", "SRV")
+    assert {(record.weight, record.port) for record in records} == {(9, 20_000), (1, 20_001)}
+    addresses = secondary.zone.get_rdataset("web.ubar.cc.borg.internal.", "A")
+    assert {record.address for record in addresses} == {"10.0.0.1", "10.0.0.2"}
+
+
+def test_what_authorities_may_issue_is_carried() -> None:
+    directory = directory_of(table_of(*running(1)))
+    directory.caa = read_caa('0 issue "ca.example"')
+    secondary = Secondary()
+    secondary.refresh(filled(directory))
+    assert [*map(str, secondary.zone.get_rdataset(APEX, "CAA"))] == ['0 issue "ca.example"']
+    assert_equal_to_answers(secondary, directory)
 
 
 def test_who_is_too_far_behind_takes_the_whole_zone() -> None:
@@ -197,7 +276,7 @@ def test_a_serial_that_is_not_older_gets_the_soa_alone() -> None:
     for serial in (primary.serial, primary.serial + 5):
         query = dns.message.make_query(APEX, "IXFR")
         query.authority.append(dns.rrset.from_text(APEX, 0, "IN", "SOA", f"ns.x. h.x. {serial} 1 1 1 1"))
-        (wire,) = messages(query, primary, ttl_s=5)
+        (wire,) = messages(query, primary)
         assert [rrset.rdtype for rrset in dns.message.from_wire(wire).answer] == [dns.rdatatype.SOA]
 
 

@@ -1,0 +1,151 @@
+"""Reverse names: which zones networks make, and whose an address is. Pure.
+
+    192.0.2.1      1.2.0.192.in-addr.arpa                   a label an octet
+    2001:db8::1    1.0.0.0. … .8.b.d.0.1.0.0.2.ip6.arpa     a label a nibble
+
+A *path* is an address with a byte for each label, from the top down.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from itertools import islice
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Labels = tuple[str, ...]  # of a name below its cell
+Path = bytes
+
+V4, V6 = (b"in-addr", b"arpa"), (b"ip6", b"arpa")
+_OCTETS = {str(number).encode(): bytes([number]) for number in range(256)}
+_NIBBLES = {f"{number:x}".encode(): bytes([number]) for number in range(16)}
+_DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # labels of a whole address
+
+
+class Index:
+    """Whose each address is, with O(1) change, and which paths have addresses below them.
+
+    The latter as a trie that goes no deeper than it takes to tell addresses apart: the one address below a path, or
+    how many are below it, however deep. An address takes one entry, and those that it shares with its neighbours.
+    """
+
+    __slots__ = ("_below", "_owners")
+
+    def __init__(self) -> None:
+        self._owners: dict[Path, Labels | set[Labels]] = {}
+        self._below: dict[bytes, Path | int] = {}  # by `_key`
+
+    def add(self, address: str, owner: Labels) -> None:
+        """Nothing for what is no address."""
+        path = path_of(address)
+        if path is None:
+            return
+        known = self._owners.get(path)
+        if known is None:
+            self._owners[path] = owner
+            self._put(path)
+        elif isinstance(known, set):
+            known.add(owner)
+        elif known != owner:
+            self._owners[path] = {known, owner}
+
+    def discard(self, address: str, owner: Labels) -> None:
+        path = path_of(address)
+        known = None if path is None else self._owners.get(path)
+        if path is None or known is None:
+            return
+        if isinstance(known, set):
+            known.discard(owner)
+            if len(known) == 1:
+                (self._owners[path],) = known
+        elif known == owner:
+            del self._owners[path]
+            self._take(path)
+
+    def owners(self, path: Path, most: int) -> list[Labels]:
+        """At most so many of those of a whole address."""
+        known = self._owners.get(path)
+        if known is None:
+            return []
+        return list(islice(known, most)) if isinstance(known, set) else [known]
+
+    def below(self, path: Path, depth: int) -> bool:
+        """Whether there is an address at or below this path of addresses with `depth` labels."""
+        for length in range(1, len(path) + 1):
+            held = self._below.get(_key(path[:length], depth))
+            if held is None:
+                return False
+            if isinstance(held, bytes):
+                return held.startswith(path)
+        return True
+
+    def _put(self, path: Path) -> None:
+        depth = len(path)
+        for length in range(1, depth + 1):
+            key = _key(path[:length], depth)
+            held = self._below.get(key)
+            if held is None:
+                self._below[key] = path
+                return
+            if isinstance(held, int):
+                self._below[key] = held + 1
+                continue
+            self._below[key] = 2
+            self._below[_key(held[: length + 1], depth)] = held
+
+    def _take(self, path: Path) -> None:
+        depth = len(path)
+        for length in range(1, depth + 1):
+            key = _key(path[:length], depth)
+            held = self._below[key]
+            if isinstance(held, bytes) or held == 1:
+                del self._below[key]
+                if isinstance(held, bytes):
+                    return
+            else:
+                self._below[key] = held - 1
+
+
+def _key(path: Path, depth: int) -> bytes:
+    """Of paths of both families, beside each other."""
+    return path if depth == 4 else b"6" * 5 + path
+
+
+def path_of(address: str) -> Path | None:
+    """None for what is no address."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return None
+    if ip.version == 4:
+        return ip.packed
+    return bytes(nibble for octet in ip.packed for nibble in (octet >> 4, octet & 15))
+
+
+def path_of_labels(labels: tuple[bytes, ...]) -> tuple[Path, int] | None:
+    """The path of a name in lower case without the root, and how many labels a whole one has; None where no address
+    has such a name above it or at it."""
+    top = labels[-2:]
+    depth = _DEPTHS.get(top)
+    if depth is None or len(labels) - 2 > depth:
+        return None
+    bytes_of = _OCTETS if depth == 4 else _NIBBLES
+    found = [bytes_of.get(label) for label in reversed(labels[:-2])]
+    return None if None in found else (b"".join(each for each in found if each is not None), depth)
+
+
+def apexes(networks: Iterable[Network]) -> frozenset[tuple[bytes, ...]]:
+    """Of the zones that these networks make, in labels without the root.
+
+    A network that ends within a label makes several: 172.16.0.0/12 those of 172.16 to 172.31.
+    """
+    found = set()
+    for network in networks:
+        step, top = (8, V4) if network.version == 4 else (4, V6)
+        aligned = -(-network.prefixlen // step) * step
+        for part in network.subnets(new_prefix=aligned):
+            path = path_of(str(part.network_address))
+            assert path is not None
+            text = (str(each) if top == V4 else f"{each:x}" for each in reversed(path[: aligned // step]))
+            found.add((*(label.encode() for label in text), *top))
+    return frozenset(found)

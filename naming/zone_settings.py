@@ -1,0 +1,69 @@
+"""What an installation says of its zones, read from settings: reverse zones and CAA records. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import dns.rdata
+import dns.rdtypes.ANY.CAA
+from dns.rdataclass import IN
+from dns.rdatatype import CAA
+
+from naming.reverse import Network
+
+_caa: Any = dns.rdtypes.ANY.CAA.CAA  # untyped in dnspython
+# Of the registry of RFC 8659 §7. A tag that no authority knows would forbid nothing, silently.
+TAGS = ("issue", "issuewild", "iodef", "issuemail", "issuevmc", "contactemail", "contactphone")
+_RECORD = re.compile(r'\s*(\d{1,3})\s+([A-Za-z0-9]+)\s+(?:"([^"]*)"|([^\s";]+))\s*(?:[;\n]|$)')
+_EXAMPLE = 'give records such as 0 issue "ca.example", separated by ;'
+
+
+class InvalidZones(ValueError):
+    """A setting of zones that can't be read; the text names it and says what to write instead."""
+
+
+def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Of `BORG_DNS_REVERSE`; networks that touch or overlap are put together. Raises `InvalidZones`."""
+    networks = [_network(text) for text in texts]
+    v4 = ipaddress.collapse_addresses(one for one in networks if isinstance(one, ipaddress.IPv4Network))
+    v6 = ipaddress.collapse_addresses(one for one in networks if isinstance(one, ipaddress.IPv6Network))
+    return (*v4, *v6)
+
+
+def _network(text: str) -> Network:
+    try:
+        network = ipaddress.ip_network(text.strip())
+    except ValueError as error:
+        raise InvalidZones(
+            f"BORG_DNS_REVERSE: {text!r}: {error}; give networks such as 10.0.0.0/8"
+        ) from error
+    if network.prefixlen == 0:
+        raise InvalidZones(f"BORG_DNS_REVERSE: {text!r} is every address there is; give your own networks")
+    return network
+
+
+def read_caa(text: str) -> tuple[dns.rdata.Rdata, ...]:
+    """Of `BORG_DNS_CAA`: `flags tag value`, separated by `;` or lines, a value with blanks or `;` in quotes (RFC 8659).
+
+    Raises `InvalidZones`.
+    """
+    found: list[dns.rdata.Rdata] = []
+    rest = text.strip()
+    while rest:
+        match = _RECORD.match(rest)
+        if match is None:
+            raise InvalidZones(f"BORG_DNS_CAA: {rest[:64]!r} can't be read; {_EXAMPLE}")
+        flags, tag, quoted, plain = match.groups()
+        if int(flags) not in (0, 128):
+            raise InvalidZones(
+                f"BORG_DNS_CAA: {flags} before {tag!r}: the flags are 0, or 128 for critical; {_EXAMPLE}"
+            )
+        if tag.lower() not in TAGS:
+            raise InvalidZones(f"BORG_DNS_CAA: {tag!r} is no tag; use one of {', '.join(TAGS)}")
+        value = (plain if quoted is None else quoted).encode()
+        found.append(_caa(IN, CAA, int(flags), tag.lower().encode(), value))
+        rest = rest[match.end() :].lstrip("; \t\r\n")
+    return tuple(dict.fromkeys(found))
