@@ -1,7 +1,8 @@
 """A resolver with 1,000 jobs of 100 tasks on 5,000 machines, for `tests.bench.dns`. Run as a script.
 
-dns_resolver.py PORT CORE [empty|guarded]    until it is ended; `empty`: without names; `guarded`: with a key that may
-                                             transfer (`tests.malformed.KEY`), cookies and NSID
+dns_resolver.py PORT CORE [empty|guarded]    until it is ended; `empty`: without names; `guarded`: with cookies, NSID, a
+                                             key of the name, not the secret, of `tests.malformed.KEY`: a packet
+                                             that is spoiled back into a transfer of it all would take its time
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import dns.tsig
 import uvloop
 
 from naming.cookies import Cookies
@@ -80,7 +82,7 @@ def main() -> None:
     if "guarded" in sys.argv:
         from tests.malformed import KEY
 
-        peers = Peers(keys={KEY.name: KEY})
+        peers = Peers(keys={KEY.name: dns.tsig.Key(KEY.name, b"another" * 4, KEY.algorithm)})
         cookies = Cookies.from_secret("of a bench, and long enough for it")
         directory = Directory(zone=ZONE, keyring=peers.keys, nsid=b"bench", cookies=cookies)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
