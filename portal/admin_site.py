@@ -21,7 +21,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from unfold.sites import UnfoldAdminSite
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity
+from portal.console import capacity, names
 from portal.console.attention import tell_market
 from quota import admin as quota_admin
 from scheduling import admin as scheduling_admin
@@ -33,6 +33,7 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
         (
             (_("Cells"), "hub", "scheduling_cell"),
             (_("Machines"), "dns", "scheduling_machine"),
+            (_("Names"), "travel_explore", "names"),
             (_("Drains"), "water_drop", "scheduling_drain"),
             (_("Brakes"), "front_hand", "scheduling_brake"),
             (_("Join tokens"), "key", "scheduling_jointoken"),
@@ -108,7 +109,7 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
     (_("Clock"), ((_("Periodic tasks"), "schedule", "django_celery_beat_periodictask"),)),
 )
 # Pages that list no model.
-_OWN_PAGES = frozenset({"capacity"})
+_OWN_PAGES = frozenset({"capacity", "names"})
 
 
 class SreSite(UnfoldAdminSite):
@@ -139,6 +140,7 @@ class SreSite(UnfoldAdminSite):
     def get_urls(self) -> list[Any]:
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
+            path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
             path("capacity.csv", self.admin_view(capacity.download), name="capacity-csv"),
             *super().get_urls(),
         ]

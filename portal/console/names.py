@@ -1,0 +1,210 @@
+"""Names for SREs: what a cell's names are made of, who answers for them, and whether all have caught up (§2.6).
+
+The page is there at once; servers are asked by a second request, which takes what it takes and no more than a bound.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Count, F, Q, Sum
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from unfold.widgets import SELECT_CLASSES
+
+from naming.primary import InvalidPeers
+from portal.console.resolvers import TIMEOUT_S, Follower, Role, State, followers, servers
+from quota.services.access import principal_of_user
+from scheduling.models import Cell, Event, Job
+from scheduling.selectors import cells_visible
+
+MOST_SHOWN = 20
+LONG = dt.timedelta(minutes=2)  # from here on in minutes and hours
+# What a state is called, and the kind of the label that says it.
+STATES: dict[State, tuple[str | Promise, str]] = {
+    State.CAUGHT_UP: (gettext_lazy("caught up"), "success"),
+    State.BEHIND: (gettext_lazy("behind"), "warning"),
+    State.LOADING: (gettext_lazy("loading"), "warning"),
+    State.STALE: (gettext_lazy("stale"), "danger"),
+    State.SILENT: (gettext_lazy("silent"), "danger"),
+    State.NO_ZONE: (gettext_lazy("does not have the zone"), "danger"),
+}
+ROLES = {Role.RESOLVER: gettext_lazy("resolver"), Role.SECONDARY: gettext_lazy("secondary")}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A server as a row of the table. `kind`: of the label; `lag`: how far behind it is, in words."""
+
+    role: str
+    address: str
+    state: str
+    kind: str
+    serial: int | None
+    revision: int | None
+    lag: str
+    means: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    jobs: int
+    services: int
+    placed: int
+    serving: int
+    fail_open: int
+
+
+def page(request: HttpRequest, site: Any) -> HttpResponse:
+    """The console's page; with `ask`, also what the servers say now."""
+    principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+    cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
+    cell = cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None)
+    context: dict[str, Any] = {
+        **site.each_context(request),
+        "title": _("Names"),
+        "cells": list(cells),
+        "cell": cell,
+        "field_classes": " ".join(SELECT_CLASSES),
+    }
+    if cell is not None:
+        context |= {
+            "zone": f"{cell.name}.{settings.BORG_ZONE}",
+            "ttl_s": settings.BORG_DNS_TTL,
+            "counts": counts_of(cell),
+            "failing": _failing(cell),
+        }
+        if "ask" in request.GET:
+            context |= {"asked": timezone.now(), **_asked(cell)}
+    return TemplateResponse(request, "console/names.html", context)
+
+
+def counts_of(cell: Cell) -> Counts:
+    """Of live jobs, which are those that have names. One query."""
+    failing = Q(tasks_running__gt=0, tasks_up=0)
+    row = (
+        Job.objects.filter(cell=cell)
+        .exclude(state="dead")
+        .aggregate(
+            jobs=Count("id"), placed=Sum("tasks_running"), serving=Sum("tasks_up"),
+            fail_open=Count("id", filter=failing),
+            services=Count(F("labels__service"), distinct=True, filter=Q(labels__has_key="service")),
+        )
+    )  # fmt: skip
+    return Counts(**{name: value or 0 for name, value in row.items()})
+
+
+def _failing(cell: Cell) -> dict[str, Any]:
+    """Jobs none of whose placed tasks serves, those with most tasks first, as a table."""
+    rows = Job.objects.filter(cell=cell, tasks_running__gt=0, tasks_up=0).exclude(state="dead")
+    found = rows.select_related("tenant").order_by("-tasks_running", "id")[:MOST_SHOWN]
+    return {
+        "headers": [_("job"), _("tenant"), _("placed tasks")],
+        "rows": [[_link(cell, job), job.tenant.name, job.tasks_running] for job in found],
+    }
+
+
+def _link(cell: Cell, job: Job) -> SafeString:
+    url = reverse("sigma:job", args=[cell.name, job.tenant.name, job.name])
+    return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', url, job.name)
+
+
+def _table(followers: list[Shown]) -> dict[str, Any]:
+    return {
+        "headers": [_("server"), _("role"), _("state"), _("serial"), _("revision"), _("behind by")],
+        "rows": [
+            [
+                one.address, one.role, _label(one), _number(one.serial), _number(one.revision),
+                one.lag or "–",
+            ]
+            for one in followers
+        ],
+    }  # fmt: skip
+
+
+def _number(said: int | None) -> str:
+    return "–" if said is None else str(said)
+
+
+def _label(one: Shown) -> SafeString:
+    return SafeString(render_to_string("unfold/helpers/label.html", {"text": one.state, "type": one.kind}))
+
+
+def _asked(cell: Cell) -> dict[str, Any]:
+    try:
+        asked = servers()
+    except InvalidPeers as error:
+        return {"problem": str(error), "followers": []}
+    found = followers(cell.name, wanted=cell.revision, asked=asked)
+    shown = [_shown(cell, one) for one in found]
+    return {"followers": shown, "table": _table(shown), "problem": _problem(found)}
+
+
+def _shown(cell: Cell, one: Follower) -> Shown:
+    said, kind = STATES[one.state]
+    return Shown(
+        str(ROLES[one.server.role]), str(one.server), str(said), kind, one.serial, one.revision,
+        _lag(cell, one), _means(one),
+    )  # fmt: skip
+
+
+def _lag(cell: Cell, one: Follower) -> str:
+    """One query for a resolver that is behind."""
+    if one.revision is None or one.revision >= cell.revision:
+        return ""
+    behind = cell.revision - one.revision
+    told = ngettext("%d revision", "%d revisions", behind) % behind
+    first = Event.objects.filter(cell_id=cell.pk, revision__gt=one.revision).order_by("revision", "seq").first()
+    if first is None:
+        return told
+    since = timezone.now() - first.time
+    for_long = timesince(first.time) if since > LONG else _("%.1f s") % since.total_seconds()
+    return f"{told}, {for_long}"
+
+
+def _means(one: Follower) -> str:
+    """What a state means for clients, and what to do."""
+    match one.state:
+        case State.CAUGHT_UP:
+            return ""
+        case State.BEHIND if one.server.role is Role.RESOLVER:
+            return _("It follows the journal; within a second it should have caught up.")
+        case State.BEHIND:
+            return _(
+                "It has an older zone. It transfers within its refresh time, or at once when told: is it allowed to?"
+            )
+        case State.LOADING:
+            return _(
+                "It has not read the cell's names yet and answers SERVFAIL, so that clients ask another server."
+            )
+        case State.STALE:
+            return _(
+                "It has not reached the journal for long and answers from memory: are PostgreSQL and Redis up?"
+            )
+        case State.SILENT:
+            told = _(
+                "No answer within %(seconds)d s (%(error)s). Is it up, and its port reachable from here?"
+            )
+            return told % {"seconds": TIMEOUT_S, "error": one.detail}
+        case State.NO_ZONE:
+            return _("It answers %(rcode)s. Does it carry the zone, and may it transfer it?") % {
+                "rcode": one.detail or _("nothing")
+            }
+
+
+def _problem(found: list[Follower]) -> str:
+    if any(one.server.role is Role.RESOLVER and one.serial is not None for one in found):
+        return ""
+    return _("No resolver tells how far it is, so nobody knows whether the secondaries have caught up.")

@@ -1,0 +1,151 @@
+"""Who answers for a cell's names, asked for real: the resolver and the secondaries, all at once, within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import dns.asyncquery
+import dns.exception
+import dns.message
+import dns.rcode
+from django.conf import settings
+
+from naming.directory import Status
+from naming.primary import Peers
+from naming.table import serial_newer
+
+TIMEOUT_S = 2.0
+_FACT = re.compile(r"([a-z-]+)=(.*)", re.S)
+
+
+class Role(StrEnum):
+    RESOLVER = "resolver"
+    SECONDARY = "secondary"
+
+
+class State(StrEnum):
+    """How a server follows a cell."""
+
+    CAUGHT_UP = "caught-up"
+    BEHIND = "behind"
+    LOADING = "loading"
+    STALE = "stale"  # it says that it has not reached the journal for long
+    SILENT = "silent"
+    NO_ZONE = "no-zone"  # it answers, and not with this zone
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    role: Role
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """What a server said of a cell's zone. `serial`, `revision`: None where it did not say; `detail`: what it did."""
+
+    server: Server
+    state: State
+    serial: int | None = None
+    revision: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """`facts`: of TXT records, by name; `rcode`: empty without an answer, and then `error` says why."""
+
+    rcode: str = ""
+    serial: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+def servers() -> list[Server]:
+    """Those that the settings know. Raises `naming.primary.InvalidPeers`."""
+    told = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
+    return [
+        Server(Role.RESOLVER, settings.BORG_DNS_HOST, settings.BORG_DNS_PORT),
+        *(Server(Role.SECONDARY, address, port) for address, port in told),
+    ]
+
+
+def followers(cell: str, *, wanted: int, asked: Sequence[Server]) -> list[Follower]:
+    """How far each of `asked` has followed a cell whose journal had come to revision `wanted`.
+
+    Takes `TIMEOUT_S` at most, however many are silent.
+    """
+    zone = f"{cell}.{settings.BORG_ZONE}"
+    said = asyncio.run(_ask_all(zone, asked))
+    newest = [
+        facts[0].serial for server, facts in zip(asked, said, strict=True) if server.role is Role.RESOLVER
+    ]
+    serials = [serial for serial in newest if serial is not None]
+    return [
+        _resolver(server, zone_said, health, wanted)
+        if server.role is Role.RESOLVER
+        else _secondary(server, zone_said, serials)
+        for server, (zone_said, health) in zip(asked, said, strict=True)
+    ]
+
+
+def _resolver(server: Server, zone: _Said, health: _Said, wanted: int) -> Follower:
+    status, told = health.facts.get("status"), zone.facts.get("revision", "")
+    revision = int(told) if told.isdecimal() else None
+    if zone.error and health.error:
+        return Follower(server, State.SILENT, detail=zone.error)
+    if revision is None:
+        loading = status == Status.LOADING.value or zone.rcode == "SERVFAIL"
+        return Follower(server, State.LOADING if loading else State.NO_ZONE, detail=zone.rcode or zone.error)
+    state = State.CAUGHT_UP if revision >= wanted else State.BEHIND
+    if status == Status.STALE.value:
+        state = State.STALE
+    return Follower(server, state, zone.serial, revision)
+
+
+def _secondary(server: Server, zone: _Said, serials: Sequence[int]) -> Follower:
+    """`serials`: of the resolvers that answered; equal to, or newer than, one of them is caught up."""
+    if zone.error:
+        return Follower(server, State.SILENT, detail=zone.error)
+    serial = zone.serial
+    if serial is None:
+        return Follower(server, State.NO_ZONE, detail=zone.rcode)
+    behind = serials and all(serial_newer(one, serial) for one in serials)
+    return Follower(server, State.BEHIND if behind else State.CAUGHT_UP, serial)
+
+
+async def _ask_all(zone: str, asked: Sequence[Server]) -> list[tuple[_Said, _Said]]:
+    return list(await asyncio.gather(*(_ask_one(zone, server) for server in asked)))
+
+
+async def _ask_one(zone: str, server: Server) -> tuple[_Said, _Said]:
+    """What it says of the zone and of itself."""
+    if server.role is Role.SECONDARY:
+        return await _ask(zone, "SOA", server), _Said()
+    soa, text, health = await asyncio.gather(
+        _ask(zone, "SOA", server),
+        _ask(zone, "TXT", server),
+        _ask(f"health.{settings.BORG_ZONE}", "TXT", server),
+    )
+    return _Said(text.rcode, soa.serial, text.facts, text.error), health
+
+
+async def _ask(name: str, rdtype: str, server: Server) -> _Said:
+    question = dns.message.make_query(name, rdtype)
+    try:
+        answer = await dns.asyncquery.udp(question, server.address, timeout=TIMEOUT_S, port=server.port)
+    except (dns.exception.DNSException, OSError) as error:
+        return _Said(error=f"{type(error).__name__}")
+    records = [record for rrset in answer.answer for record in rrset]
+    texts = [text.decode("utf-8", "replace") for record in records for text in getattr(record, "strings", ())]
+    facts = dict(match.groups() for text in texts if (match := _FACT.fullmatch(text)))
+    serial = next((record.serial for record in records if hasattr(record, "serial")), None)
+    return _Said(dns.rcode.to_text(answer.rcode()), serial, facts)

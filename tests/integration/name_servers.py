@@ -1,0 +1,49 @@
+"""Name servers on loopback that have followed a cell as far as a test wants: our own, with tables made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from naming.directory import Directory, Status
+from naming.sockets import Server
+from naming.table import NameTable
+
+
+def following(
+    revision: int, *, names_revision: int = 3, status: Status = Status.OK, ready: bool = True
+) -> Directory:
+    """A server's names, as far as it has followed cell cc."""
+    table = NameTable("cc")
+    table.revision, table.names_revision, table.ready = revision, names_revision, ready
+    return Directory(loaded=True, status=status, cells={"cc": table})
+
+
+@contextmanager
+def serving(*directories: Directory) -> Iterator[list[int]]:
+    """A server each, on loopback, and their ports."""
+    ports: list[int] = []
+    up, loop = threading.Event(), asyncio.new_event_loop()
+
+    async def start() -> None:
+        servers = [Server(directory, "127.0.0.1", 0) for directory in directories]
+        for server in servers:
+            await server.start()
+            ports.append(server.port)
+        up.set()
+        await stopped.wait()
+        for server in servers:
+            await server.stop()
+
+    stopped = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(start(),))
+    thread.start()
+    assert up.wait(10)
+    try:
+        yield ports
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join(10)
+        loop.close()

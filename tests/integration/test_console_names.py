@@ -1,0 +1,137 @@
+"""The console's page of names: what it tells of servers that follow, lag, load, are stale, mute, or not there."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from naming.directory import Directory, Status
+from portal.console.resolvers import TIMEOUT_S
+from scheduling.models import Job
+from tests.integration import portal_world, rows
+from tests.integration.name_servers import following, serving
+from tests.integration.portal_world import signed_in
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world():
+    return portal_world.make()
+
+
+@pytest.fixture
+def asked(settings):
+    """What the page tells of a resolver and of secondaries at these ports."""
+
+    def ask(resolver: int, *secondaries: int):
+        settings.BORG_DNS_HOST, settings.BORG_DNS_PORT = "127.0.0.1", resolver
+        settings.BORG_DNS_SECONDARIES = [f"127.0.0.1@{port}" for port in secondaries]
+        answer = signed_in("sre").get(reverse("admin:names"), {"cell": "cc", "ask": "1"})
+        assert answer.status_code == 200
+        assert "no-store" in answer["Cache-Control"]
+        return answer.context
+
+    return ask
+
+
+def told(context) -> list[tuple]:
+    return [(one.role, one.state, one.kind, one.serial, one.revision) for one in context["followers"]]
+
+
+def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> None:
+    newest = world.cell.revision = rows.journal.newest(world.cell.id)
+    up, late = following(newest), following(1, names_revision=1)
+    with serving(up, following(0, names_revision=3), late) as (resolver, *secondaries):
+        context = asked(resolver, *secondaries)
+        assert told(context) == [
+            ("resolver", "caught up", "success", 3, newest),
+            ("secondary", "caught up", "success", 3, None),
+            ("secondary", "behind", "warning", 1, None),
+        ]
+        assert context["problem"] == ""
+        up.cells["cc"].revision = newest - 2
+        context = asked(resolver)
+        assert told(context) == [("resolver", "behind", "warning", 3, newest - 2)]
+        assert context["followers"][0].lag.startswith("2 revisions, ")
+
+
+@pytest.mark.parametrize(
+    "directory, state, kind, means",
+    [
+        (following(99, status=Status.STALE), "stale", "danger", "are PostgreSQL and Redis up?"),
+        (following(99, status=Status.LOADING, ready=False), "loading", "warning", "answers SERVFAIL"),
+        (Directory(zone="other.example", loaded=True, status=Status.OK), "does not have the zone", "danger", "REFUSED"),
+        (Directory(loaded=True, status=Status.OK), "does not have the zone", "danger", "NXDOMAIN"),
+    ],
+)  # fmt: skip
+def test_a_resolver_that_is_not_right_is_told_with_what_it_means(
+    world, asked, directory, state, kind, means
+) -> None:
+    with serving(directory) as (port,):
+        (one,) = asked(port)["followers"]
+    assert (one.state, one.kind) == (state, kind)
+    assert means in one.means
+
+
+def test_silent_servers_hold_the_page_up_no_longer_than_the_bound(world, asked) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
+        mute.bind(("127.0.0.1", 0))
+        port = mute.getsockname()[1]
+        began = time.monotonic()
+        context = asked(port, *([port] * 20))
+        took = time.monotonic() - began
+    assert [one.state for one in context["followers"]] == ["silent"] * 21
+    assert "Timeout" in context["followers"][0].means
+    assert "nobody knows whether the secondaries have caught up" in context["problem"]
+    assert TIMEOUT_S <= took < 2 * TIMEOUT_S
+
+
+def test_the_page_itself_asks_nobody_and_tells_what_rows_say(world, settings) -> None:
+    settings.BORG_DNS_PORT = 1  # nobody is there
+    Job.objects.update(labels={"service": "web"})
+    client = signed_in("sre")
+    path = reverse("admin:names")
+    page = client.get(path).text
+    assert "Zone cc.borg.internal" in page
+    assert "are being asked" in page
+    assert 'hx-trigger="load, every 5s"' in page
+    assert "Jobs that fail open" in page
+    assert '<a class="text-primary-600 dark:text-primary-500" href="/jobs/cc/ubar/jfoo/">' in page
+    counts = client.get(path).context["counts"]
+    assert (counts.jobs, counts.services, counts.placed, counts.serving, counts.fail_open) == (1, 1, 1, 0, 1)
+    portal_world.report(world.job, 0)
+    assert client.get(path).context["failing"]["rows"] == []
+
+
+def test_the_page_asks_rows_as_often_whatever_there_is(world) -> None:
+    client = signed_in("sre")
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            client.get(reverse("admin:names"))
+        return len(captured)
+
+    few = queries()
+    for number in range(5):
+        job = rows.a_job(world.cell, rows.a_tenant(f"team-{number}"), f"job-{number}")
+        portal_world.place(job, 0, world.machine)
+    assert queries() == few
+
+
+def test_a_setting_that_is_wrong_is_named(world, settings) -> None:
+    settings.BORG_DNS_SECONDARIES = ["not an address"]
+    page = signed_in("sre").get(reverse("admin:names"), {"ask": "1"}).text
+    assert "BORG_DNS_SECONDARIES: &#x27;not an address&#x27;" in page
+
+
+def test_only_sres_see_it_and_it_says_when_there_is_no_cell(db) -> None:
+    portal_world.person("sre", is_staff=True, is_superuser=True)
+    portal_world.person("viewer")
+    assert signed_in("viewer").get(reverse("admin:names")).status_code == 302
+    assert "There is no cell yet." in signed_in("sre").get(reverse("admin:names")).text
