@@ -166,7 +166,9 @@ def _lag(cell: Cell, one: Follower) -> str:
         return ""
     behind = cell.revision - one.revision
     told = ngettext("%d revision", "%d revisions", behind) % behind
-    first = Event.objects.filter(cell_id=cell.pk, revision__gt=one.revision).order_by("revision", "seq").first()
+    first = (
+        Event.objects.filter(cell_id=cell.pk, revision__gt=one.revision).order_by("revision", "seq").first()
+    )
     if first is None:
         return told
     since = timezone.now() - first.time
