@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 SLICE = 1_000  # events applied between two looks at the sockets: about a millisecond
 COALESCE_S = 0.02  # between rounds under constant news
-POLL_S = 1.0
+POLL_S = 0.5  # where notices are lost and nobody says so
 RETRY_S = 0.2
 FAULT_S = 5.0
 STALE_S = 30.0

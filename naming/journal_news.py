@@ -18,12 +18,16 @@ T = TypeVar("T")
 
 # A dead network must be noticed while answers are fresh. Seconds, milliseconds, as libpq wants them.
 _CONNECTION = {
-    "connect_timeout": 3,
+    "connect_timeout": 2,
     "tcp_user_timeout": 5_000,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
+
+
+# Between two looks at PostgreSQL while no notices come.
+_DEAF_S = 0.25
 
 
 class JournalNews:
@@ -57,7 +61,7 @@ class JournalNews:
         if self._waiter is None:
             time.sleep(timeout_s)  # there is no cell yet
         else:
-            self._waiter.wait(timeout_s)
+            self._waiter.wait(timeout_s if self._waiter.hears else min(timeout_s, _DEAF_S))
 
     def close(self) -> None:
         if self._waiter is not None:

@@ -83,8 +83,17 @@ class Waiter:
 
     def __init__(self, cell_ids: Iterable[int]) -> None:
         self._channels = [channel(cell_id) for cell_id in cell_ids]
+        # One of its own: while Redis stands still, who waits for news must not wait for Redis.
+        self._redis = redis.Redis.from_url(
+            settings.BORG_REDIS_URL, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None
+        )
         self._pubsub: redis.client.PubSub | None = None
         self._retry_at = 0.0
+
+    @property
+    def hears(self) -> bool:
+        """Whether it waits for notices, and not only for time to pass."""
+        return self._pubsub is not None
 
     def wait(self, timeout_s: float = POLL_S) -> bool:
         """True when a notice came; all that are waiting are taken together. At most `timeout_s` seconds."""
@@ -104,26 +113,29 @@ class Waiter:
             return False
 
     def close(self) -> None:
-        if self._pubsub is not None:
-            try:
+        try:
+            if self._pubsub is not None:
                 self._pubsub.close()
-            except redis.RedisError as error:
-                log.info("closing notices", error=str(error))
-            self._pubsub = None
+            self._redis.close()
+        except redis.RedisError as error:
+            log.info("closing notices", error=str(error))
+        self._pubsub = None
 
     def _connected(self) -> bool:
         if self._pubsub is not None:
             return True
         if time.monotonic() < self._retry_at:
             return False
+        pubsub = self._redis.pubsub()
         try:
-            pubsub = client().pubsub()
             pubsub.subscribe(*self._channels)
             # The answers to SUBSCRIBE must not look like news.
             for _ in self._channels:
-                pubsub.get_message(ignore_subscribe_messages=True, timeout=1.0)
+                if pubsub.get_message(timeout=HURRY_S) is None:
+                    raise redis.TimeoutError("no answer to SUBSCRIBE")
         except redis.RedisError:
             self._retry_at = time.monotonic() + _RETRY_S
+            pubsub.close()
             return False
         self._pubsub = pubsub
         return True

@@ -25,6 +25,7 @@ BENCHES = {
     "neighbours": "tests.bench.neighbours",
     "quota-race": "tests.bench.quota_race",
     "dns": "tests.bench.dns",
+    "dns-outage": "tests.bench.dns_outage",
     "dns-fuzz": "tests.bench.dns_fuzz",
 }
 

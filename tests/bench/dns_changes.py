@@ -135,8 +135,8 @@ class Watcher(threading.Thread):
 def measure(cases: list[str], questions: Path) -> Iterator[dict[str, Any]]:
     """`questions`: of all names, for dnsperf."""
     with databases() as engines_home:
-        _make_cell()
-        with _resolver(engines_home) as (resolver, port):
+        make_cell()
+        with a_resolver(engines_home) as (resolver, port):
             watcher = Watcher(port)
             watcher.start()
             told = str(watcher.told.getsockname()[1])
@@ -235,7 +235,7 @@ def _writer(home: Path, told: str, part: str) -> AbstractContextManager[FleetPro
     return program(home, name, *arguments, kind=FleetProgram)
 
 
-def _make_cell() -> None:
+def make_cell() -> None:
     """1,000 jobs of 100 tasks on 5,000 machines, placed and up: as rows, without their history."""
     import django
     from django.core.management import call_command
@@ -265,7 +265,7 @@ def _make_cell() -> None:
 
 
 @contextmanager
-def _resolver(home: Path) -> Iterator[tuple[Program, int]]:
+def a_resolver(home: Path) -> Iterator[tuple[Program, int]]:
     """The process of production, on one core, when it has loaded all names."""
     from tests.bench.dns import SERVER_CORE
 

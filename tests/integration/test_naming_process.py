@@ -173,6 +173,38 @@ def test_answers_go_on_while_postgresql_refuses_and_are_current_within_a_second_
     assert time.monotonic() - began < 1.0
 
 
+def test_a_postgresql_that_stands_still_stops_no_answer_and_is_caught_up_with_when_it_moves_on(
+    resolver: Process, job: Job
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        backends = [pid for (pid,) in cursor.fetchall()]
+    assert backends
+    for pid in backends:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        report(job.cell, job, 1, health="unhealthy")
+        ended = time.monotonic() + 1.0
+        while time.monotonic() < ended:
+            assert ports(resolver) == {20_000, 20_001, 20_002}
+    finally:
+        for pid in backends:
+            os.kill(pid, signal.SIGCONT)
+    began = time.monotonic()
+    resolver.until(lambda: ports(resolver) == {20_000, 20_002})
+    assert time.monotonic() - began < 1.0
+
+
+def test_without_redis_changes_are_answered_within_a_second(job: Job, tmp_path: Path) -> None:
+    with started(free_port(), BORG_REDIS_URL=f"unix://{tmp_path}/nobody") as resolver:
+        report(job.cell, job, 1, health="unhealthy")
+        began = time.monotonic()
+        resolver.until(lambda: ports(resolver) == {20_000, 20_002})
+        assert time.monotonic() - began < 1.0
+
+
 def test_a_start_without_postgresql_answers_from_what_was_kept_and_catches_up(
     job: Job, tmp_path: Path
 ) -> None:

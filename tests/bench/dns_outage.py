@@ -1,0 +1,299 @@
+"""`dns-outage`: PostgreSQL and Redis are away, questions go on, and what comes after is soon in the answers (§2.6).
+
+100,000 names; `python -m naming.server` on one core, asked 500 times a second without a pause. Cases:
+
+    away      PostgreSQL and Redis stopped for ten minutes (BENCH_SECONDS for another time)
+    hanging   PostgreSQL stands still (SIGSTOP) for 20 s, as on a disk that doesn't answer; Redis with it
+    killed    PostgreSQL killed: it recovers its log first; Redis stays
+    deaf      Redis alone is away for 20 s
+
+Value: seconds from PostgreSQL's return (it answers a query of ours) until the resolver is `ok` again, or until the
+slowest of the changes is answered that are committed from then on, ten a second for three seconds; whichever is more.
+It fails above 1 s, and for an answer that is lost or wrong. `p99_ms`: of the answers while it was away.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dns.message
+import psutil
+
+from tests.bench import link_cell
+from tests.bench.databases import databases
+from tests.bench.dns_changes import a_resolver, make_cell
+from tests.bench.dns_resolver import CELL, JOBS, TASKS, TENANT, ZONE
+from tests.bench.wanted import wanted
+
+CASES = ["away", "hanging", "killed", "deaf"]
+AWAY_S = float(os.environ.get("BENCH_SECONDS", "600"))
+SHORT_S = 20.0
+RATE = 500
+CHANGES, EVERY_S = 30, 0.1
+WANTED_S = 1.0
+LOST_S = 2.0
+READY_S = 60.0
+
+
+class Asker(threading.Thread):
+    """Asks for random tasks' addresses at a steady rate. Latencies in s of what was answered; `wrong`: not NOERROR."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._socket = socket.socket(type=socket.SOCK_DGRAM)
+        self._socket.connect(("127.0.0.1", port))
+        self._socket.setblocking(False)
+        self._sent: dict[int, float] = {}
+        self._ended = threading.Event()
+        self._queries = [
+            dns.message.make_query(f"{task}.job{job}.{TENANT}.{CELL}.{ZONE}.", "A").to_wire()[2:]
+            for job, task in ((random.randrange(JOBS), random.randrange(TASKS)) for _ in range(5_000))
+        ]
+        self.asked = self.lost = self.wrong = 0
+        self.took: list[float] = []
+
+    def run(self) -> None:
+        due = time.monotonic()
+        while not self._ended.is_set():
+            self._read()
+            now = time.monotonic()
+            if now >= due:
+                self.asked += 1
+                due = max(due + 1 / RATE, now - 0.1)
+                number = self.asked % 65_536
+                if number in self._sent:
+                    self.lost += 1  # 131 s ago, and no answer yet
+                self._sent[number] = now
+                self._send(number.to_bytes(2) + self._queries[self.asked % len(self._queries)])
+            select.select([self._socket], [], [], max(0.0, due - time.monotonic()))
+
+    def _send(self, query: bytes) -> None:
+        try:
+            self._socket.send(query)
+        except OSError:  # nobody listens: it will count as lost
+            time.sleep(0.01)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                answer = self._socket.recv(4_096)
+            except (BlockingIOError, ConnectionError):
+                return
+            sent = self._sent.pop(int.from_bytes(answer[:2]), None)
+            if sent is not None:
+                self.took.append(time.monotonic() - sent)
+                self.wrong += bool(answer[3] & 15)
+
+    def figures(self) -> dict[str, Any]:
+        """Since the last ones."""
+        now = time.monotonic()
+        late = [number for number, sent in list(self._sent.items()) if now - sent > LOST_S]
+        for number in late:
+            del self._sent[number]
+        took, self.took = sorted(self.took), []
+        told = {
+            "answers": len(took), "lost": self.lost + len(late), "wrong": self.wrong,
+            "p50_ms": _ms(took, 0.5), "p99_ms": _ms(took, 0.99), "max_ms": _ms(took, 1.0),
+        }  # fmt: skip
+        self.lost = self.wrong = 0
+        return told
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+        self._socket.close()
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    cases = wanted(CASES)
+    with databases() as home, Engines(home) as engines:
+        make_cell()
+        os.environ["BORG_DNS_SNAPSHOT"] = str(home / "names")
+        with a_resolver(home) as (_, port):
+            asker = Asker(port)
+            asker.start()
+            try:
+                outages: dict[str, Callable[[], None]] = {
+                    "away": engines.away, "hanging": engines.hanging, "killed": engines.killed, "deaf": engines.deaf,
+                }  # fmt: skip
+                for case in cases:
+                    time.sleep(LOST_S)
+                    asker.figures()
+                    outages[case]()
+                    yield _result(case, asker, port)
+            finally:
+                asker.end()
+
+
+def _result(case: str, asker: Asker, port: int) -> dict[str, Any]:
+    returned = time.monotonic()
+    with _Changes(port) as changes:
+        ok_s = link_cell.until(
+            lambda: b"status=ok" in (changes.ask(f"health.{ZONE}") or b""),
+            what="status=ok",
+            seconds=60,
+            every_s=0.01,
+        )
+        changes.make()
+    ok_s = min(ok_s, time.monotonic() - returned)
+    time.sleep(LOST_S)
+    catch_up_s = max([ok_s, *changes.took])
+    result = {
+        "case": case, "value": round(catch_up_s, 3), "unit": "s", "better": "lower", "ok_s": round(ok_s, 3),
+        "change_p50_s": round(sorted(changes.took)[len(changes.took) // 2], 3), "changes": len(changes.took),
+        "away_s": AWAY_S if case == "away" else SHORT_S, **asker.figures(), "names": JOBS * TASKS,
+        "load": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
+    wrong = []
+    if catch_up_s > WANTED_S:
+        wrong.append(f"caught up after {catch_up_s:.2f} s, wanted {WANTED_S:.0f}")
+    if result["lost"] or result["wrong"]:
+        wrong.append(f"{result['lost']} answers lost, {result['wrong']} wrong")
+    return result | ({"failed": "; ".join(wrong)} if wrong else {})
+
+
+class _Changes:
+    """Makes changes in this process, and asks until they are answered."""
+
+    def __init__(self, port: int) -> None:
+        self.took: list[float] = []
+        self._port = port
+        self._socket = socket.socket(type=socket.SOCK_DGRAM)
+
+    def __enter__(self) -> _Changes:
+        self._socket.connect(("127.0.0.1", self._port))
+        self._socket.settimeout(0.5)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+
+    def ask(self, name: str) -> bytes | None:
+        query = dns.message.make_query(f"{name}.", "TXT", use_edns=-1)
+        try:
+            self._socket.send(query.to_wire())
+            return self._socket.recv(4_096)
+        except (TimeoutError, ConnectionError):
+            return None
+
+    def make(self) -> None:
+        from scheduling.models import Cell, Job
+        from tests.integration.naming_rows import report
+
+        cell, job = Cell.objects.get(), Job.objects.order_by("id").first()
+        assert job is not None
+        began = time.monotonic()
+        for number in range(CHANGES):
+            time.sleep(max(0.0, began + number * EVERY_S - time.monotonic()))
+            was = self._health(job.name, number)
+            report(cell, job, number, health="unhealthy" if was else "healthy")
+            committed = time.monotonic()
+            link_cell.until(
+                lambda number=number, was=was: self._health(job.name, number) is not was,
+                what="the change in the answers", seconds=30, every_s=0.005,
+            )  # fmt: skip
+            self.took.append(time.monotonic() - committed)
+
+    def _health(self, job: str, index: int) -> bool:
+        answer = None
+        while answer is None:
+            answer = self.ask(f"{index}.{job}.{TENANT}.{CELL}.{ZONE}")
+        return b"health=healthy" in answer
+
+
+class Engines:
+    """PostgreSQL and Redis of `databases`, taken away and brought back. After each, PostgreSQL answers."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._mine = ExitStack()
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._mine.close()
+
+    def away(self) -> None:
+        self._stop("redis", signal.SIGTERM)
+        self._stop("postgres", signal.SIGINT)
+        time.sleep(AWAY_S)
+        self._start("redis")
+        self._start("postgres")
+
+    def hanging(self) -> None:
+        with self._standing(*self._processes("postgres"), *self._processes("redis")):
+            time.sleep(SHORT_S)
+        self._answers()
+
+    def killed(self) -> None:
+        self._stop("postgres", signal.SIGKILL)
+        time.sleep(SHORT_S)
+        self._start("postgres")
+
+    def deaf(self) -> None:
+        self._stop("redis", signal.SIGTERM)
+        time.sleep(SHORT_S)
+        self._answers()
+
+    def _processes(self, name: str) -> list[psutil.Process]:
+        """Of this bench's own engines alone: children of this process that live in its home."""
+        data = str(self._home / name)
+        found = [one for one in psutil.Process().children() if one.cwd() == data]
+        return [process for one in found for process in (one, *one.children(recursive=True))]
+
+    @contextmanager
+    def _standing(self, *processes: psutil.Process) -> Iterator[None]:
+        try:
+            for process in processes:
+                process.suspend()
+            yield
+        finally:
+            for process in processes:
+                process.resume()
+
+    def _stop(self, name: str, number: signal.Signals) -> None:
+        main, *children = self._processes(name)
+        main.send_signal(number)
+        psutil.wait_procs([main, *children], timeout=READY_S)
+
+    def _start(self, name: str) -> None:
+        from portal.up import engines
+
+        start = {"postgres": engines.start_postgres, "redis": engines.start_redis}[name]
+        log = self._mine.enter_context((self._home / "engines.log").open("ab"))
+        engine = start(self._home, durable=True, output=log.fileno())
+        self._mine.callback(engine.stop)
+        if name == "postgres":
+            self._answers()
+        else:
+            engine.wait_ready(READY_S)
+
+    def _answers(self) -> None:
+        """Returns at PostgreSQL's first answer."""
+        from django.db import DatabaseError, connection
+
+        def answered() -> bool:
+            connection.close()
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT 1")
+            except DatabaseError:
+                return False
+            return True
+
+        link_cell.until(answered, what="PostgreSQL's answer", seconds=READY_S, every_s=0.005)
+
+
+def _ms(ordered: list[float], share: float) -> float:
+    return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2) if ordered else -1.0
