@@ -15,11 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from ipaddress import ip_network
 from pathlib import Path
 
 import dns.exception
 import dns.message
 import dns.query
+import dns.rdata
 import uvloop
 
 from naming.cookies import Cookies
@@ -27,11 +29,13 @@ from naming.directory import Directory
 from naming.news import MemoryNews
 from naming.server import serve
 from scheduling.core import events
+from scheduling.core.published import Published
 from tests.unit.naming.cells import machine, placed, reported, running, submitted
 
 ROOT = Path(__file__).resolve().parents[3]
 BOUND_S = 20.0
 MANY = 100  # tasks of a job whose SRV records no datagram holds
+CAA = tuple(dns.rdata.from_text("IN", "CAA", text) for text in ('0 issue "ca.example"', '128 issuewild ";"'))
 LONG_CELL, LONG_TENANT, LONG_JOB = "c" * 63, "t" * 63, "j" * 63
 LONG = f"{LONG_JOB}.{LONG_TENANT}.{LONG_CELL}.borg.internal"
 
@@ -70,6 +74,20 @@ def many() -> list[events.Event]:
     ]
 
 
+def service() -> list[events.Event]:
+    """Service `site` of two jobs, one with a time to live and weights of its own, on machines 0 to 2."""
+    site = {"service": "site"}
+    published = Published(60, ((0, 0, 3), (1, 1, 0)))
+    return [
+        submitted("front", job_id=11, tasks=2, labels=site, published=published),
+        submitted("back", job_id=12, tasks=1, labels=site),
+        *(placed(index, index, job_id=11) for index in range(2)),
+        placed(0, 2, job_id=12),
+        *(reported(index, job_id=11) for index in range(2)),
+        reported(0, job_id=12),
+    ]
+
+
 def long_names() -> list[events.Event]:
     """Every label as long as one may be."""
     return [
@@ -81,9 +99,10 @@ def long_names() -> list[events.Event]:
 
 
 def town() -> MemoryNews:
-    """Three cells: `cc` with jobs `web` (3 tasks) and `many`, `dd` with `six` and `both`, and one with long names."""
+    """Three cells: `cc` with jobs `web` (3 tasks), `many`, `front` and `back`, `dd` with `six` and `both`, and one with
+    long names."""
     news = MemoryNews()
-    cells = {"cc": [*running(3), *many()], "dd": six(), LONG_CELL: long_names()}
+    cells = {"cc": [*running(3), *many(), *service()], "dd": six(), LONG_CELL: long_names()}
     for cell_id, (name, written) in enumerate(cells.items(), start=1):
         news.add_cell(cell_id, name)
         news.write(cell_id, written)
@@ -137,7 +156,10 @@ async def _serve(host: str, port: int) -> None:
     news = town()
     news.away = True
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, setattr, news, "away", False)
-    directory = Directory(zone="borg.internal", nsid=b"resolver-1", cookies=Cookies(b"0123456789abcdef"))
+    directory = Directory(
+        zone="borg.internal", nsid=b"resolver-1", cookies=Cookies(b"0123456789abcdef"), caa=CAA,
+        reverse=(ip_network("10.0.0.0/8"), ip_network("2001:db8::/32")),
+    )  # fmt: skip
     await serve(directory, news, host, port)
 
 

@@ -100,6 +100,38 @@ class TestEither:
         told = asked(program, loaded, *way, "+short", f"_http._tcp.{LONG}", "SRV")
         assert sorted(told.splitlines()) == [f"0 1 {20_000 + index} {index}.{LONG}." for index in range(2)]
 
+    def test_a_service_and_what_its_jobs_say(self, loaded: Process, program: str, way: list[str]) -> None:
+        """Weights in SRV, a weight of 0 left out while another serves, the job's own time to live."""
+        site, front = "site.service.ubar.cc.borg.internal", "front.ubar.cc.borg.internal"
+        told = asked(program, loaded, *way, "+short", f"_http._tcp.{site}", "SRV").splitlines()
+        assert sorted(told) == ["0 1 20000 0.back.ubar.cc.borg.internal.", f"0 3 20000 0.{front}."]
+        addresses = set(asked(program, loaded, *way, "+short", site, "A").split())
+        assert addresses
+        assert addresses <= {"10.0.0.1", "10.0.0.3"}
+        told = asked(program, loaded, *way, front, "A")
+        assert re.findall(r"^front\.ubar\S+\s+(\d+)\s+IN\s+A\s+(\S+)", told, re.MULTILINE) == [
+            ("60", "10.0.0.1")
+        ]
+
+    def test_who_may_issue_certificates(self, loaded: Process, program: str, way: list[str]) -> None:
+        for apex in ("cc.borg.internal", "borg.internal"):
+            told = asked(program, loaded, *way, "+short", apex, "CAA").splitlines()
+            assert sorted(line.rstrip() for line in told) == ['0 issue "ca.example"', '128 issuewild ";"']
+        assert asked(program, loaded, *way, "+short", WEB, "CAA") == ""
+
+    def test_whose_an_address_is(self, loaded: Process, program: str, way: list[str]) -> None:
+        assert asked(program, loaded, *way, "+short", "-x", "10.0.0.3") == "m2.machine.cc.borg.internal.\n"
+        assert (
+            asked(program, loaded, *way, "+short", "-x", "2001:db8::60") == "m60.machine.dd.borg.internal.\n"
+        )
+        for address, status in (
+            ("10.0.0.77", "NXDOMAIN"),
+            ("2001:db8::61", "NXDOMAIN"),
+            ("192.0.2.1", "REFUSED"),
+        ):
+            assert f"status: {status}" in asked(program, loaded, *way, "-x", address)
+        assert "status: NOERROR" in asked(program, loaded, *way, "0.10.in-addr.arpa", "PTR")
+
     def test_letters_come_back_as_they_were_asked(
         self, loaded: Process, program: str, way: list[str]
     ) -> None:

@@ -183,6 +183,12 @@ def test_getent_as_people_use_it(loaded: Inside) -> None:
     assert loaded.run("getent", "ahosts", "9.web.ubar.cc.borg.internal.").returncode == 2
 
 
+def test_an_address_has_the_name_of_its_machine(loaded: Inside) -> None:
+    for address, name in (("10.0.0.3", "m2.machine.cc"), ("2001:db8::60", "m60.machine.dd")):
+        assert loaded.run("getent", "hosts", address).stdout.split() == [address, f"{name}.{ZONE}"]
+    assert loaded.run("getent", "hosts", "10.0.0.77").returncode == 2
+
+
 def test_the_programs_of_these_tests_are_there() -> None:
     missing = [
         name for name in ("unshare", "nsenter", "ip", "mount", "dig", "musl-gcc") if not shutil.which(name)
