@@ -103,6 +103,22 @@ def test_many_questions_share_one_stream_and_silence_ends_none_of_them(news: Mem
     asyncio.run(scenario())
 
 
+def test_a_stop_ends_streams_in_silence(news: MemoryNews) -> None:
+    async def scenario() -> list[dict[str, object]]:
+        told: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        async with resolver(news) as cell:
+            reader, writer = await asyncio.open_connection("127.0.0.1", cell.server.port)
+            writer.write(dns.message.make_query("cc.borg.internal.", "SOA").to_wire(prepend_length=True))
+            await reader.readexactly(2)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return told
+
+    assert asyncio.run(scenario()) == []
+
+
 def test_a_cut_datagram_is_whole_over_tcp(news: MemoryNews) -> None:
     news.write(CELL, [events.JobEnded(job_id=7, how="killed"), *running(200)])
 
