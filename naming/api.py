@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 
 from django.conf import settings
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -27,6 +28,9 @@ from naming.names import (
     parse_path,
 )
 from quota.errors import Refused
+
+MOST_WAIT_S = 60
+_SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 
 class TaskEndpointSerializer(serializers.Serializer):
@@ -89,6 +93,43 @@ def _named(path: str) -> Name:
         raise _refused(error) from error
 
 
+_WATCH = [
+    OpenApiParameter(
+        "after",
+        int,
+        description="The revision of an earlier answer: wait for one in which the name has changed.",
+    ),
+    OpenApiParameter(
+        "wait_s",
+        float,
+        description=f"Seconds to wait at most, 0 to {MOST_WAIT_S}; then the same state is told again.",
+    ),
+    OpenApiParameter(
+        "history",
+        int,
+        description="That of the earlier answer: don't wait where the cell was restored since.",
+    ),
+]
+
+
+def _check_watch(request: Request) -> None:
+    """Who may wait has waited in front of Django (`portal.live.polls`). Raises `Refused`."""
+    given = request.query_params
+    problems = {
+        name: "a whole number, that of an earlier answer"
+        for name in ("after", "history")
+        if name in given and not (given[name].isascii() and given[name].isdecimal() and len(given[name]) < 19)
+    }
+    if "wait_s" in given:
+        if not _SECONDS.fullmatch(given["wait_s"]) or float(given["wait_s"]) > MOST_WAIT_S:
+            problems["wait_s"] = f"seconds, 0 to {MOST_WAIT_S}"
+        elif "after" not in given:
+            problems["after"] = "missing: the revision of an earlier answer"
+    if problems:
+        detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
+        raise Refused("invalid", detail, fields=problems)
+
+
 def _refused(error: InvalidName) -> Refused:
     return Refused("invalid-name", str(error), fields={error.field: error.detail})
 
@@ -111,27 +152,36 @@ class CellNamesView(APIView):
 
 
 class JobEndpointsView(APIView):
-    @extend_schema(operation_id="bns_job", responses=JobEndpointsSerializer, tags=["names"])
+    @extend_schema(
+        operation_id="bns_job", parameters=_WATCH, responses=JobEndpointsSerializer, tags=["names"]
+    )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """All placed tasks of a job with address, ports, health, weight and load."""
+        _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}")
         assert isinstance(name, JobName)
         return Response(asdict(selectors.job_endpoints(request.auth, name, zone=settings.BORG_ZONE)))
 
 
 class TaskEndpointView(APIView):
-    @extend_schema(operation_id="bns_task", responses=TaskEndpointSerializer, tags=["names"])
+    @extend_schema(
+        operation_id="bns_task", parameters=_WATCH, responses=TaskEndpointSerializer, tags=["names"]
+    )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: str) -> Response:
         """Where one task is: address, ports, health, weight, load, machine, state."""
+        _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}/{index}")
         assert isinstance(name, TaskName)
         return Response(asdict(selectors.task_endpoint(request.auth, name, zone=settings.BORG_ZONE)))
 
 
 class ServiceEndpointsView(APIView):
-    @extend_schema(operation_id="bns_service", responses=ServiceEndpointsSerializer, tags=["names"])
+    @extend_schema(
+        operation_id="bns_service", parameters=_WATCH, responses=ServiceEndpointsSerializer, tags=["names"]
+    )
     def get(self, request: Request, cell: str, tenant: str, service: str) -> Response:
         """All placed tasks of the jobs whose label `service` says so."""
+        _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{SERVICE}/{service}")
         assert isinstance(name, ServiceName)
         return Response(asdict(selectors.service_endpoints(request.auth, name, zone=settings.BORG_ZONE)))

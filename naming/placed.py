@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -43,16 +43,17 @@ class Row(NamedTuple):
 def rows_of(
     jobs: Collection[int],
     *,
-    indexes: Collection[int] | None = None,
+    tasks: Collection[int] | None = None,
     pending: bool = False,
     most: int | None = None,
 ) -> list[Row]:
-    """Placed tasks of these jobs, by job and index. `pending`: also those that are not placed. One query."""
+    """Placed tasks of these jobs, by job and index; `tasks`: these ids alone. `pending`: also those that are not
+    placed. One query."""
     rows = TaskRow.objects.filter(job__in=jobs)
     if not pending:
         rows = rows.filter(state=TaskState.RUNNING.value)
-    if indexes is not None:
-        rows = rows.filter(index__in=indexes)
+    if tasks is not None:
+        rows = rows.filter(id__in=tasks)
     found = rows.order_by("job_id", "index").values_list(
         "id", "job_id", "index", "state", "phase", "health", "up", "incarnation", "spec_version", "ports", "address",
         F("limit__0"), "machine_id", "machine__hostname", "machine__address",
@@ -60,21 +61,21 @@ def rows_of(
     return [Row(*row) for row in found[:most]]
 
 
-def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> dict[int, list[TaskEndpoint]]:
-    """By job, in the order of `rows`. `jobs` with their cells and tenants.
+def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> list[TaskEndpoint]:
+    """One for each of `rows`. `jobs` with their cells and tenants.
 
     One query a cell in which an update is under way, and one question to Redis a cell with placed tasks.
     """
     ports = _port_names(jobs, rows)
     loads = _loads(jobs, rows)
     published = {job_id: published_of(job) for job_id, job in jobs.items()}
-    found: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in jobs}
+    found: list[TaskEndpoint] = []
     for row in rows:
         job, how = jobs[row.job_id], published[row.job_id]
         name = name_of(job).task(row.index)
         placed = row.machine_id is not None
         named = ports[row.job_id].get(row.version, tuple(job.port_names))
-        found[row.job_id].append(
+        found.append(
             TaskEndpoint(
                 name=name.path,
                 dns=name.dns(zone),
@@ -164,15 +165,21 @@ def _port_names(jobs: Mapping[int, Job], rows: Sequence[Row]) -> dict[int, dict[
     }
 
 
+def busy_of(rows: Iterable[Row]) -> list[Busy]:
+    """Of those that are placed."""
+    return [
+        Busy(row.task_id, row.incarnation, row.machine_id, row.limit_mcpu or 0)
+        for row in rows
+        if row.machine_id is not None
+    ]
+
+
 def _loads(jobs: Mapping[int, Job], rows: Sequence[Row]) -> dict[int, float]:
-    by_cell: dict[int, list[Busy]] = defaultdict(list)
+    by_cell: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.machine_id is not None:
-            by_cell[jobs[row.job_id].cell_id].append(
-                Busy(row.task_id, row.incarnation, row.machine_id, row.limit_mcpu or 0)
-            )
+        by_cell[jobs[row.job_id].cell_id].append(row)
     return {
         task_id: load
-        for cell_id, tasks in by_cell.items()
-        for task_id, load in loads_of(cell_id, tasks).items()
+        for cell_id, placed in by_cell.items()
+        for task_id, load in loads_of(cell_id, busy_of(placed)).items()
     }

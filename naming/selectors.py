@@ -18,6 +18,7 @@ from naming.table import NAMING_KINDS
 from quota.errors import NotFound, Refused
 from quota.permissions import Action, CapabilityKind, Principal, may
 from quota.selectors import tenants_visible
+from scheduling.core.requirement import task_id
 from scheduling.core.states import JobState
 from scheduling.models import Cell, Job
 from scheduling.selectors import cell_named, machine_named
@@ -28,16 +29,16 @@ MOST_ENDPOINTS = 100_000  # of one answer
 def task_endpoint(principal: Principal, name: TaskName, *, zone: str) -> TaskEndpoint:
     """Raises `NotFound` for what is not there and for what `principal` may not see."""
     job = job_visible(principal, name.of_job)
-    rows = rows_of([job.id], indexes=[name.index], pending=True)
+    rows = rows_of([job.id], tasks=[task_id(job.id, name.index)], pending=True)
     if not rows:
         raise NotFound("task", name.path)
-    return endpoints_of({job.id: job}, rows, zone=zone)[job.id][0]
+    return endpoints_of({job.id: job}, rows, zone=zone)[0]
 
 
 def job_endpoints(principal: Principal, name: JobName, *, zone: str) -> JobEndpoints:
     """All placed tasks, in the order of their indexes. Raises `NotFound` as `task_endpoint` does."""
     job = job_visible(principal, name)
-    return job_told(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone)[job.id], zone=zone)
+    return job_told(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone), zone=zone)
 
 
 def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> ServiceEndpoints:
@@ -47,8 +48,7 @@ def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> 
     if not jobs:
         raise NotFound("service", name.path)
     endpoints = endpoints_of(jobs, rows_of(jobs), zone=zone)
-    every = [one for of_job in endpoints.values() for one in of_job]
-    return service_told(name, cell, jobs.values(), every, zone=zone)
+    return service_told(name, cell, jobs.values(), endpoints, zone=zone)
 
 
 def machine_endpoint(principal: Principal, name: MachineName, *, zone: str) -> MachineEndpoint:
@@ -108,7 +108,9 @@ def services(
             f"more than {MOST_ENDPOINTS} tasks; ask for one cell, tenant, job or label",
             fields={"cell": "choose fewer tasks"},
         )
-    endpoints = endpoints_of(found, rows, zone=settings.BORG_ZONE)
+    endpoints: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
+    for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
+        endpoints[row.job_id].append(endpoint)
     told = [Service(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
     return told if job or labels else [*told, *_over(told)]
 

@@ -1,4 +1,4 @@
-"""The web process: `uvicorn portal.asgi:application`. HTTP by Django, /live/ by Channels."""
+"""The web process: `uvicorn portal.asgi:application`. HTTP by Django, /live/ and /ws/ by Channels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from django.urls import get_resolver  # noqa: E402
 from portal.bodies import BoundedBodies  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
+from portal.live.names import names_hub  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
+from portal.live.polls import NamePolls  # noqa: E402
 from portal.uploads import PackageUploads  # noqa: E402
 
 # Python's collector walks all long-lived objects again and again; a long-lived process does better without
@@ -48,16 +50,19 @@ async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
             await database_sync_to_async(hub.stop)()
+            await database_sync_to_async(names_hub.stop)()
             await send({"type": "lifespan.shutdown.complete"})
             return
 
 
 application = ProtocolTypeRouter(
     {
-        "http": PackageUploads(
-            http,
-            BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
-            most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+        "http": NamePolls(
+            PackageUploads(
+                http,
+                BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+                most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+            )
         ),
         "websocket": AllowedHostsOriginValidator(
             SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns)))

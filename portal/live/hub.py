@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from django.db import DatabaseError, close_old_connections, connection
 
-from portal.live.topics import Changes, Happened, News, Tasks, Topic, news_of, verdict_marks
+from portal.live.topics import Happened, News, Tasks, Told, Topic, news_of, verdict_marks
 from scheduling import journal, notices
 from scheduling.models import Cell
 
@@ -47,6 +47,7 @@ class Viewer:
 class _Page:
     """A topic with viewers: `seq` of its last message, the revision it has come to."""
 
+    topic: Topic
     revision: int
     seq: int = 0
     verdict: Any = None
@@ -56,7 +57,8 @@ class _Page:
 class Hub:
     """`watch` and `leave` may be called from any thread; `watch` asks the database, so not from a loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "live-hub") -> None:
+        self._name = name
         self._lock = threading.Lock()
         self._pages: dict[Topic, _Page] = {}
         self._wanted = threading.Event()
@@ -64,25 +66,41 @@ class Hub:
         self._thread: threading.Thread | None = None
 
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
-        """Begin to tell `viewer`, whose page was made at `revision`. Returns the first message to send it."""
-        newest = journal.newest(viewer.topic.cell_id)
-        mark = None
-        if isinstance(viewer.topic, Tasks):
-            mark = verdict_marks([viewer.topic.job_id])[viewer.topic.job_id]
+        """Begin to tell `viewer`, whose page was made at `revision`. Returns the first message to send it.
+
+        All viewers of equal topics get the one that the first of them brought.
+        """
+        topic = viewer.topic
         with self._lock:
-            page = self._pages.setdefault(viewer.topic, _Page(newest, verdict=mark))
-            page.viewers.add(viewer)
-            hello = {
-                "hello": True,
-                "seq": page.seq,
-                "revision": page.revision,
-                "resync": revision < page.revision,
-            }
+            if page := self._pages.get(topic):
+                return self._joined(page, viewer, revision)
+        newest, mark = journal.newest(topic.cell_id), None
+        if isinstance(topic, Tasks):
+            mark = verdict_marks([topic.job_id])[topic.job_id]
+        with self._lock:
+            page = self._pages.setdefault(topic, _Page(topic, newest, verdict=mark))
+            hello = self._joined(page, viewer, revision)
             if self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(target=self._run, name="live-hub", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
         self._wanted.set()
         return hello
+
+    def _joined(self, page: _Page, viewer: Viewer, revision: int) -> dict[str, Any]:
+        viewer.topic = page.topic
+        page.viewers.add(viewer)
+        return {
+            "hello": True,
+            "seq": page.seq,
+            "revision": page.revision,
+            "resync": revision < page.revision,
+        }
+
+    def revision(self, topic: Topic) -> int:
+        """What the page has come to; 0 without viewers. What it shows is so at this revision."""
+        with self._lock:
+            page = self._pages.get(topic)
+            return page.revision if page is not None else 0
 
     def leave(self, viewer: Viewer) -> None:
         with self._lock:
@@ -126,6 +144,10 @@ class Hub:
             waiter.close()
         connection.close()
 
+    def topics(self) -> list[Topic]:
+        with self._lock:
+            return list(self._pages)
+
     def _cells(self) -> frozenset[int]:
         with self._lock:
             return frozenset(topic.cell_id for topic in self._pages)
@@ -151,8 +173,11 @@ class Hub:
         until: int,
         marks: dict[int, Any],
     ) -> None:
-        after = min(pages[topic][0] for topic in topics)
-        news = news_of(cell_id, after=after, until=until) if until > after else News(until, ())
+        after, most = min(pages[topic][0] for topic in topics), max(pages[topic][0] for topic in topics)
+        if until < most:  # the cell was restored from a backup
+            news = News(until, None)
+        else:
+            news = news_of(cell_id, after=after, until=until) if until > after else News(until, ())
         for topic in topics:
             revision, verdict = pages[topic]
             told, mark = news, None
@@ -160,25 +185,19 @@ class Hub:
                 mark = marks.get(topic.job_id)
                 if mark != verdict and news.events is not None:
                     told = News(until, [*news.events, Happened("verdict", topic.job_id, None, None)])
-            if until > revision or mark != verdict:
+            if until != revision or mark != verdict:
                 self._tell(topic, told.revision, mark, topic.changes(told))
 
-    def _tell(self, topic: Topic, revision: int, verdict: Any, changes: Changes | None) -> None:
+    def _tell(self, topic: Topic, revision: int, verdict: Any, changes: Told | None) -> None:
         with self._lock:
             page = self._pages.get(topic)
-            if page is None:
+            if page is None or page.topic is not topic:  # left, and perhaps watched anew
                 return
-            page.revision, page.verdict = max(revision, page.revision), verdict
+            page.revision, page.verdict = revision, verdict
             if changes is None:
                 return
             page.seq += 1
-            message = {
-                "seq": page.seq,
-                "revision": page.revision,
-                "rows": changes.rows,
-                "parts": changes.parts,
-                "resync": changes.resync,
-            }
+            message = {"seq": page.seq, "revision": page.revision, **changes.told()}
             viewers = list(page.viewers)
         for viewer in viewers:
             try:

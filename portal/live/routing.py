@@ -1,4 +1,4 @@
-"""Where live pages are, below /live/, and shells in tasks, below /ws/shell/."""
+"""Where live pages are, below /live/, shells in tasks, below /ws/shell/, and names to watch, below /ws/bns/."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from django.urls import path, re_path
 
 from portal.live.consumers import MachinesPage, Nowhere, ServicePage, TasksPage
 from portal.live.shell import Shell
+from portal.live.watch import NamesWatch
 
 urlpatterns = [
     path("live/cells/<str:cell>/machines/", MachinesPage.as_asgi()),
     path("live/jobs/<str:cell>/<str:tenant>/<str:job>/", TasksPage.as_asgi()),
     path("live/services/<str:cell>/<str:tenant>/<str:service>/", ServicePage.as_asgi()),
     path("ws/shell/<str:cell>/<str:tenant>/<str:job>/<int:index>/", Shell.as_asgi()),
+    re_path(r"^ws/bns/(?P<name>.+)$", NamesWatch.as_asgi()),
     re_path(r"", Nowhere.as_asgi()),
 ]

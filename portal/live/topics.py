@@ -36,6 +36,7 @@ class Happened(NamedTuple):
     job_id: int | None
     task_index: int | None
     machine_id: int | None
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,23 @@ class Changes:
     parts: dict[str, str] = field(default_factory=dict)
     resync: bool = False
 
+    def told(self) -> dict[str, Any]:
+        return {"rows": self.rows, "parts": self.parts, "resync": self.resync}
+
+
+class Told(Protocol):
+    """What is told to all viewers of a topic."""
+
+    def told(self) -> dict[str, Any]: ...
+
 
 class Topic(Protocol):
-    """A page that somebody watches; equal topics are worked out once, whoever watches."""
+    """A page, or a name, that somebody watches; equal topics are worked out once, whoever watches."""
 
     @property
     def cell_id(self) -> int: ...
 
-    def changes(self, news: News) -> Changes | None:
+    def changes(self, news: News) -> Told | None:
         """None when nothing of this page changed."""
 
 
@@ -192,7 +202,7 @@ def news_of(cell_id: int, *, after: int, until: int) -> News:
     rows = (
         Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
         .order_by("revision", "seq")
-        .values_list("kind", "job_id", "task_index", "machine_id")[: MOST_EVENTS + 1]
+        .values_list("kind", "job_id", "task_index", "machine_id", "revision")[: MOST_EVENTS + 1]
     )
     events = [Happened(*row) for row in rows]
     return News(until, events if len(events) <= MOST_EVENTS else None)

@@ -1,0 +1,44 @@
+"""Whether a name changed after a revision: what the journal says, for those who did not follow it.
+
+Order of revision is order of commit (`scheduling.journal`), so whoever has seen a cell at revision N and asks for what
+came after N misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from django.db import connection
+
+from naming.names import SERVICE, ServiceName
+from naming.table import NAMING_KINDS
+
+# A service's jobs may have left it since, so all of the cell's news are looked through; beyond so many revisions
+# it counts as changed.
+MOST_REVISIONS = 20_000
+
+
+def changed_after(jobs: Collection[int], machines: Collection[int], *, after: int) -> bool:
+    """Whether names of these jobs changed, or machines that their tasks are on. One query, on the journal's indexes."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM scheduling_event WHERE job_id = ANY(%s) AND revision > %s AND kind = ANY(%s))"
+            " OR EXISTS (SELECT FROM scheduling_event"
+            "  WHERE machine_id = ANY(%s) AND revision > %s AND kind = 'machine.set')",
+            [list(jobs), after, list(NAMING_KINDS), list(machines), after],
+        )
+        return bool(cursor.fetchone()[0])
+
+
+def members_changed_after(name: ServiceName, cell_id: int, tenant_id: int, *, after: int, until: int) -> bool:
+    """Whether jobs may have left the service. One query, over the cell's journal after `after`."""
+    if until - after > MOST_REVISIONS:
+        return True
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM scheduling_event e JOIN scheduling_job j ON j.id = e.job_id"
+            " WHERE e.cell_id = %s AND e.revision > %s AND j.tenant_id = %s"
+            " AND (e.kind = 'job.changed' OR e.kind = 'job.ended' AND j.labels->>%s = %s))",
+            [cell_id, after, tenant_id, SERVICE, name.service],
+        )
+        return bool(cursor.fetchone()[0])

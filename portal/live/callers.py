@@ -1,0 +1,32 @@
+"""Who opens a WebSocket or holds a request: by the same tokens, identities of tasks and sessions as the REST API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from quota.permissions import Principal
+from quota.services.access import InvalidToken, principal_of_token, principal_of_user
+from scheduling.identities import BadIdentity, looks_like_one
+from scheduling.services.identities import principal_of_identity
+
+
+def principal_of(scope: dict[str, Any]) -> Principal | None:
+    """Asks the database afresh. None when nobody is signed in (any more), or the token is worth nothing."""
+    header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+    if header:
+        scheme, _, secret = header.partition(" ")
+        return _of_secret(secret.strip()) if scheme.lower() == "bearer" else None
+    session, user_id = scope.get("session"), scope["user"].pk
+    if user_id is None or (session is not None and not session.exists(session.session_key)):
+        return None
+    user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
+    return principal_of_user(user) if user is not None else None
+
+
+def _of_secret(secret: str) -> Principal | None:
+    try:
+        return principal_of_identity(secret) if looks_like_one(secret) else principal_of_token(secret)[1]
+    except (InvalidToken, BadIdentity):
+        return None

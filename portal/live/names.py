@@ -1,0 +1,346 @@
+"""A name that somebody watches (§2.6): read once, then only what the journal says has changed, whoever watches.
+
+    journal ─► NamesHub ─► Names.changes ─► rows of what changed ─► NamesTold ─► every watcher's outbox
+    Redis ───► NamesHub ─► Names.take_loads ─────────────────────────┘   (loads are in no journal)
+
+A revision says how far a watcher has come. `Names.changed_since(N)` is never wrong in saying no: every event that may
+concern the name counts, whether or not what it shows differs after it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from naming.changes import changed_after, members_changed_after
+from naming.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
+from naming.loads import Busy, loads_of
+from naming.names import SERVICE, JobName, ServiceName, TaskName
+from naming.placed import Row, busy_of, endpoints_of, job_told, rows_of, service_told
+from naming.selectors import job_visible, jobs_of_service, live_job, service_visible
+from naming.table import NAMING_KINDS
+from portal.live.hub import Hub
+from portal.live.topics import Happened, News
+from quota.errors import NotFound
+from quota.permissions import Principal
+from scheduling.core.requirement import task_id
+from scheduling.models import Cell, Job, Task
+
+LOADS_S = 5.0  # between two looks at loads
+LOAD_STEP = 0.05  # what of a load is worth telling
+MOST_TASKS = 2_000  # more than so many that changed are not read one by one
+_KINDS = frozenset(NAMING_KINDS)
+_JOINS = ("job.submitted", "job.changed")
+_OF_TASKS = frozenset(kind for kind in NAMING_KINDS if kind.startswith("task."))
+
+Watchable = JobName | TaskName | ServiceName
+State = JobEndpoints | ServiceEndpoints | TaskEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class NamesTold:
+    """What watchers are told. `version`: counts what this name has told. `facts`: the name's own, without endpoints;
+    None: it is gone. `visible`: something differs from before; if not, only who waits for news needs to know.
+    `body`: for those, the whole answer, where somebody waits."""
+
+    version: int
+    revision: int
+    changed_at: int
+    history: int
+    facts: Mapping[str, Any] | None
+    changed: Sequence[TaskEndpoint] = ()
+    gone: Sequence[str] = ()
+    visible: bool = True
+    body: bytes | None = None
+
+    def told(self) -> dict[str, Any]:
+        """With the text that all watchers get."""
+        text = {
+            "type": "change",
+            "revision": self.revision,
+            "facts": self.facts,
+            "changed": self.changed,
+            "gone": self.gone,
+        }
+        if self.facts is None:
+            text = {"type": "gone", "revision": self.revision}
+        return {
+            "names": self,
+            "text": msgspec.json.encode(text).decode() if self.visible else "",
+            "resync": False,
+        }
+
+
+@dataclass(unsafe_hash=True)
+class Names:
+    """One name and what is behind it. Equal ones are the same name.
+
+    `since`: the revision of its first reading, from which on it has followed the journal; 0 before. `changed_at`: of
+    the last event since then that may have changed it. `revision`: of its last reading.
+    """
+
+    name: Watchable
+    cell_id: int
+    tenant_id: int
+    since: int = field(default=0, compare=False)
+    changed_at: int = field(default=0, compare=False)
+    version: int = field(default=0, compare=False)
+    revision: int = field(default=0, compare=False)
+    history: int = field(default=0, compare=False)
+    pollers: int = field(default=0, compare=False)  # who waits for a whole answer; the loop's
+    _cell: Cell | None = field(default=None, compare=False, repr=False)
+    _jobs: dict[int, Job] = field(default_factory=dict, compare=False, repr=False)
+    _rows: dict[int, Row] = field(default_factory=dict, compare=False, repr=False)
+    _endpoints: dict[int, TaskEndpoint] = field(default_factory=dict, compare=False, repr=False)
+    _body: tuple[int, int, bytes] = field(default=(-1, -1, b""), compare=False, repr=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
+
+    # -- what it is
+
+    def begin(self) -> None:
+        """Read it, unless that was done. Asks the database."""
+        with self._lock:
+            if not self.since:
+                self._read(None)
+                self.since = self.revision
+
+    def body(self, revision: int) -> tuple[int, int, bytes | None]:
+        """Its version, a revision at which it is so, and what `GET /bns/…` answers there, as JSON; None: it is gone.
+
+        `revision`: what the hub has come to. Made once for all who ask.
+        """
+        with self._lock:
+            revision = max(revision, self.revision)
+            return self.version, revision, self._made(revision)
+
+    def _made(self, revision: int) -> bytes | None:
+        with self._lock:
+            if self._body[:2] != (self.version, revision):
+                state = self._state()
+                if state is None:
+                    return None
+                made = msgspec.json.encode(replace(state, revision=revision))
+                self._body = (self.version, revision, made)
+            return self._body[2]
+
+    def changed_since(self, after: int) -> bool:
+        """Whether it may have changed after that revision. Asks the database about what was before it was followed."""
+        with self._lock:
+            if after >= self.since or self.changed_at > after:
+                return self.changed_at > after
+            jobs, machines = list(self._jobs), self._machines()
+        if changed_after(jobs, machines, after=after):
+            return True
+        return isinstance(self.name, ServiceName) and members_changed_after(
+            self.name, self.cell_id, self.tenant_id, after=after, until=self.since
+        )
+
+    # -- what happens to it
+
+    def changes(self, news: News) -> NamesTold | None:
+        """What the journal says. None: nothing about this name. At most three queries, one of a job's update more."""
+        with self._lock:
+            if not self.since:
+                return None
+            if news.events is None:
+                self.since = self.changed_at = news.revision
+                return self._read_again(None)
+            told = self._concerning(news.events)
+            if not told:
+                return None
+            self.changed_at = max(event.revision for event in told)
+            alone = all(event.kind in _OF_TASKS for event in told) and len(told) <= MOST_TASKS
+            return self._read_again({_task(event) for event in told} if alone else None)
+
+    def busy(self) -> list[Busy]:
+        with self._lock:
+            return busy_of(self._rows.values())
+
+    def take_loads(self, loads: Mapping[int, float]) -> NamesTold | None:
+        """What is worth telling of new loads. Who waits for news is not woken by it."""
+        with self._lock:
+            moved = {
+                task: replace(one, load=loads.get(task))
+                for task, one in self._endpoints.items()
+                if one.address and _moved(one.load, loads.get(task))
+            }
+            if not moved:
+                return None
+            self._endpoints |= moved
+            self.version += 1
+            return self._told(self._facts(), list(moved.values()))
+
+    def _concerning(self, events: Sequence[Happened]) -> list[Happened]:
+        moved = any(event.kind == "machine.set" for event in events)
+        machines = set(self._machines()) if moved else set()
+        only = self.name.index if isinstance(self.name, TaskName) else None
+        told = [
+            event
+            for event in events
+            if event.kind in _KINDS
+            and (event.job_id in self._jobs or (event.kind == "machine.set" and event.machine_id in machines))
+            and (only is None or event.kind not in _OF_TASKS or event.task_index == only)
+        ]
+        return told + self._joining(events)
+
+    def _joining(self, events: Sequence[Happened]) -> list[Happened]:
+        """Jobs that were not behind this name, and are now."""
+        if self._jobs and not isinstance(self.name, ServiceName):
+            return []
+        unknown = [event for event in events if event.kind in _JOINS and event.job_id not in self._jobs]
+        if not unknown:
+            return []
+        jobs = Job.objects.filter(id__in={event.job_id for event in unknown}, tenant_id=self.tenant_id)
+        if isinstance(self.name, ServiceName):
+            jobs = jobs.filter(**{f"labels__{SERVICE}": self.name.service})
+        else:
+            jobs = jobs.filter(name=self.name.job)
+        ours = set(jobs.values_list("id", flat=True))
+        return [event for event in unknown if event.job_id in ours]
+
+    def _read_again(self, tasks: Collection[int] | None) -> NamesTold:
+        """`tasks`: nothing else can have changed; None: anything can."""
+        before, facts, history = self._endpoints, self._facts(), self.history
+        self._read(tasks)
+        after = self._endpoints
+        changed = [
+            one
+            for task, one in after.items()
+            if (old := before.get(task)) is not one and (old is None or _differs(old, one))
+        ]
+        gone = [one.name for task, one in before.items() if task not in after]
+        self.version += 1
+        now = self._facts()
+        visible = bool(changed or gone) or history != self.history or _without(facts) != _without(now)
+        return self._told(now, changed, gone, visible)
+
+    def _told(
+        self,
+        facts: Mapping[str, Any] | None,
+        changed: Sequence[TaskEndpoint],
+        gone: Sequence[str] = (),
+        visible: bool = True,
+    ) -> NamesTold:
+        body = self._made(self.revision) if self.pollers else None
+        return NamesTold(
+            self.version, self.revision, self.changed_at, self.history, facts, changed, gone, visible, body
+        )
+
+    # -- rows
+
+    def _read(self, tasks: Collection[int] | None) -> None:
+        """Revisions first: what is read after them may be newer, and will come again."""
+        cell, jobs = self._find()
+        if tasks is None or set(jobs) != set(self._jobs):
+            rows, endpoints, tasks = {}, {}, None
+        else:
+            rows, endpoints = dict(self._rows), dict(self._endpoints)
+            for task in tasks:
+                rows.pop(task, None)
+                endpoints.pop(task, None)
+        if isinstance(self.name, TaskName):
+            tasks = [task_id(job_id, self.name.index) for job_id in jobs]
+        found = rows_of(jobs, tasks=tasks, pending=isinstance(self.name, TaskName))
+        made = endpoints_of(jobs, found, zone=settings.BORG_ZONE)
+        rows |= {row.task_id: row for row in found}
+        endpoints |= {row.task_id: one for row, one in zip(found, made, strict=True)}
+        self._cell, self._jobs, self._rows, self._endpoints = cell, jobs, rows, endpoints
+        if cell is not None:
+            self.revision, self.history = cell.revision, cell.history_ordinal
+
+    def _find(self) -> tuple[Cell | None, dict[int, Job]]:
+        if not isinstance(self.name, ServiceName):
+            job = live_job(self.name if isinstance(self.name, JobName) else self.name.of_job)
+            if job is not None:
+                return job.cell, {job.id: job}
+        cell = Cell.objects.filter(pk=self.cell_id).first()
+        found = jobs_of_service(self.name) if isinstance(self.name, ServiceName) else []
+        return cell, {job.id: job for job in found}
+
+    def _machines(self) -> list[int]:
+        return [row.machine_id for row in self._rows.values() if row.machine_id is not None]
+
+    def _state(self) -> State | None:
+        if not self._jobs or self._cell is None:
+            return None
+        endpoints = [self._endpoints[task] for task in sorted(self._endpoints)]
+        if isinstance(self.name, TaskName):
+            return endpoints[0] if endpoints else None
+        if isinstance(self.name, JobName):
+            return job_told(next(iter(self._jobs.values())), endpoints, zone=settings.BORG_ZONE)
+        return service_told(self.name, self._cell, self._jobs.values(), endpoints, zone=settings.BORG_ZONE)
+
+    def _facts(self) -> dict[str, Any] | None:
+        state = self._state()
+        if state is None:
+            return None
+        if isinstance(state, TaskEndpoint):
+            return {"name": state.name, "revision": self.revision, "history": self.history}
+        return {one.name: getattr(state, one.name) for one in fields(state) if one.name != "endpoints"}
+
+
+class NamesHub(Hub):
+    """Follows the names that somebody watches, in a thread of its own: pages that take long don't hold them up."""
+
+    _loads_at = 0.0
+
+    def _tick(self) -> None:
+        super()._tick()
+        if (now := time.monotonic()) >= self._loads_at:
+            self._loads_at = now + LOADS_S
+            self._look_at_loads()
+
+    def _look_at_loads(self) -> None:
+        """One question to Redis a cell."""
+        by_cell: dict[int, list[Names]] = defaultdict(list)
+        for topic in self.topics():
+            if isinstance(topic, Names):
+                by_cell[topic.cell_id].append(topic)
+        for cell_id, names in by_cell.items():
+            loads = loads_of(cell_id, {one for topic in names for one in topic.busy()})
+            for topic in names:
+                self._tell(topic, self.revision(topic), None, topic.take_loads(loads))
+
+
+names_hub = NamesHub("names-hub")
+
+
+def watched(principal: Principal, name: Watchable) -> Names:
+    """The name, not read yet. Raises `NotFound`, whether it is not there or may not be seen."""
+    if isinstance(name, ServiceName):
+        service_visible(principal, name)
+        jobs = jobs_of_service(name)
+        if not jobs:
+            raise NotFound("service", name.path)
+        return Names(name, jobs[0].cell_id, jobs[0].tenant_id)
+    job = job_visible(principal, name if isinstance(name, JobName) else name.of_job)
+    if isinstance(name, TaskName) and not Task.objects.filter(pk=task_id(job.id, name.index)).exists():
+        raise NotFound("task", name.path)
+    return Names(name, job.cell_id, job.tenant_id)
+
+
+def _task(event: Happened) -> int:
+    assert event.job_id is not None
+    assert event.task_index is not None
+    return task_id(event.job_id, event.task_index)
+
+
+def _moved(old: float | None, new: float | None) -> bool:
+    if old is None or new is None:
+        return old is not new
+    return abs(old - new) >= LOAD_STEP
+
+
+def _differs(old: TaskEndpoint, new: TaskEndpoint) -> bool:
+    return replace(old, revision=new.revision, load=new.load) != new or _moved(old.load, new.load)
+
+
+def _without(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if facts is None else {name: value for name, value in facts.items() if name != "revision"}

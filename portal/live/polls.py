@@ -1,0 +1,191 @@
+"""Long polls of names: `GET /bns/…?after=REVISION&wait_s=SECONDS` is answered as soon as the name has changed since.
+
+Here, in front of Django, because a request that waits there holds a thread. One that waits here holds a task of the
+loop; the hub reads rows once for all who wait for the same name. Everything else is Django's: requests that don't
+wait, who may not ask, and what can't be answered from what the hub knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+import structlog
+from channels.auth import AuthMiddlewareStack
+from django.db import DatabaseError
+
+from naming.api import MOST_WAIT_S
+from portal.bodies import Application, Receive, Send
+from portal.live.callers import principal_of
+from portal.live.hub import Viewer
+from portal.live.names import Names, names_hub, watched
+from portal.live.watch import in_thread, join, names_of, watchable
+from quota.errors import Refused
+from scheduling import journal
+
+log = structlog.get_logger(__name__)
+
+_PATH = re.compile(r"/bns/([^/]+/[^/]+/[^/]+(?:/[^/]+)?)/?")
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+_SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """`history`: what the caller took the revision of; None: it doesn't say."""
+
+    path: str
+    after: int
+    wait_s: float
+    history: int | None
+
+
+class NamePolls:
+    """An ASGI application in front of `inner`."""
+
+    def __init__(self, inner: Application) -> None:
+        self._inner = inner
+        self._with_session = AuthMiddlewareStack(self._hold)
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if _asked(scope) is None:
+            await self._inner(scope, receive, send)
+        elif any(name == b"authorization" for name, _ in scope["headers"]):
+            await self._hold(scope, receive, send)
+        else:
+            await self._with_session(scope, receive, send)
+
+    async def _hold(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        asked = _asked(scope)
+        assert asked is not None
+        body = _Body(await receive(), receive)
+        try:
+            answer = await self._news(scope, asked, body)
+        except (Refused, DatabaseError) as problem:
+            log.info("a watcher of names is left to Django", path=asked.path, why=str(problem))
+            answer = None
+        if body.left:
+            return
+        if answer is None:
+            await self._inner(scope, body.again, send)
+        else:
+            await _send(send, answer)
+
+    async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
+        """The answer, when it is time for it. None: Django is to give it. Raises `Refused` and `DatabaseError`."""
+        begun = await in_thread(_begin)(scope, asked, asyncio.get_running_loop())
+        if begun is None:
+            return None
+        viewer, changed = begun
+        names = names_of(viewer)
+        names.pollers += 1
+        try:
+            if not changed and (answer := await self._wait(viewer, names, asked, body)):
+                return answer
+            _, revision, answer = await in_thread(names.body)(names_hub.revision(names))
+            return answer if revision >= asked.after else None
+        finally:
+            names.pollers -= 1
+            names_hub.leave(viewer)
+
+    async def _wait(self, viewer: Viewer, names: Names, asked: _Asked, body: _Body) -> bytes | None:
+        """What came, or None when the time is over, the caller left, or the answer is still to be made."""
+        history, leaving = names.history, asyncio.ensure_future(body.until_left())
+        try:
+            async with asyncio.timeout(asked.wait_s):
+                while True:
+                    coming = asyncio.ensure_future(viewer.outbox.get())
+                    try:
+                        await asyncio.wait((coming, leaving), return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        coming.cancel()
+                    if leaving.done():
+                        return None
+                    message = coming.result()
+                    told = message.get("names")
+                    if told is None:  # messages were lost
+                        if names.changed_at > asked.after or names.history != history:
+                            return None
+                    elif told.changed_at > asked.after or told.history != history:
+                        return told.body
+        except TimeoutError:
+            return None
+        finally:
+            leaving.cancel()
+
+
+def _begin(
+    scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop
+) -> tuple[Viewer, bool] | None:
+    """A viewer of the name, and whether it has changed already; None: nobody known asks. Raises as `_news` does."""
+    principal = principal_of(scope)
+    if principal is None:
+        return None
+    viewer = join(watched(principal, watchable(asked.path)), loop)
+    try:
+        return viewer, _changed(names_of(viewer), asked)
+    except BaseException:
+        names_hub.leave(viewer)
+        raise
+
+
+def _changed(names: Names, asked: _Asked) -> bool:
+    if asked.history not in (None, names.history) or names.changed_since(asked.after):
+        return True
+    # A revision that is still to come is one of a history that this cell does not have any more.
+    seen = max(names_hub.revision(names), names.revision)
+    return asked.after > seen and asked.after > journal.newest(names.cell_id)
+
+
+class _Body:
+    """The request's first message, whose body is empty, and whether the caller has left."""
+
+    def __init__(self, first: dict[str, Any], receive: Receive) -> None:
+        self._unread, self._receive = [first], receive
+        self.left = first["type"] == "http.disconnect"
+
+    async def until_left(self) -> None:
+        while not self.left:
+            self.left = (await self._receive())["type"] == "http.disconnect"
+
+    async def again(self) -> dict[str, Any]:
+        """For who reads the request after us."""
+        return self._unread.pop() if self._unread else await self._receive()
+
+
+def _asked(scope: dict[str, Any]) -> _Asked | None:
+    """None for what is not to wait, or is not as it should be: Django says what is wrong with it."""
+    path = _PATH.fullmatch(scope["path"]) if scope["method"] == "GET" else None
+    if path is None or not scope["query_string"]:
+        return None
+    headers = dict(scope["headers"])
+    if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+        return None
+    given = parse_qs(scope["query_string"].decode("latin-1"))
+    if any(len(values) > 1 for values in given.values()):
+        return None
+    after, wait_s, history = (given.get(name, [""])[0] for name in ("after", "wait_s", "history"))
+    if not (_NUMBER.fullmatch(after) and _SECONDS.fullmatch(wait_s) and 0 < float(wait_s) <= MOST_WAIT_S):
+        return None
+    if history and not _NUMBER.fullmatch(history):
+        return None
+    return _Asked(path[1], int(after), float(wait_s), int(history) if history else None)
+
+
+async def _send(send: Send, body: bytes) -> None:
+    headers = {
+        "content-type": "application/json", "content-length": str(len(body)), "cache-control": "no-store",
+        "x-request-id": uuid.uuid4().hex,
+    }  # fmt: skip
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

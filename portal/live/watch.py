@@ -1,0 +1,165 @@
+"""A name watched over a WebSocket: the whole of it first, then what changes, a few times a second at most (§2.6).
+
+    {"type": "state", "revision": R, "state": what GET /bns/… answers}      first, and again after messages were lost
+    {"type": "change", "revision": R, "facts": the state without endpoints, "changed": [endpoints], "gone": [names]}
+    {"type": "alive", "revision": R}                                        where nothing else was said for a while
+    {"type": "gone", "revision": R}                                         the end, with 4404: there is no such name
+
+`facts` and the endpoints in `changed` take the place of those of the same name. A reader too slow for its messages
+loses them and gets the state instead. Refusals close with 4000 + the HTTP status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from channels.db import DatabaseSyncToAsync
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from naming.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
+from portal.live.callers import principal_of
+from portal.live.hub import Viewer
+from portal.live.names import Names, NamesTold, Watchable, names_hub, watched
+from quota.errors import NotFound, Refused
+
+ALIVE_S = 15.0
+RECHECK_S = 60.0  # rights, sessions and tokens may end
+SIGN_IN, NOT_FOUND = 4401, 4404
+# Whoever begins to watch asks the database: so many at once, of the connections that a process has.
+_threads = ThreadPoolExecutor(4, thread_name_prefix="names")
+
+
+def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:
+    """For what asks the database, or waits for the hub."""
+    return DatabaseSyncToAsync(function, thread_sensitive=False, executor=_threads)
+
+
+def watchable(path: str) -> Watchable:
+    """`<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Refused`."""
+    try:
+        name = parse_path(PREFIX + path)
+    except InvalidName as error:
+        raise Refused("invalid-name", str(error), fields={error.field: error.detail}) from error
+    if not isinstance(name, JobName | TaskName | ServiceName):
+        raise NotFound("name that can be watched", name.path)
+    return name
+
+
+def join(names: Names, loop: asyncio.AbstractEventLoop) -> Viewer:
+    """A viewer of the name, which has been read; it must leave. Asks the database."""
+    viewer = Viewer(names, loop)
+    names_hub.watch(viewer, revision=0)
+    try:
+        names_of(viewer).begin()
+    except BaseException:
+        names_hub.leave(viewer)
+        raise
+    return viewer
+
+
+def names_of(viewer: Viewer) -> Names:
+    """What it watches, which all viewers of the same name share."""
+    assert isinstance(viewer.topic, Names)
+    return viewer.topic
+
+
+class NamesWatch(AsyncWebsocketConsumer):
+    """One watcher of one name."""
+
+    viewer: Viewer | None = None
+    tasks: tuple[asyncio.Task[None], ...] = ()
+    version = -1
+
+    async def connect(self) -> None:
+        await self.accept()
+        loop = asyncio.get_running_loop()
+        try:
+            self.viewer = await in_thread(self._begin)(loop)
+        except Refused as problem:
+            await self.close(4000 + problem.status, reason=_reason(problem.detail))
+            return
+        if self.viewer is None:
+            await self.close(SIGN_IN, reason="sign in first, or give a token that is valid")
+            return
+        try:
+            more = await self._say_all()
+        except BaseException:  # nobody listens any more, and nobody will say so
+            names_hub.leave(self.viewer)
+            raise
+        if more:
+            self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> Viewer | None:
+        topic = self._allowed()
+        if topic is None:
+            return None
+        return join(topic, loop)
+
+    def _allowed(self) -> Names | None:
+        """Asks the database afresh. None: nobody known asks. Raises `Refused`."""
+        principal = principal_of(self.scope)
+        if principal is None:
+            return None
+        return watched(principal, watchable(self.scope["url_route"]["kwargs"]["name"].strip("/")))
+
+    async def disconnect(self, code: int) -> None:
+        for task in self.tasks:
+            task.cancel()
+        if self.viewer is not None:
+            names_hub.leave(self.viewer)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Watchers only listen."""
+
+    async def _pump(self) -> None:
+        assert self.viewer is not None
+        while True:
+            try:
+                message = await asyncio.wait_for(self.viewer.outbox.get(), ALIVE_S)
+            except TimeoutError:
+                await self.send(f'{{"type":"alive","revision":{names_hub.revision(self.viewer.topic)}}}')
+                continue
+            if not await (self._say_all() if message["resync"] else self._say(message)):
+                return
+
+    async def _say(self, message: dict[str, Any]) -> bool:
+        """Whether there is more to come."""
+        told: NamesTold = message["names"]
+        if told.version <= self.version:  # the state that was sent has it
+            return True
+        self.version = told.version
+        if told.visible:
+            await self.send(message["text"])
+        if told.facts is None:
+            await self.close(NOT_FOUND, reason="there is no such name any more")
+        return told.facts is not None
+
+    async def _say_all(self) -> bool:
+        assert self.viewer is not None
+        names = names_of(self.viewer)
+        self.version, revision, body = await in_thread(names.body)(names_hub.revision(names))
+        if body is None:
+            await self.send(f'{{"type":"gone","revision":{revision}}}')
+            await self.close(NOT_FOUND, reason="there is no such name any more")
+            return False
+        await self.send(f'{{"type":"state","revision":{revision},"state":{body.decode()}}}')
+        return True
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            try:
+                if await in_thread(self._allowed)() is None:
+                    await self.close(SIGN_IN, reason="the session or token ended")
+                    return
+            except Refused as problem:
+                await self.close(4000 + problem.status, reason=_reason(problem.detail))
+                return
+
+
+def _reason(detail: str) -> str:
+    """What a close frame has room for: 123 bytes."""
+    return detail.encode()[:100].decode(errors="ignore")

@@ -1,0 +1,384 @@
+"""Names watched over real sockets: long polls and WebSockets of the web process as it runs in production."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import Client
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from quota.models import Token
+from quota.permissions import Scope, system
+from quota.services.access import token_issue
+from scheduling import journal
+from scheduling.core import events
+from scheduling.core.requirement import task_id
+from scheduling.models import Cell, Job, Machine
+from scheduling.services import transitions
+from tests.integration import portal_server, portal_world, rows
+from tests.integration.naming_rows import evict, place, report, use
+from tests.integration.portal_world import World, signed_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+JOB = "bns/cc/ubar/jfoo"
+WAIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def portal(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    # Sessions are signed by nothing but their row, so the test client's are good for the server too.
+    secret = {"BORG_SECRET_KEY": settings.SECRET_KEY}
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **secret) as url:
+        yield url
+
+
+@pytest.fixture
+def world() -> World:
+    return portal_world.make()
+
+
+def token(name: str = "viewer") -> dict[str, str]:
+    from django.contrib.auth import get_user_model
+
+    user = get_user_model().objects.get(username=name)
+    _, secret = token_issue(principal=system("test"), user=user, name="t", scopes=[Scope.READ.value])
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@pytest.fixture
+def ann(portal: str, world: World) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=portal, headers=token(), timeout=WAIT_S, trust_env=False) as client:
+        yield client
+
+
+def get(client: httpx.Client, path: str = JOB, status: int = 200, **query: Any) -> Any:
+    answer = client.get(f"/{path}/", params=query)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+@contextmanager
+def later(do: Any) -> Iterator[None]:
+    """Done once somebody waits."""
+
+    def soon() -> None:
+        time.sleep(0.3)
+        do()
+        connection.close()
+
+    thread = threading.Thread(target=soon)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+# -- long polls
+
+
+def test_a_poll_is_answered_as_soon_as_the_name_has_changed(ann: httpx.Client, world: World) -> None:
+    before = get(ann)
+    assert (
+        get(ann, after=before["revision"] - 1, wait_s=30)["revision"] == before["revision"]
+    )  # it has already
+    began = time.monotonic()
+    with later(lambda: report(world.cell, world.job, 0)):
+        answer = get(ann, after=before["revision"], wait_s=30, history=before["history"])
+    assert 0.2 < time.monotonic() - began < 5.0
+    assert answer["revision"] > before["revision"]
+    assert answer["endpoints"][0]["serving"]
+    assert answer == get(ann)  # the very answer that Django gives
+
+
+def test_a_poll_without_news_is_answered_with_the_same_when_its_time_is_over(
+    ann: httpx.Client, world: World
+) -> None:
+    before = get(ann)
+    rows.a_job(world.cell, rows.a_tenant("other"))  # moves the cell's revision, and is no news of this name
+    answer = get(ann, after=before["revision"], wait_s=0.5)
+    assert without_revision(answer, before) == before["endpoints"]
+    assert answer["revision"] >= before["revision"]
+
+
+def test_who_waits_for_another_history_is_answered_at_once(ann: httpx.Client, world: World) -> None:
+    now = get(ann)
+    assert get(ann, after=now["revision"], wait_s=30, history=7)["history"] == now["history"]
+    assert get(ann, after=now["revision"] + 1_000, wait_s=30)["revision"] == now["revision"]
+    with later(lambda: Cell.objects.update(history_ordinal=2, revision=now["revision"] - 1)):
+        assert get(ann, after=now["revision"], wait_s=30)["history"] == 2
+
+
+def test_what_makes_no_sense_is_refused_by_field(ann: httpx.Client) -> None:
+    for query, field in (
+        ({"after": "x", "wait_s": 1}, "after"),
+        ({"after": "-1"}, "after"),
+        ({"after": 1, "wait_s": 61}, "wait_s"),
+        ({"after": 1, "wait_s": "1e1"}, "wait_s"),
+        ({"wait_s": 1}, "after"),
+        ({"after": 1, "history": "old"}, "history"),
+    ):
+        assert list(get(ann, status=422, **query)["fields"]) == [field], query
+
+
+def test_who_may_not_see_a_job_does_not_wait_for_it(portal: str, world: World) -> None:
+    waits = {"after": 10**6, "wait_s": 30}
+    with httpx.Client(base_url=portal, trust_env=False) as nobody:
+        assert get(nobody, status=401, **waits)["code"] == "not-authenticated"
+    with httpx.Client(base_url=portal, headers=token("stranger"), trust_env=False) as eve:
+        assert get(eve, status=404, **waits)["code"] == "not-found"
+        assert get(eve, f"{JOB}/0", status=404, **waits)["code"] == "not-found"
+        assert get(eve, "bns/cc/ubar/service/front", status=404, **waits)["code"] == "not-found"
+
+
+def test_a_browser_polls_by_its_session(portal: str, world: World) -> None:
+    cookies = {settings.SESSION_COOKIE_NAME: signed_in("viewer").cookies[settings.SESSION_COOKIE_NAME].value}
+    with httpx.Client(base_url=portal, cookies=cookies, trust_env=False, timeout=WAIT_S) as browser:
+        now = get(browser)["revision"]
+        with later(lambda: report(world.cell, world.job, 0)):
+            assert get(browser, after=now, wait_s=30)["serving"] == 1
+
+
+def test_a_job_that_ends_is_not_found_by_who_waits_for_it(ann: httpx.Client, world: World) -> None:
+    def end() -> None:
+        with journal.write(world.cell.id, rows.ME) as entry:
+            transitions.tasks_end(
+                entry, [transitions.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+            )
+
+    now = get(ann)["revision"]
+    with later(end):
+        assert get(ann, after=now, wait_s=30, status=404)["code"] == "not-found"
+
+
+def test_services_and_tasks_are_waited_for_too(ann: httpx.Client, world: World) -> None:
+    label(world.job, {"service": "front"})
+    service, task = get(ann, "bns/cc/ubar/service/front"), get(ann, f"{JOB}/0")
+    with later(lambda: report(world.cell, world.job, 0)):
+        assert get(ann, "bns/cc/ubar/service/front", after=service["revision"], wait_s=30)["serving"] == 1
+    assert get(ann, f"{JOB}/0", after=task["revision"], wait_s=30)["serving"]
+
+
+def label(job: Job, labels: dict[str, str]) -> None:
+    with journal.write(job.cell_id, rows.ME) as entry:
+        Job.objects.filter(pk=job.pk).update(labels=labels)
+        entry.append(
+            events.JobChanged(
+                job_id=job.id, priority=job.priority, latency_sensitive=True, spec_version=1, labels=labels,
+                port_names=("http",),
+            )
+        )  # fmt: skip
+
+
+def test_hundreds_wait_with_few_connections_and_hear_the_same(portal: str, world: World) -> None:
+    number = 150
+
+    def tell() -> None:
+        report(world.cell, world.job, 0)
+        connection.close()
+
+    headers = token()
+
+    async def poll(client: httpx.AsyncClient, after: int) -> Any:
+        answer = await client.get(f"/{JOB}/", params={"after": after, "wait_s": 60})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def everybody(after: int) -> tuple[list[Any], int]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(
+            base_url=portal, headers=headers, timeout=60, limits=limits, trust_env=False
+        ) as client:
+            waiting = [asyncio.create_task(poll(client, after)) for _ in range(number)]
+            for _ in range(200):  # until all of them wait
+                await asyncio.sleep(0.05)
+                if await asyncio.to_thread(quiet):
+                    break
+            assert not any(task.done() for task in waiting)
+            busy = await asyncio.to_thread(sessions)
+            await asyncio.to_thread(tell)
+            return await asyncio.gather(*waiting), busy
+
+    before = journal.newest(world.cell.id)
+    answers, busy = asyncio.run(everybody(before))
+    assert busy <= 8 + 2, "PostgreSQL sessions of the web process"
+    assert len(answers) == number
+    assert all(answer == answers[0] for answer in answers)
+    assert answers[0]["serving"] == 1
+
+
+def quiet(seen: list[int] = []) -> bool:  # noqa: B006 - what the last call saw
+    """Whether the web process has asked the database nothing since the last call."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND query_start > now() - interval '0.4 s'"
+            " AND query LIKE '%%quota_token%%'"
+        )
+        (busy,) = cursor.fetchone()
+    connection.close()
+    seen.append(busy)
+    return len(seen) > 10 and not any(seen[-3:])
+
+
+def sessions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        (number,) = cursor.fetchone()
+    connection.close()
+    return int(number)
+
+
+def test_no_change_is_lost_between_polls(ann: httpx.Client, world: World) -> None:
+    """A job is disturbed as fast as commits go; who polls with the revision of the last answer ends at the truth."""
+    done = threading.Event()
+
+    def disturb() -> None:
+        for number in range(60):
+            report(world.cell, world.job, 0, health="unhealthy" if number % 2 else "healthy")
+        report(world.cell, world.job, 0, health="healthy")
+        place(world.cell, world.job, Machine.objects.get(), 2, ports=21_000)
+        done.set()
+        connection.close()
+
+    known = get(ann)
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    answers = 0
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until and not (done.is_set() and known["placed"] == 2):
+        known = get(ann, after=known["revision"], wait_s=5, history=known["history"])
+        answers += 1
+    thread.join()
+    assert without_revision(get(ann), known) == known["endpoints"]
+    assert 2 <= answers <= 60, "coalesced"
+    last = get(ann, after=known["revision"], wait_s=0.3)
+    assert without_revision(last, known) == known["endpoints"], "and there is no more to come"
+
+
+def without_revision(answer: Any, like: Any) -> Any:
+    """Endpoints carry the revision they were read at."""
+    return [
+        {**one, "revision": other["revision"]}
+        for one, other in zip(answer["endpoints"], like["endpoints"], strict=True)
+    ]
+
+
+# -- WebSockets
+
+
+@contextmanager
+def watching(
+    portal: str,
+    name: str = "cc/ubar/jfoo",
+    *,
+    headers: dict[str, str] | None = None,
+    session: Client | None = None,
+    origin: str | None = None,
+) -> Iterator[ClientConnection]:
+    if session is not None:
+        cookie = session.cookies[settings.SESSION_COOKIE_NAME].value
+        headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"}
+    with connect(
+        f"{portal.replace('http', 'ws')}/ws/bns/{name}/",
+        origin=origin or portal,  # type: ignore[arg-type]
+        additional_headers=headers or {},
+        open_timeout=WAIT_S,
+        proxy=None,
+    ) as socket:
+        yield socket
+
+
+def heard(socket: ClientConnection) -> Any:
+    return json.loads(socket.recv(timeout=WAIT_S))
+
+
+def test_a_watcher_gets_the_state_then_what_changes(portal: str, world: World) -> None:
+    with watching(portal, headers=token()) as socket:
+        first = heard(socket)
+        assert (first["type"], first["state"]["placed"]) == ("state", 1)
+        socket.send("of no consequence")
+        report(world.cell, world.job, 0)
+        change = heard(socket)
+        assert (change["type"], change["facts"]["serving"], change["gone"]) == ("change", 1, [])
+        assert [(one["index"], one["serving"]) for one in change["changed"]] == [(0, True)]
+        assert change["revision"] > first["revision"]
+        evict(world.cell, world.job, 0)
+        change = heard(socket)
+        assert (change["changed"], change["gone"]) == ([], ["/bns/cc/ubar/jfoo/0"])
+        assert change["facts"]["placed"] == 0
+
+
+def test_a_watcher_of_a_browser_hears_of_loads_and_the_end(portal: str, world: World) -> None:
+    with watching(portal, session=signed_in("viewer")) as socket:
+        assert heard(socket)["type"] == "state"
+        use(world.job, 0, cpu_milli=30)
+        change = heard(socket)
+        assert [one["load"] for one in change["changed"]] == [0.3]
+        with journal.write(world.cell.id, rows.ME) as entry:
+            transitions.tasks_end(
+                entry, [transitions.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+            )
+        assert heard(socket)["type"] == "gone"
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=WAIT_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4404
+
+
+def test_tasks_and_services_are_watched_by_their_names(portal: str, world: World) -> None:
+    label(world.job, {"service": "front"})
+    with (
+        watching(portal, "cc/ubar/service/front", headers=token()) as service,
+        watching(portal, "cc/ubar/jfoo/0", headers=token("operator")) as task,
+    ):
+        assert heard(service)["state"]["jobs"] == ["/bns/cc/ubar/jfoo"]
+        assert heard(task)["state"]["index"] == 0
+        report(world.cell, world.job, 0)
+        assert heard(service)["facts"]["serving"] == 1
+        assert [one["serving"] for one in heard(task)["changed"]] == [True]
+
+
+def test_who_may_not_watch_is_told_why(portal: str, world: World) -> None:
+    viewer, stranger, ended = token(), token("stranger"), token("operator")
+    Token.objects.filter(user__username="operator").update(revoked_at="2020-01-01T00:00:00Z")
+    for name, headers, code in (
+        ("cc/ubar/jfoo", None, 4401),
+        ("cc/ubar/jfoo", ended, 4401),
+        ("cc/ubar/jfoo", stranger, 4404),
+        ("cc/ubar/jfoo/0", stranger, 4404),
+        ("cc/ubar/service/front", stranger, 4404),
+        ("cc/ubar/none", viewer, 4404),
+        ("cc/ubar/jfoo/9", viewer, 4404),
+        ("cc/ubar/service/none", viewer, 4404),
+        ("cc/machine/m1", viewer, 4404),
+        ("cc/ubar", viewer, 4422),
+        ("cc/ubar/j_foo", viewer, 4422),
+    ):
+        with watching(portal, name, headers=headers) as socket:
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(timeout=WAIT_S)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == code, name
+
+
+def test_a_page_of_another_site_may_not_watch(portal: str, world: World) -> None:
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        watching(portal, session=signed_in("viewer"), origin="https://evil.example"),
+    ):
+        pass
+    assert refused.value.response.status_code == 403
