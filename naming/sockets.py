@@ -124,8 +124,8 @@ class Server:
                 await self._serve_queries(reader, writer)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError) as error:
             log.debug("stream ended", reason=type(error).__name__)
-        except asyncio.CancelledError:
-            log.debug("stream ended", reason="stop")  # nobody else cancels; Python 3.11 would tell of it as an error
+        except asyncio.CancelledError:  # by `stop` alone; Python 3.11 would tell of it as of an error
+            log.debug("stream ended", reason="stop")
         finally:
             self._streams.discard(task)
             writer.close()
