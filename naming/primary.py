@@ -203,7 +203,7 @@ def current_soa(query: dns.message.Message, source: str, directory: Directory, p
     response.flags |= dns.flags.AA
     apex = query.question[0].name
     soa = find(directory, apex.labels).zone.soa()
-    response.answer.append(dns.rrset.from_rdata(apex, directory.ttl_s, soa))
+    response.answer.append(dns.rrset.from_rdata(apex, directory.negative_ttl_s, soa))
     return response.to_wire()
 
 

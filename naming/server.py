@@ -32,6 +32,7 @@ from naming.primary import InvalidPeers, Peers, Primary
 from naming.processes import MOST_PROCESSES, Parent, Worker, reserved
 from naming.reporting import Reporter
 from naming.sockets import Server
+from naming.zone_settings import ZoneSettings
 
 log = structlog.get_logger(__name__)
 
@@ -153,6 +154,12 @@ def main() -> int:
             keys=settings.BORG_DNS_KEYS,
             secondaries=settings.BORG_DNS_SECONDARIES,
         )
+        zones = ZoneSettings.read(
+            reverse=settings.BORG_DNS_REVERSE,
+            caa=settings.BORG_DNS_CAA,
+            ttl_s=settings.BORG_DNS_TTL,
+            negative_ttl_s=settings.BORG_DNS_NEGATIVE_TTL,
+        )
         if not 1 <= settings.BORG_DNS_PROCESSES <= MOST_PROCESSES:
             raise ValueError(
                 f"BORG_DNS_PROCESSES={settings.BORG_DNS_PROCESSES}: give a number from 1 to {MOST_PROCESSES}"
@@ -162,16 +169,18 @@ def main() -> int:
         return 1
     processes = settings.BORG_DNS_PROCESSES
     if processes == 1:
-        return _work(ALONE, peers, settings.BORG_DNS_PORT)
+        return _work(ALONE, peers, zones, settings.BORG_DNS_PORT)
     board = Board(processes)
     try:
         with reserved(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT) as port:
-            return Parent(processes, lambda one: _work(one, peers, port, board), on_end=board.ended).run()
+            return Parent(
+                processes, lambda one: _work(one, peers, zones, port, board), on_end=board.ended
+            ).run()
     except OSError as error:
         return _no_port(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT, error)
 
 
-def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -> int:
+def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: Board | None = None) -> int:
     """One process: the exit status."""
     import uvloop
     from django.conf import settings
@@ -182,8 +191,10 @@ def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -
     directory = Directory(
         zone=settings.BORG_ZONE,
         nameserver=nameserver_address(host),
-        ttl_s=settings.BORG_DNS_TTL,
-        negative_ttl_s=settings.BORG_DNS_NEGATIVE_TTL,
+        ttl_s=zones.ttl_s,
+        negative_ttl_s=zones.negative_ttl_s,
+        reverse=zones.reverse,
+        caa=zones.caa,
         keyring=peers.keys,
         nsid=settings.BORG_DNS_NSID.encode()[:MOST_NSID],
         cookies=Cookies.from_secret(settings.SECRET_KEY),

@@ -1,10 +1,11 @@
-"""What an installation says of its zones, read from settings: reverse zones and CAA records. Pure."""
+"""What an installation says of its zones, read from settings: reverse zones, CAA records, times. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dns.rdata
@@ -18,6 +19,7 @@ _caa: Any = dns.rdtypes.ANY.CAA.CAA  # untyped in dnspython
 # Of the registry of RFC 8659 §7. A tag that no authority knows would forbid nothing, silently.
 TAGS = ("issue", "issuewild", "iodef", "issuemail", "issuevmc", "contactemail", "contactphone")
 _RECORD = re.compile(r'\s*(\d{1,3})\s+([A-Za-z0-9]+)\s+(?:"([^"]*)"|([^\s";]+))\s*(?:[;\n]|$)')
+MOST_TTL_S = 86_400  # as of jobs
 _EXAMPLE = 'give records such as 0 issue "ca.example", separated by ;'
 
 
@@ -25,8 +27,28 @@ class InvalidZones(ValueError):
     """A setting of zones that can't be read; the text names it and says what to write instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class ZoneSettings:
+    """As in `naming.directory.Directory`."""
+
+    reverse: tuple[Network, ...]
+    caa: tuple[dns.rdata.Rdata, ...]
+    ttl_s: int
+    negative_ttl_s: int
+
+    @classmethod
+    def read(cls, *, reverse: Sequence[str], caa: str, ttl_s: int, negative_ttl_s: int) -> ZoneSettings:
+        """Raises `InvalidZones`."""
+        for name, seconds in (("BORG_DNS_TTL", ttl_s), ("BORG_DNS_NEGATIVE_TTL", negative_ttl_s)):
+            if not 0 <= seconds <= MOST_TTL_S:
+                raise InvalidZones(f"{name}={seconds}: give seconds from 0 to {MOST_TTL_S}")
+        return cls(read_reverse(reverse), read_caa(caa), ttl_s, negative_ttl_s)
+
+
 def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Of `BORG_DNS_REVERSE`; networks that touch or overlap are put together. Raises `InvalidZones`."""
+    """Of `BORG_DNS_REVERSE`, the word none for none. Networks that touch are put together. Raises `InvalidZones`."""
+    if list(texts) == ["none"]:
+        return ()
     networks = [_network(text) for text in texts]
     v4 = ipaddress.collapse_addresses(one for one in networks if isinstance(one, ipaddress.IPv4Network))
     v6 = ipaddress.collapse_addresses(one for one in networks if isinstance(one, ipaddress.IPv6Network))

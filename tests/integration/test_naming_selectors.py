@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from naming.rows import snapshot as snapshot_of
 from naming.table import NameTable
 from scheduling import journal
 from scheduling.core import events
+from scheduling.core.published import Published
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.services import transitions
@@ -46,14 +48,28 @@ def names(table: NameTable) -> dict[str, Any]:
     jobs = {}
     for job in table.jobs.values():
         tasks = {
-            task.index: (task.address, task.incarnation, task.named_ports(), task.phase, task.health)
+            task.index: (
+                task.address,
+                task.incarnation,
+                task.named_ports(),
+                task.phase,
+                task.health,
+                task.weight,
+            )
             for task in job.placed.in_order()
         }
         serving = [task.index for task in job.serving.in_order()]
         present = [index for index in range(50) if index in job.indexes]
-        jobs[job.tenant, job.name] = (tasks, serving, present, job.fails_open, job.port_names)
+        facts = (job.kind, job.fails_open, job.port_names, job.ttl_s, job.weights)
+        jobs[job.tenant, job.name] = (tasks, serving, present, *facts)
     return {
         "jobs": jobs,
+        "services": {
+            (tenant, name): sorted(service.jobs)
+            for tenant, services in table.services.items()
+            for name, service in services.items()
+        },
+        "reverse": {path: set(table.reverse.owners(path, 99)) for path in table.reverse._owners},
         "hosts": {host: m.address for host, m in table.hosts.items()},
         "serial": table.serial,
     }
@@ -115,6 +131,32 @@ def test_a_snapshot_costs_the_same_queries_whatever_the_number_of_jobs(
         place(cell, job, machine, 0, 1, 2, ports=20_000 + 10 * number)
     with django_assert_max_num_queries(10):
         snapshot_of(cell.id)
+
+
+def test_how_jobs_are_published_and_their_services(cell: Cell) -> None:
+    machine, tenant = a_machine(cell), a_tenant()
+    web, canary = a_job(cell, tenant, tasks=3), a_job(cell, tenant, "canary", tasks=2)
+    for job, published in (
+        (web, Published(ttl_s=60, weights=((0, 1, 10), (2, 2, 0)))),
+        (canary, Published()),
+    ):
+        with journal.write(cell.id, ME) as entry:
+            labels = {"service": "front"}
+            Job.objects.filter(pk=job.pk).update(labels=labels, published=msgspec.to_builtins(published))
+            entry.append(
+                events.JobChanged(
+                    job_id=job.id, priority=200, latency_sensitive=True, spec_version=1, port_names=("http",),
+                    labels=labels, published=published,
+                )
+            )  # fmt: skip
+    place(cell, web, machine, 0, 1, 2)
+    place(cell, canary, machine, 0, ports=21_000)
+    report(cell, canary, 0, address="10.20.30.4")
+    rows = from_rows(cell)
+    assert names(rows) == names(from_journal(cell))
+    assert names(rows)["services"] == {(tenant.name, "front"): [web.id, canary.id]}
+    assert [task.weight for task in rows.jobs[web.id].placed.in_order()] == [10, 10, 0]
+    assert rows.jobs[web.id].ttl_s == 60
 
 
 def test_an_unknown_cell_has_no_snapshot() -> None:

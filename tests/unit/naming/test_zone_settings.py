@@ -1,0 +1,96 @@
+"""Settings of zones: what is meant is understood, what is nonsense is refused with its name and the cure."""
+
+from __future__ import annotations
+
+import pytest
+
+from naming.reverse import apexes
+from naming.zone_settings import InvalidZones, ZoneSettings, read_caa, read_reverse
+from portal.settings.environment import SETTINGS
+
+DEFAULT = next(one.default for one in SETTINGS if one.name == "BORG_DNS_REVERSE").split(",")
+
+
+def zones_of(*texts: str) -> set[str]:
+    return {b".".join(labels).decode() for labels in apexes(read_reverse(texts))}
+
+
+@pytest.mark.parametrize(
+    "networks, zones",
+    [
+        (["10.0.0.0/8"], {"10.in-addr.arpa"}),
+        (["192.168.7.0/24"], {"7.168.192.in-addr.arpa"}),
+        (["172.16.0.0/12"], {f"{n}.172.in-addr.arpa" for n in range(16, 32)}),
+        (["10.0.0.0/9", "10.128.0.0/9", "10.3.0.0/16"], {"10.in-addr.arpa"}),
+        (["192.0.2.6/31"], {"6.2.0.192.in-addr.arpa", "7.2.0.192.in-addr.arpa"}),
+        (["fc00::/7"], {"c.f.ip6.arpa", "d.f.ip6.arpa"}),
+        (["2001:db8::/32"], {"8.b.d.0.1.0.0.2.ip6.arpa"}),
+        (["::1/128"], {"1" + ".0" * 31 + ".ip6.arpa"}),
+        (["none"], set()),
+        ([], set()),
+    ],
+)
+def test_networks_make_zones_at_whole_labels(networks: list[str], zones: set[str]) -> None:
+    assert zones_of(*networks) == zones
+
+
+def test_private_networks_and_loopback_are_ours_unless_said_otherwise() -> None:
+    found = zones_of(*DEFAULT)
+    assert {"10.in-addr.arpa", "127.in-addr.arpa", "168.192.in-addr.arpa", "c.f.ip6.arpa"} < found
+    assert len(found) == 1 + 16 + 1 + 1 + 2 + 1
+
+
+@pytest.mark.parametrize(
+    "network, told",
+    [
+        ("10.0.0.1/8", "has host bits set"),
+        ("here", "give networks"),
+        ("0.0.0.0/0", "every address"),
+        ("::/0", "every"),
+    ],
+)
+def test_networks_that_are_nonsense_are_refused(network: str, told: str) -> None:
+    with pytest.raises(InvalidZones, match=f"BORG_DNS_REVERSE: '{network}'.*{told}"):
+        read_reverse(["10.0.0.0/8", network])
+
+
+@pytest.mark.parametrize(
+    "text, records",
+    [
+        ("", []),
+        ('0 issue "ca.example"', ['0 issue "ca.example"']),
+        ("0 issue ca.example", ['0 issue "ca.example"']),
+        ('0 issue "ca.example"; 128 issuewild ";"', ['0 issue "ca.example"', '128 issuewild ";"']),
+        (
+            '0 ISSUE "ca.example; account=7"\n 0 iodef "mailto:sre@example.org" ;\n',
+            ['0 issue "ca.example; account=7"', '0 iodef "mailto:sre@example.org"'],
+        ),
+        ("0 issue a.example; 0 issue a.example", ['0 issue "a.example"']),
+    ],
+)
+def test_caa_records_as_they_are_written(text: str, records: list[str]) -> None:
+    assert [record.to_text() for record in read_caa(text)] == records
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("ca.example", "can't be read"),
+        ('0 issue "ca.example', "can't be read"),
+        ('0 issue "a" "b"', "can't be read"),
+        ("1 issue ca.example", "flags are 0, or 128"),
+        ("0 isue ca.example", "'isue' is no tag; use one of issue"),
+        ("0 issue a.example; nonsense", "'nonsense' can't be read"),
+    ],
+)
+def test_caa_records_that_are_nonsense_are_refused(text: str, told: str) -> None:
+    with pytest.raises(InvalidZones, match=f"BORG_DNS_CAA: .*{told}"):
+        read_caa(text)
+
+
+@pytest.mark.parametrize("name, seconds", [("ttl_s", -1), ("ttl_s", 86_401), ("negative_ttl_s", -5)])
+def test_times_that_no_record_can_carry_are_refused(name: str, seconds: int) -> None:
+    given = {"reverse": [], "caa": "", "ttl_s": 5, "negative_ttl_s": 5, name: seconds}
+    setting = {"ttl_s": "BORG_DNS_TTL", "negative_ttl_s": "BORG_DNS_NEGATIVE_TTL"}[name]
+    with pytest.raises(InvalidZones, match=f"{setting}={seconds}: give seconds from 0 to 86400"):
+        ZoneSettings.read(**given)
