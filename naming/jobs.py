@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from naming.endpoints import weight_of
 from naming.pools import Answering, Pool
 
 
@@ -43,13 +44,6 @@ class Indexes:
 
 
 Weights = tuple[tuple[int, int, int], ...]  # of `scheduling.core.published.Published`
-
-
-def weight_of(weights: Weights, index: int) -> int:
-    at = bisect_right(weights, index, key=lambda each: each[0]) - 1
-    if at >= 0 and index <= weights[at][1]:
-        return weights[at][2]
-    return 1
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +95,7 @@ class Job:
         """Give its tasks other weights."""
         self.weights = weights
         for task in list(self.placed.tasks):
-            weight = weight_of(weights, task.index)
+            weight = weight_of(task.index, weights)
             if weight != task.weight:
                 pools = [pool for pool in (self.placed, self.serving) if pool.discard(task.index)]
                 task.weight = weight

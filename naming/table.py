@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from naming.jobs import Job, Service, weight_of
+from naming.endpoints import weight_of
+from naming.jobs import Job, Service
 from naming.names import is_service
 from naming.pools import Machine, Task, family_of
 from naming.reverse import Index
@@ -189,7 +190,7 @@ class NameTable:
         job.serving.discard(event.index)
         task = Task(job, event.index, event.incarnation, machine, names, event.ports, revision=revision)
         if job.weights:
-            task.weight = weight_of(job.weights, event.index)
+            task.weight = weight_of(event.index, job.weights)
         if (before := job.placed.put(task)) is not None:
             self._forget_address(job, before)
         return self._touch(job, revision, event.index)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.jobs import Job, weight_of
+from naming.endpoints import weight_of
+from naming.jobs import Job
 from naming.pools import Answering, Machine, Pool, Task
 
 MACHINE = Machine(1, "m1", "10.0.0.1", 4)
@@ -127,4 +128,4 @@ def test_samples_are_bounded_and_reach_every_task() -> None:
 
 @pytest.mark.parametrize("index, weight", [(0, 1), (2, 7), (4, 7), (5, 1), (9, 0), (10, 1)])
 def test_a_weight_is_that_of_its_range(index: int, weight: int) -> None:
-    assert weight_of(((2, 4, 7), (8, 9, 0)), index) == weight
+    assert weight_of(index, ((2, 4, 7), (8, 9, 0))) == weight
