@@ -162,6 +162,8 @@ def _shown(cell: Cell, one: Follower) -> Shown:
 
 def _lag(cell: Cell, one: Follower) -> str:
     """One query for a resolver that is behind."""
+    if one.behind:
+        return ngettext("%d in the serial", "%d in the serial", one.behind) % one.behind
     if one.revision is None or one.revision >= cell.revision:
         return ""
     behind = cell.revision - one.revision

@@ -16,7 +16,7 @@ from django.conf import settings
 
 from naming.directory import Status
 from naming.primary import Peers
-from naming.table import serial_newer
+from naming.table import SERIAL_MODULUS, serial_newer
 
 TIMEOUT_S = 2.0
 _FACT = re.compile(r"([a-z-]+)=(.*)", re.S)
@@ -50,13 +50,17 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """What a server said of a cell's zone. `serial`, `revision`: None where it did not say; `detail`: what it did."""
+    """What a server said of a cell's zone. `serial`, `revision`: None where it did not say; `detail`: what it did.
+
+    `behind`: of a secondary, how much its serial is less than a resolver's.
+    """
 
     server: Server
     state: State
     serial: int | None = None
     revision: int | None = None
     detail: str = ""
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +122,10 @@ def _secondary(server: Server, zone: _Said, serials: Sequence[int]) -> Follower:
     serial = zone.serial
     if serial is None:
         return Follower(server, State.NO_ZONE, detail=zone.rcode)
-    behind = serials and all(serial_newer(one, serial) for one in serials)
-    return Follower(server, State.BEHIND if behind else State.CAUGHT_UP, serial)
+    if serials and all(serial_newer(one, serial) for one in serials):
+        behind = min((one - serial) % SERIAL_MODULUS for one in serials)
+        return Follower(server, State.BEHIND, serial, behind=behind)
+    return Follower(server, State.CAUGHT_UP, serial)
 
 
 async def _ask_all(zone: str, asked: Sequence[Server]) -> list[tuple[_Said, _Said]]:

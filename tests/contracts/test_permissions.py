@@ -372,6 +372,7 @@ PAGE_PARTS = {
     "cell": "cc",
     "name": "web",
     "job": "web",
+    "service": "web",
     "index": 0,
     "key": "none",
     "hostname": "m1",

@@ -54,7 +54,7 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
             ("secondary", "caught up", "success", 3, None),
             ("secondary", "behind", "warning", 1, None),
         ]
-        assert context["problem"] == ""
+        assert (context["problem"], context["followers"][2].lag) == ("", "2 in the serial")
         up.cells["cc"].revision = newest - 2
         context = asked(resolver)
         assert told(context) == [("resolver", "behind", "warning", 3, newest - 2)]
