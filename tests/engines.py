@@ -19,6 +19,7 @@ import pytest
 
 from portal.up import engines
 
+pytest_plugins = ("tests.emptying",)
 _READY_S = 30.0
 
 
