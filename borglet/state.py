@@ -20,7 +20,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from borglet import health, restarts
+from borglet import health, restarts, stopping
 from borglet.desired import differs_in_place, refusal_of
 from borglet.events import (
     Adopted,
@@ -54,7 +54,6 @@ from borglet.instructions import (
     Resize,
     Save,
     Start,
-    Terminate,
 )
 from borglet.messages import (
     NO_USAGE,
@@ -78,8 +77,6 @@ from borglet.messages import (
 from borglet.phases import Step
 from borglet.runtimes.base import Presence
 from borglet.usages import figures, total
-
-STOP_RETRY_S = 1.0
 
 
 class AgentState:
@@ -144,8 +141,8 @@ class AgentState:
             at = inc.start_at
         elif inc.phase is Phase.UP and inc.watch is not None:
             at = inc.watch.due
-        if inc.stop_again_at is not None:
-            at = min(at, inc.stop_again_at)
+        if inc.stop_at is not None:
+            at = min(at, inc.stop_at)
         return at
 
     def report(
@@ -313,6 +310,7 @@ class AgentState:
         task = self._run.get(presence.key, presence.task)
         inc = Incarnation(task, run=presence.run, started_at=presence.started_at, ran=True)
         inc.resize_due = presence.exit is None and differs_in_place(presence.task, task)
+        inc.was_up = True  # as far as its successor knows
         inc.step(Step.ADOPT, now=now)
         self._watch(inc, now)
         self._incarnations[inc.key] = inc
@@ -422,6 +420,7 @@ class AgentState:
         inc.task = task
         if check_changed and inc.phase is Phase.UP:
             self._watch(inc, now)
+            inc.was_up = inc.was_up or stopping.is_served(inc)
 
     def _on_save_failed(self, event: SaveFailed) -> None:
         if self._pending is None or self._pending.generation != event.generation:
@@ -438,18 +437,19 @@ class AgentState:
         if inc.phase is Phase.STARTING:
             inc.step(Step.STARTED, now=now)
             self._watch(inc, now)
+            inc.was_up = stopping.is_served(inc)
             self.version += 1
-        elif inc.phase is Phase.STOPPING:
+        elif inc.phase is Phase.STOPPING and not inc.leaving:
             inc.step(Step.STARTED, now=now)
-            inc.stop_again_at = now  # the stop may have come before there was anything to stop
+            inc.stop_at = now  # the stop may have come before there was anything to stop
 
     def _watch(self, inc: Incarnation, now: float) -> None:
         inc.watch = health.begin(inc.started_at, now=now) if inc.task.health is not None else None
 
     def _on_stop_refused(self, event: StopRefused, now: float) -> None:
         inc = self._incarnations.get(event.key)
-        if inc is not None and inc.phase is Phase.STOPPING:
-            inc.stop_again_at = now + STOP_RETRY_S
+        if inc is not None and inc.phase is Phase.STOPPING and not inc.leaving:
+            inc.stop_at = now + stopping.RETRY_S
 
     def _on_end(self, key: TaskKey, run: int, exit_: Exit, now: float, out: list[Instruction]) -> None:
         inc = self._incarnations.get(key)
@@ -463,8 +463,8 @@ class AgentState:
             out.append(Save(self._remembered(self._pending or self._desired)))
 
     def _close_run(self, inc: Incarnation, exit_: Exit, now: float) -> None:
+        exit_ = stopping.ended(inc, exit_)
         inc.exit, inc.watch, inc.usage = exit_, None, NO_USAGE
-        inc.stop_notice_s = inc.stop_again_at = None
         inc.resize_due = False
         self.version += 1
         if inc.key not in self._run:
@@ -483,8 +483,9 @@ class AgentState:
 
     def _on_squeezed(self, event: Squeezed, now: float, out: list[Instruction]) -> None:
         inc = self._incarnations.get(event.key)
-        if inc is not None and inc.has_processes and inc.stop_notice_s != 0:
-            self._terminate(inc, 0.0, EndCause.MACHINE_SHORT, event.detail, now, out)
+        if inc is not None and inc.has_processes and (inc.leaving or inc.stop_notice_s != 0):
+            stopping.order(inc, 0.0, EndCause.MACHINE_SHORT, event.detail, out, now=now)
+            self.version += 1
 
     def _on_probe_answered(self, event: ProbeAnswered, now: float, out: list[Instruction]) -> None:
         inc = self._incarnations.get(event.key)
@@ -495,10 +496,12 @@ class AgentState:
             inc.watch, inc.task.health, ok=event.ok, detail=event.detail, holds_s=event.holds_s, now=now
         )
         if inc.watch.health is not before:
+            inc.was_up = inc.was_up or stopping.is_served(inc)
             self.version += 1
         if inc.watch.health is Health.UNHEALTHY and inc.phase is Phase.UP and inc.key in self._run:
             detail = f"{inc.watch.failures} checks in a row failed; the last: {inc.watch.detail}"
-            self._terminate(inc, inc.task.notice_s, EndCause.UNHEALTHY, detail, now, out)
+            stopping.order(inc, inc.task.notice_s, EndCause.UNHEALTHY, detail, out, now=now)
+            self.version += 1
 
     # -- reconciling what is with what should be
 
@@ -525,10 +528,8 @@ class AgentState:
         for inc in list(self._incarnations.values()):
             if inc.phase is Phase.UP:
                 self._reconcile_up(inc, now, out)
-            elif inc.phase is Phase.STOPPING and inc.stop_again_at is not None and inc.stop_again_at <= now:
-                inc.stop_again_at = None
-                notice_s = inc.task.notice_s if inc.stop_notice_s is None else inc.stop_notice_s
-                out.append(Terminate(inc.key, notice_s, inc.stop_cause, inc.stop_detail))
+            elif inc.phase is Phase.STOPPING:
+                stopping.follow(inc, out, now=now)
             elif inc.phase is Phase.ENDED and self._may_be_forgotten(inc):
                 del self._incarnations[inc.key]
                 out.append(Remove(inc.key))
@@ -542,31 +543,10 @@ class AgentState:
         if inc.phase in (Phase.ASSIGNED, Phase.BACKOFF, Phase.INSTALLING):
             if inc.phase is Phase.INSTALLING:
                 out.append(CancelInstall(inc.key))
-            if inc.exit is None:
-                inc.exit = Exit(
-                    EndCause.STOPPED, now, detail=f"{stop.cause}: stopped before its start", notice="full"
-                )
-            inc.step(Step.STOP, now=now)
+            stopping.before_its_start(inc, stop, now=now)
             self.version += 1
-        elif inc.has_processes:
-            notice_s = inc.task.notice_s if stop.notice_s is None else min(stop.notice_s, inc.task.notice_s)
-            if inc.stop_notice_s is None or notice_s < inc.stop_notice_s:
-                self._terminate(inc, notice_s, EndCause.STOPPED, stop.cause, now, out)
-
-    def _terminate(
-        self,
-        inc: Incarnation,
-        notice_s: float,
-        cause: EndCause,
-        detail: str,
-        now: float,
-        out: list[Instruction],
-    ) -> None:
-        inc.step(Step.STOP, now=now)
-        inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
-        inc.stop_again_at = None
-        out.append(Terminate(inc.key, inc.stop_notice_s, cause, detail))
-        self.version += 1
+        elif inc.has_processes and stopping.ask(inc, stop, out, now=now):
+            self.version += 1
 
     def _install(self, inc: Incarnation, now: float, out: list[Instruction]) -> None:
         inc.run += 1
@@ -628,6 +608,8 @@ class AgentState:
             assert (inc.phase is Phase.ASSIGNED) == (inc.run == 0 and inc.phase is not Phase.ENDED), story
             assert inc.phase is not Phase.ENDED or inc.exit is not None, story
             assert inc.phase is not Phase.STOPPING or inc.stop_notice_s is not None, story
+            assert inc.stop_at is None or inc.phase is Phase.STOPPING, story
+            assert not inc.leaving or (inc.was_up and inc.stop_at is not None), story
             assert inc.watch is None or inc.has_processes, story
             assert inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING) or key in self._run, story
             assert not (inc.quarantined and self._listed(key)), story

@@ -77,7 +77,8 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the job's names are published (§2.6), in force at once for all its tasks.
 
     `ttl_s`: how long clients may remember an answer; 0: as long as the installation says. `leave_s`: how long a task
-    that is to stop is out of the answers before SIGTERM; null: the TTL and a second, nothing for tasks without ports.
+    that is to stop is out of the answers before SIGTERM; null: the TTL and a second, ten minutes at most, nothing for
+    tasks without ports.
     """
 
     ttl_s: int = 0

@@ -24,6 +24,7 @@ from quota.errors import Refused
 from quota.resources import Vector, add, scale
 from scheduling.core.published import Published
 from scheduling.core.requirement import MAX_TASKS, Group, Requirement
+from scheduling.patches import merged, patch_to
 from scheduling.problems import Problems, convert
 from scheduling.shapes import API_VERSION, SERVICE_LABEL, JobFile, Names, Rolling, Spread
 from scheduling.taskspec import Change, Role, TaskSpec, read_task
@@ -179,6 +180,13 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
             else:
                 weights.append((first, last, task.weight))
         return Published(self.names.ttl_s, tuple(weights))
+
+    def leave_s(self, task: TaskSpec, *, ttl_s: int) -> float:
+        """How long one of its tasks that was up is out of the answers before SIGTERM: as long as clients remember
+        where it was, and a second. `ttl_s`: what the installation says of that."""
+        if self.names.leave_s is not None:
+            return self.names.leave_s
+        return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
 
     def at(self, *, cell: str, tenant: str) -> JobSpec:
         """The same for a cell and tenant that the file left out."""
@@ -475,11 +483,13 @@ def _read_overrides(
             continue
         known = msgspec.json.encode(patch)
         if known not in read:
-            merged = read_task(_merge(base, patch), problems, path, extra=limits.extra, role=role)
-            if merged is not None and merged.ports != task.ports:
+            differing = read_task(merged(base, patch), problems, path, extra=limits.extra, role=role)
+            if differing is not None and differing.ports != task.ports:
                 problems.add(f"{path}.ports", "all tasks of a job have the same ports; put them into task")
             read[known] = (
-                None if merged is None else (_patch(base, merged.to_json(extra=limits.extra)), merged)
+                None
+                if differing is None
+                else (patch_to(base, differing.to_json(extra=limits.extra)), differing)
             )
         done = read[known]
         if done is not None and done[0]:
@@ -489,27 +499,3 @@ def _read_overrides(
         if after.first <= before.last:
             problems.add(f"overrides.{after.key}", f"overlaps with {before.key}; name each task once")
     return tuple(result)
-
-
-def _merge(base: Any, patch: Any) -> Any:
-    """RFC 7396: objects are merged, null removes, anything else replaces."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(base) if isinstance(base, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = _merge(result.get(name), value)
-    return result
-
-
-def _patch(base: Any, target: dict[str, Any]) -> dict[str, Any]:
-    """The smallest patch that turns `base` into `target`."""
-    patch: dict[str, Any] = {name: None for name in base if name not in target}
-    for name, value in target.items():
-        if name in base and base[name] == value:
-            continue
-        nested = isinstance(value, dict) and isinstance(base.get(name), dict)
-        patch[name] = _patch(base[name], value) if nested else value
-    return patch

@@ -23,6 +23,17 @@
   // of its own, and is at most as urgent as the set.
   inside(allocSet):: { alloc_set: allocSet },
 
+  // Part of a service: jobs of one tenant and cell that say the same NAME answer together as
+  // NAME.service.<tenant>.<cell>.<zone> (§2.6).
+  partOf(service):: { labels+: { service: service } },
+
+  // Clients remember where its tasks are for so long; one that is to stop is out of the answers for as long, and a
+  // second, before SIGTERM.
+  remembered(ttl_s):: { names+: { ttl_s: ttl_s } },
+
+  // Tasks (an index, or '0-9') with a share of the clients of their own; all others have 1.
+  weighted(tasks, weight):: { overrides+: { [std.toString(tasks)]+: { weight: weight } } },
+
   // All pending tasks are placed together, or none of them.
   gang:: { gang: true },
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from django.conf import settings
 from django.db import connection, transaction
 
 from borglet.messages import Desired, Health, Package, Phase, RunAlloc, RunTask, StopTask, TaskKey
@@ -97,6 +98,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         departures = _departures(cursor, ids)
         kept_rows = list(KeptAlloc.objects.filter(machine_id__in=ids).order_by("id"))
         wanted = {(row.job_id, row.spec_version) for row in running} | kept_allocs.specs_of(kept_rows)
+        wanted |= {(row.job_id, row.newest_version) for row in running}
         known = specs.get(wanted, extra=fence.extra)
     waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
     stops: dict[int, list[StopTask]] = defaultdict(list)
@@ -125,6 +127,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
                     row,
                     job,
                     fence,
+                    newest=known.get((row.job_id, row.newest_version)) or job,
                     prod=row.band in prod,
                     waits_for=waits_for,
                     packages=specs.packages.get((row.job_id, row.spec_version), {}),
@@ -180,6 +183,7 @@ class _Row:
     up: bool
     restarts: int
     address: str
+    newest_version: int
     exit: dict[str, Any] | None
     uid: str
     job: str
@@ -263,11 +267,15 @@ def _run_task(
     job: spec.JobSpec,
     fence: _Fence,
     *,
+    newest: spec.JobSpec,
     prod: bool,
     waits_for: list[TaskKey],
     packages: Mapping[str, Package],
 ) -> RunTask:
-    """The `BORG_…` variables are the Borglet's to add: it knows all of them from this."""
+    """The `BORG_…` variables are the Borglet's to add: it knows all of them from this.
+
+    `newest`: the job's spec in force, which the task may not follow yet; how names are published is in force at once.
+    """
     task = job.task(row.index)
     return RunTask(
         key=row.key,
@@ -294,6 +302,7 @@ def _run_task(
         whole_cores=task.whole_cores,
         devices=row.devices,
         alloc=row.alloc,
+        leave_s=newest.leave_s(task, ttl_s=settings.BORG_DNS_TTL),
     )
 
 
@@ -328,7 +337,8 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
     cursor.execute(
         "SELECT t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version, t.limit, t.ports, t.phase,"
         " t.health, t.up, t.restarts, t.exit::text, j.uid, j.name, o.name, j.priority, j.band,"
-        " j.latency_sensitive, t.devices, aj.uid, a.index, a.incarnation, t.address FROM scheduling_task AS t"
+        " j.latency_sensitive, t.devices, aj.uid, a.index, a.incarnation, t.address, j.spec_version"
+        " FROM scheduling_task AS t"
         " JOIN scheduling_job AS j ON j.id = t.job_id JOIN quota_tenant AS o ON o.id = j.tenant_id"
         " LEFT JOIN (scheduling_task AS a JOIN scheduling_job AS aj ON aj.id = a.job_id) ON a.id = t.alloc_id"
         " WHERE t.machine_id = ANY(%s) AND t.state = 'running'",
@@ -337,7 +347,8 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
     return [
         _Row(*row[:11], exit=msgspec.json.decode(row[11]) if row[11] else None, uid=row[12].hex,
              job=row[13], tenant=row[14], priority=row[15], band=row[16], latency_sensitive=row[17],
-             devices=row[18], alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None, address=row[22])
+             devices=row[18], alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None, address=row[22],
+             newest_version=row[23])
         for row in cursor.fetchall()
     ]  # fmt: skip
 

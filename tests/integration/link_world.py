@@ -242,13 +242,14 @@ def exited(key: TaskKey, exit_: Exit, **changed: Any) -> TaskReport:
     return ran(key, Phase.ENDED, exit=exit_, **changed)
 
 
-def a_job(cell: Cell, name: str = "jfoo", *, tasks: int = 1, **task: Any) -> Job:
-    """A submitted job with a spec, all of its tasks pending."""
+def a_job(cell: Cell, name: str = "jfoo", *, tasks: int = 1, leave_s: float = 0, **task: Any) -> Job:
+    """A submitted job with a spec, all of its tasks pending, which get SIGTERM as soon as they are to stop."""
     job = rows.a_job(cell, rows.a_tenant(), name, tasks=tasks)
     file = {
         "name": name,
         "tasks": tasks,
         "priority": 200,
+        "names": {"leave_s": leave_s},
         "task": {"command": ["run", "$(port.http)"], "ports": ["http"], "limit": {"cpu": "100m"}, **task},
     }
     parsed = spec.parse(file)

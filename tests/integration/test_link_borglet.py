@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scheduling import journal
+from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs
 from scheduling.models import Departure, Machine
@@ -90,6 +91,26 @@ def test_a_task_runs_survives_its_borglet_restarts_and_stops(cell, borglet: Borg
         transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
     until(lambda: not Departure.objects.exists(), seconds=10, what="gone")
     assert not alive(second)
+
+
+def test_a_task_leaves_the_answers_before_it_is_told_to_stop(cell, borglet: Borglet, tmp_path: Path) -> None:
+    """Rows and reports say so at once; its process hears of it when clients have forgotten where it was."""
+    (folder := tmp_path / "out").mkdir(mode=0o777)
+    folder.chmod(0o777)
+    script = f"trap 'date +%s.%N >> {folder}/told; exit 0' TERM; while :; do sleep 0.05; done"
+    job = a_job(cell, command=["sh", "-c", script], limit={"cpu": "100m", "ram": "64Mi"}, leave_s=1.5)
+    key = place(job, Machine.objects.get().id)
+    until(lambda: task(job).up, seconds=10, what="up")
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
+    asked_at = entry.time.timestamp()
+    until(lambda: not Departure.objects.exists(), seconds=15, what="gone")
+    told_at = float((folder / "told").read_text())
+    assert 1.5 <= told_at - asked_at < 10.0
+    gone = next(r.event for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.TaskGone))
+    assert (gone.index, gone.incarnation) == (0, key.incarnation)
+    assert gone.exit is not None
+    assert gone.exit["notice"] == "full"
 
 
 def test_what_ended_while_nobody_watched_is_told_afterwards(cell, borglet: Borglet, tmp_path: Path) -> None:

@@ -57,8 +57,10 @@ def policy(**changes: object) -> RestartPolicy:
     return RestartPolicy(**changes)  # type: ignore[arg-type]
 
 
-def stop_task(index: int = 0, incarnation: int = 1, notice_s: float | None = None) -> StopTask:
-    return StopTask(key(index, incarnation), "kill", notice_s)
+def stop_task(
+    index: int = 0, incarnation: int = 1, notice_s: float | None = None, cause: str = "kill"
+) -> StopTask:
+    return StopTask(key(index, incarnation), cause, notice_s)
 
 
 def desired(

@@ -19,6 +19,7 @@ IN_PLACE: dict[str, Any] = {
     "whole_cores": True,
     "max_processes": 10,
     "notice_s": 1.0,
+    "leave_s": 6.0,
 }
 
 

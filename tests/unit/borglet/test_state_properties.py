@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -35,10 +38,48 @@ TASKS = {
         restart=policy(max_failures=2, on="never" if known.incarnation == 3 else "failure"),
         waits_for=[key(1 - known.index)] if known.incarnation == 3 else [],
         packages=[package()] if known.incarnation > 1 else [],
+        leave_s=0.0 if known.incarnation == 3 else 6.0,
     )
     for known in KEYS
 }
+STOPS = [
+    ("kill", None),
+    ("kill", 0.0),
+    ("kill", 3.0),
+    ("preemption", 12.0),
+    ("drain", 30.0),
+    ("machine-failure", None),
+]
 EXITS = [exited(0), exited(1), killed(), killed(EndCause.STOPPED), killed(EndCause.UNHEALTHY)]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A stop of a run, heard of at some time. `leaves`: clients may have been sent to the run until then."""
+
+    asked: StopTask
+    at: float
+    leaves: bool
+
+    @property
+    def bound_s(self) -> float | None:
+        return self.asked.notice_s
+
+    @property
+    def leave_s(self) -> float:
+        task = TASKS[self.asked.key]
+        if not self.leaves or self.asked.cause == "machine-failure":
+            return 0.0
+        return (
+            task.leave_s
+            if self.bound_s is None
+            else min(max(self.bound_s - task.notice_s, 0.0), task.leave_s)
+        )
+
+
+def sigterm_at(stops: list[Stop]) -> float:
+    """Any of the stops may make it earlier, none later."""
+    return min((stop.at + stop.leave_s for stop in stops), default=math.inf)
 
 
 class Borglet(RuleBasedStateMachine):
@@ -56,6 +97,8 @@ class Borglet(RuleBasedStateMachine):
         self.heard: set[TaskKey] = set()  # ends that the shard has heard of
         self.installing: dict[TaskKey, int] = {}
         self.to_stop: set[TaskKey] = set()  # runs that the master asked to stop at some time
+        self.stops: dict[TaskKey, list[Stop]] = {}  # of runs, as the Borglet heard of them
+        self.terminated: set[TaskKey] = set()  # runs that got SIGTERM
 
     @initialize()
     def open(self) -> None:
@@ -81,6 +124,7 @@ class Borglet(RuleBasedStateMachine):
                     assert instruction.key in self.to_stop or (
                         instruction.key in wanted and instruction.cause is EndCause.UNHEALTHY
                     ), "stopped something that the master never listed to be stopped"
+                    self.terminate(instruction)
                 case Remove():
                     assert instruction.key not in self.running
                     assert instruction.key in self.heard, "an end was lost"
@@ -88,6 +132,27 @@ class Borglet(RuleBasedStateMachine):
                     self.kept.pop(instruction.key, None)
                     # A runtime has no more to say of what it was told to forget.
                     self.news = [news for news in self.news if news.key != instruction.key]
+
+    def terminate(self, told: Terminate) -> None:
+        stops = self.stops.get(told.key, [])
+        if told.key not in self.terminated and told.cause is EndCause.STOPPED:
+            assert self.now == sigterm_at(stops), "told before clients forgot it, or too late"
+            bounds = [stop.at + stop.bound_s for stop in stops if stop.bound_s is not None]
+            assert self.now + told.notice_s <= min(bounds, default=math.inf), "killed later than the bound"
+        self.terminated.add(told.key)
+
+    def hear(self, stop: list[StopTask], *, adopted: bool = False) -> None:
+        """Each stop counts from when it was first heard of."""
+        served = {inc.key for inc in self.state.incarnations() if inc.phase == "up" and inc.was_up}
+        for asked in stop:
+            known = self.stops.setdefault(asked.key, [])
+            if asked.key in self.running and (not known or known[-1].asked != asked):
+                leaves = adopted or asked.key in served if not known else known[0].leaves
+                known.append(Stop(asked, self.now, leaves))
+
+    def forget_stops(self, known: TaskKey) -> None:
+        self.stops.pop(known, None)
+        self.terminated.discard(known)
 
     @property
     def in_force(self) -> Desired:
@@ -104,6 +169,7 @@ class Borglet(RuleBasedStateMachine):
         assert before is None or before.run < run, "a run number was used twice"
         assert task.key not in self.installing, "started before its packages were there"
         self.to_stop.discard(task.key)
+        self.forget_stops(task.key)
         self.running[task.key] = run
         self.kept[task.key] = Presence(task, run, self.now, None)
         self.news.append(Started(task.key, run))
@@ -116,21 +182,41 @@ class Borglet(RuleBasedStateMachine):
     @rule(
         run=st.lists(st.sampled_from(KEYS), unique=True, max_size=4),
         stop=st.lists(st.sampled_from(KEYS), unique=True, max_size=3),
+        how=st.sampled_from(STOPS),
         restored=st.booleans(),
     )
-    def master_wants(self, run: list[TaskKey], stop: list[TaskKey], restored: bool) -> None:
+    def master_wants(
+        self, run: list[TaskKey], stop: list[TaskKey], how: tuple[str, float | None], restored: bool
+    ) -> None:
         self.revision += 1
         self.ordinal += restored
         wanted = desired(
             self.revision,
             [TASKS[known] for known in run],
-            [StopTask(known, "kill") for known in stop if known not in run],
+            [StopTask(known, *how) for known in stop if known not in run],
             history=f"h{self.ordinal}",
             ordinal=self.ordinal,
         )
+        self.hear(wanted.stop)
         self.poll(wanted)
         assert self.state.report(session=0, sequence=0).generation == wanted.generation
         self.forget_probe_report()
+
+    @precondition(lambda self: any(inc.phase in ("up", "stopping") for inc in self.state.incarnations()))
+    @rule(data=st.data(), how=st.sampled_from(STOPS))
+    def master_stops_what_runs(self, data: st.DataObject, how: tuple[str, float | None]) -> None:
+        running = [inc.key for inc in self.state.incarnations() if inc.phase in ("up", "stopping")]
+        known = data.draw(st.sampled_from(sorted(running)))
+        self.revision += 1
+        wanted = desired(
+            self.revision,
+            [task for task in self.in_force.run if task.key != known],
+            [*(stop for stop in self.in_force.stop if stop.key != known), StopTask(known, *how)],
+            history=f"h{self.ordinal}",
+            ordinal=self.ordinal,
+        )
+        self.hear(wanted.stop)
+        self.poll(wanted)
 
     def forget_probe_report(self) -> None:
         """The look above counts as told to nobody."""
@@ -216,9 +302,14 @@ class Borglet(RuleBasedStateMachine):
     def a_probe_is_answered(self, known: TaskKey, run: int, ok: bool) -> None:
         self.take(ProbeAnswered(known, run, ok))
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 40.0, 400.0]))
+    @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 40.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+        """In as many steps as something is due: the agent's timer is exact."""
+        end = self.now + seconds
+        while (at := self.state.next_wake()) < end:
+            self.now = at
+            self.take(TimePassed())
+        self.now = end
         self.take(TimePassed())
 
     @rule()
@@ -227,6 +318,11 @@ class Borglet(RuleBasedStateMachine):
         self.installing.clear()
         self.heard.clear()
         self.connection_is_lost()
+        # Its successor knows of no stop but those that are listed, and lets all that they name leave once more.
+        self.stops.clear()
+        self.terminated.clear()
+        if self.remembered.desired is not None:
+            self.hear(self.remembered.desired.stop, adopted=True)
         self.open()
 
     @invariant()
@@ -242,6 +338,10 @@ class Borglet(RuleBasedStateMachine):
             }
             assert installing == self.installing
             assert self.state.next_wake() > self.now, "something is due and was not done"
+            for known in self.running:
+                if known not in self.terminated and self.stops.get(known):
+                    assert self.now < sigterm_at(self.stops[known]), "still not told to stop"
+                    assert next(i for i in self.state.incarnations() if i.key == known).phase == "stopping"
 
 
 Borglet.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -10,7 +10,10 @@ import pytest
 
 from portal.cli import jobfile
 from portal.cli.failure import Failed
+from scheduling.core.published import Published
+from scheduling.spec import parse
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 WEB = {"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}
 
 
@@ -139,3 +142,22 @@ def test_the_library_is_found_from_anywhere_and_neighbours_first(tmp_path: Path)
         "apiVersion": "borg/v1", "kind": "Job", "name": "web", "tasks": 7, "priority": "production",
         "appclass": "latency-sensitive", "task": {"limit": {}, "restart": {"on": "always"}},
     }  # fmt: skip
+
+
+def test_the_library_says_how_names_are_published(tmp_path: Path) -> None:
+    text = (
+        "local b = import 'borg.libsonnet'; b.service('web') + b.partOf('shop') + b.remembered(30) + b.weighted(0, 5)"
+        " + b.weighted('2-3', 0) { tasks: 9, task+: { command: ['serve'], ports: ['http'] } }"
+    )
+    job = parse(jobfile.read(written(tmp_path, "j.jsonnet", text)))
+    assert (job.labels, job.names.ttl_s) == ({"service": "shop"}, 30)
+    assert job.published() == Published(30, ((0, 0, 5), (2, 3, 0)))
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.[jy]*")), ids=lambda file: file.name)
+def test_the_examples_are_job_files(file: Path) -> None:
+    job = parse(jobfile.read(str(file)))
+    assert file.name in (EXAMPLES / "README.md").read_text()
+    if file.name == "canary.jsonnet":
+        assert job.published() == Published(0, ((1, 2, 10),))
+        assert job.task(0).env == {"VERSION": "new"}

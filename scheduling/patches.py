@@ -1,0 +1,29 @@
+"""Merge patches of JSON (RFC 7396): how overrides of single tasks are said. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """RFC 7396: objects are merged, null removes, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(base) if isinstance(base, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def patch_to(base: Any, target: dict[str, Any]) -> dict[str, Any]:
+    """The smallest patch that turns `base` into `target`."""
+    patch: dict[str, Any] = {name: None for name in base if name not in target}
+    for name, value in target.items():
+        if name in base and base[name] == value:
+            continue
+        nested = isinstance(value, dict) and isinstance(base.get(name), dict)
+        patch[name] = patch_to(base[name], value) if nested else value
+    return patch
