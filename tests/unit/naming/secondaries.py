@@ -170,6 +170,44 @@ zone:
     return Daemon("nsd", port, process, folder / "nsd.log")
 
 
+def powerdns(folder: Path, port: int, primary: int) -> Daemon:
+    """Its backend for files of zones takes whole zones alone: asked for steps (IXFR), it says "committed" and keeps its
+    old zone (4.7)."""
+    (folder / "named.conf").write_text(
+        f'zone "{ZONE}" {{ type slave; file "{folder}/zone"; masters {{ 127.0.0.1:{primary}; }}; }};\n'
+    )
+    (folder / "pdns.conf").write_text(f"""
+launch=bind
+bind-config={folder}/named.conf
+bind-dnssec-db={folder}/keys.sqlite
+local-address=127.0.0.1
+local-port={port}
+socket-dir={folder}
+slave=yes
+slave-cycle-interval=1
+allow-axfr-ips=127.0.0.1
+allow-notify-from=127.0.0.1
+cache-ttl=0
+query-cache-ttl=0
+zone-cache-refresh-interval=0
+loglevel=5
+setuid=
+setgid=
+receiver-threads=1
+distributor-threads=1
+""")
+    for words in (
+        ["create-bind-db", f"{folder}/keys.sqlite"],
+        ["import-tsig-key", "shared", "hmac-sha256", SECRET],
+        ["activate-tsig-key", ZONE, "shared", "slave"],
+    ):
+        subprocess.run(["pdnsutil", f"--config-dir={folder}", *words], check=True, capture_output=True)
+    log = folder / "pdns.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(["pdns_server", f"--config-dir={folder}"], stdout=output, stderr=output)
+    return Daemon("powerdns", port, process, log)
+
+
 @asynccontextmanager
 async def primary(news: MemoryNews, peers: Peers) -> AsyncIterator[Server]:
     directory = Directory(zone="borg.internal", keyring=peers.keys, caa=CAA)

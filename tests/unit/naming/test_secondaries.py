@@ -1,4 +1,7 @@
-"""Knot, BIND and NSD as secondaries: AXFR, then IXFR at each NOTIFY, equal to the primary after every change."""
+"""Knot, BIND, NSD and PowerDNS as secondaries, equal to the primary after every change.
+
+All are told by NOTIFY and sign with TSIG; after the first transfer all but PowerDNS take IXFR.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ from tests.unit.naming.secondaries import (
     knot,
     lines,
     nsd,
+    powerdns,
     primary,
     serial,
     transferred,
@@ -71,18 +75,16 @@ CHANGES: tuple[list[events.Event], ...] = (
     [reported(1, incarnation=2), machine(3, "10.77.0.1"), machine(99, "2001:db8::99")],
     [submitted("other", job_id=9, tasks=20)],
     [placed(index, index % TASKS, job_id=9) for index in range(20)],
-    [*of_site("front", 11, Published(30, ((0, 0, 3), (3, 3, 0))))],
-    [*of_site("back", 12, Published())],
+    [*of_site("front", 11, Published(30, ((0, 0, 3), (3, 3, 0)))), *of_site("back", 12, Published())],
     [changed(job_id=11, labels=SITE, published=Published(7, ((1, 2, 5),)))],
     [changed(job_id=11, published=Published(7, ((1, 2, 5),)))],
     [events.JobEnded(job_id=12, how="killed")],
-    [events.JobEnded(job_id=WEB, how="killed")],
-    [events.MachineRemoved(machine_id=99)],
+    [events.JobEnded(job_id=WEB, how="killed"), events.MachineRemoved(machine_id=99)],
 )
 
 
 def test_others_follow_every_change(news: MemoryNews, tmp_path: Path) -> None:
-    makers = {"knot": knot, "bind": bind, "nsd": nsd}
+    makers = {"knot": knot, "bind": bind, "nsd": nsd, "powerdns": powerdns}
 
     async def scenario() -> dict[str, str]:
         ports = [free_port() for _ in makers]
@@ -113,6 +115,7 @@ def test_others_follow_every_change(news: MemoryNews, tmp_path: Path) -> None:
     assert "got incremental response" in told["bind"]
     assert "bad" not in re.findall(r"tsig[^\n]*", told["bind"].lower())
     assert "error" not in told["nsd"]
+    assert "Unable" not in told["powerdns"]
 
 
 async def _all_equal(server: Server, peers: Peers, daemons: list[Daemon], number: int) -> None:
@@ -214,4 +217,4 @@ def test_settings_that_cant_be_read_are_named(setting: str, given: str, told: st
 
 
 def test_the_tools_of_these_tests_are_there() -> None:
-    assert all(shutil.which(name) for name in ("knotd", "named", "nsd"))
+    assert all(shutil.which(name) for name in ("knotd", "named", "nsd", "pdns_server", "pdnsutil"))
