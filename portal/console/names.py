@@ -100,7 +100,7 @@ def counts_of(cell: Cell) -> Counts:
         .aggregate(
             jobs=Count("id"), placed=Sum("tasks_running"), serving=Sum("tasks_up"),
             fail_open=Count("id", filter=failing),
-            services=Count(F("labels__service"), distinct=True, filter=Q(labels__has_key="service")),
+            services=Count(F("labels__service"), distinct=True, filter=Q(kind="job", labels__has_key="service")),
         )
     )  # fmt: skip
     return Counts(**{name: value or 0 for name, value in row.items()})

@@ -12,7 +12,7 @@ from django.db.models import Count, QuerySet, Sum
 
 from naming.endpoints import weight_of
 from naming.loads import Busy, loads_of
-from naming.names import MachineName, ServiceName
+from naming.names import MachineName, ServiceName, is_service
 from naming.placed import name_of, published_of, ttl_of
 from naming.selectors import jobs_of_service, service_of
 from quota.errors import NotFound
@@ -184,12 +184,16 @@ def service_over(name: ServiceName, jobs: Sequence[Job]) -> Service:
 def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int, int]]:
     """Services that these jobs stand behind: name, DNS name, how many jobs, placed and serving tasks. One query."""
     rows = (
-        jobs.filter(labels__has_key="service")
+        jobs.filter(kind="job", labels__has_key="service")
         .values_list("cell__name", "tenant__name", "labels__service")
         .annotate(jobs=Count("id"), placed=Sum("tasks_running"), serving=Sum("tasks_up"))
         .order_by("cell__name", "tenant__name", "labels__service")[: MOST_SERVICES + 1]
     )
-    found = ((ServiceName(cell, tenant, service), counts) for cell, tenant, service, *counts in rows)
+    found = (
+        (ServiceName(cell, tenant, service), counts)
+        for cell, tenant, service, *counts in rows
+        if is_service(service)
+    )
     return [(name, name.dns(settings.BORG_ZONE), *counts) for name, counts in found]
 
 
