@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 COALESCE_S = 0.2  # between two serials that secondaries are told of
 NOTIFY_TIMEOUT_S = 2.0
 NOTIFY_TRIES = 5
+TRANSFERS = 8  # at a time; more wait for their turn
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
@@ -86,42 +87,52 @@ class Primary:
         self.peers = peers
         self.figures = figures or Figures()
         self._zones: dict[str, Zone] = {}
-        self._filling: dict[str, asyncio.Task[Zone]] = {}
+        self._working: dict[str, asyncio.Task[Zone]] = {}  # on the zone of a cell
+        self._transfers = asyncio.Semaphore(TRANSFERS)
         self._told: dict[str, int] = {}  # serial by cell
         self._notifying: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
-    async def transfer(self, query: dns.message.Message, source: str) -> AsyncIterator[bytes]:
+    async def transfer(self, query: dns.message.Message, source: str) -> AsyncGenerator[bytes, None]:
         """The messages that answer a question for a transfer, to be sent in order over TCP."""
         rcode, table = table_asked(query, source, self.directory, self.peers)
         if table is None:
             self.figures.transfer("refused" if rcode == dns.rcode.REFUSED else "not-here")
             yield _bare(query, rcode)
             return
-        zone = await self._zone(table)
-        zone.publish()
-        # The loop goes on between messages and the zone with it: what they say must be of one moment.
-        for wire in list(transfer.messages(query, zone)):
-            yield wire
-        self.figures.transfer(transfer.given(query, zone))
-        self.figures.secondaries.setdefault(table.cell, {})[source] = zone.serial
+        async with self._transfers:
+            zone = await self._published(table)
+            given, serial = transfer.given(query, zone), zone.serial
+            for wire in transfer.messages(query, zone):
+                yield wire
+                await asyncio.sleep(0)  # a peer that reads at once would let nobody else come
+            self.figures.transfer(given)
+            self.figures.secondaries.setdefault(table.cell, {})[source] = serial
 
-    async def _zone(self, table: NameTable) -> Zone:
-        """As of now or a moment ago; read in steps when it is the first time, or when the table was replaced."""
-        zone = self._zones.get(table.cell)
-        if zone is not None and zone.table is table:
-            return zone
-        filling = self._filling.get(table.cell)
-        if filling is None:
-            filling = self._filling[table.cell] = asyncio.create_task(self._fill(table))
-            filling.add_done_callback(lambda _: self._filling.pop(table.cell, None))
-        return await asyncio.shield(filling)
+    async def _published(self, table: NameTable) -> Zone:
+        """The cell's zone as of now or a moment ago. Whoever asks while it is worked on waits for the same."""
+        task = self._working.get(table.cell)
+        if task is None:
+            zone = self._zones.get(table.cell)
+            known = zone is not None and zone.table is table
+            if zone is not None and known and zone.serial == table.serial:
+                return zone
+            task = asyncio.create_task(self._publish(zone) if zone and known else self._fill(table))
+            self._working[table.cell] = task
+            task.add_done_callback(lambda _: self._working.pop(table.cell, None))
+        return await asyncio.shield(task)
 
     async def _fill(self, table: NameTable) -> Zone:
+        """When it is the first time, or when the table was replaced."""
         zone = Zone(self.directory, table)
         for _ in zone.fill():
             await asyncio.sleep(0)
         self._zones[table.cell] = zone
         log.info("zone read", zone=zone.apex.to_text(), serial=zone.serial, records=len(zone))
+        return zone
+
+    async def _publish(self, zone: Zone) -> Zone:
+        for _ in zone.publishing():
+            await asyncio.sleep(0)
         return zone
 
     async def watch(self) -> None:
@@ -131,25 +142,27 @@ class Primary:
                 await asyncio.sleep(COALESCE_S)
                 for table in list(self.directory.cells.values()):
                     if table.ready and (self.peers.secondaries or table.cell in self._zones):
-                        await self._publish(table)
+                        self._tell(await self._published(table))
         finally:
-            for task in (*self._notifying.values(), *self._filling.values()):
+            for task in (*self._notifying.values(), *self._working.values()):
                 task.cancel()
 
-    async def _publish(self, table: NameTable) -> None:
-        zone = await self._zone(table)
-        zone.publish()
-        if self._told.get(table.cell) != zone.serial:  # a transfer may have published it meanwhile
-            self._told[table.cell] = zone.serial
+    def _tell(self, zone: Zone) -> None:
+        cell = zone.table.cell
+        if self._told.get(cell) != zone.serial:
+            self._told[cell] = zone.serial
             for address, port in self.peers.secondaries:
-                key = (table.cell, address, port)
-                if (running := self._notifying.get(key)) is not None:
-                    running.cancel()  # it told of an older serial
-                self._notifying[key] = asyncio.create_task(self._notify(zone, address, port))
+                key = (cell, address, port)
+                running = self._notifying.get(key)
+                if running is None or running.done():
+                    self._notifying[key] = asyncio.create_task(self._notify(cell, address, port))
 
-    async def _notify(self, zone: Zone, address: str, port: int) -> None:
-        """Until it is acknowledged, a few times, less and less often. Who misses it asks by itself in time."""
-        for attempt in range(NOTIFY_TRIES):
+    async def _notify(self, cell: str, address: str, port: int) -> None:
+        """Of the newest serial until it is acknowledged, less and less often. Who misses it asks by itself in time."""
+        tries = 0
+        while tries < NOTIFY_TRIES:
+            zone = self._zones[cell]
+            serial = zone.serial
             message = dns.message.make_query(zone.apex, dns.rdatatype.SOA)
             message.set_opcode(dns.opcode.NOTIFY)
             message.flags = (message.flags | dns.flags.AA) & ~dns.flags.RD
@@ -160,11 +173,14 @@ class Primary:
                 await dns.asyncquery.udp(message, address, port=port, timeout=NOTIFY_TIMEOUT_S)
             except (dns.exception.DNSException, OSError) as error:
                 log.debug("secondary silent", address=address, port=port, reason=type(error).__name__)
-                await asyncio.sleep(2**attempt)
+                tries += 1
+                await asyncio.sleep(2.0 ** (tries - 1))
             else:
-                return
+                if self._zones[cell].serial == serial:
+                    return
+                tries = 0  # it moved on while we waited
         self.figures.notify_failed(f"{address}@{port}")
-        log.warning("secondary not told", address=address, port=port, zone=zone.apex.to_text())
+        log.warning("secondary not told", address=address, port=port, cell=cell)
 
 
 def read_transfer(query: bytes, directory: Directory) -> dns.message.Message | None:

@@ -135,7 +135,7 @@ def _below(directory: Directory, table: NameTable, named: Job | Service, above: 
         if port is None:
             return Node(zone, True, _task(directory, table, named, task))
         return Node(zone, True, _srv_of(directory, table, named, [task] if task else [], port))
-    answering = named.answering if port is None else _with_port(named.answering, port)
+    answering = named.answering if port is None else with_port(named.answering, port)
     sizes = [(_srv_bytes(directory, table, tasks[0].job, port), len(tasks)) for _, tasks in answering.strata]
     if port is None:
         read = _several(directory, table, named)
@@ -153,7 +153,7 @@ def _index(label: str, job: Job) -> int | None:
     return index if index in job.indexes else None
 
 
-def _with_port(answering: Answering, port: str) -> Answering:
+def with_port(answering: Answering, port: str) -> Answering:
     """Without the tasks of jobs that have no such port."""
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
@@ -216,7 +216,7 @@ def _several(directory: Directory, table: NameTable, named: Job | Service) -> Re
         if rdtype == SRV:
             return _srv_records(directory, table, named.answering.any(limits.services, rng), None, ttl_s)
         if rdtype == TXT:
-            return texts(ttl_s, *_about(named))
+            return texts(ttl_s, *about(named))
         family = {A: 4, AAAA: 6}.get(rdtype, 0)
         if not family or family not in table.families:
             return NOTHING
@@ -229,7 +229,8 @@ def _several(directory: Directory, table: NameTable, named: Job | Service) -> Re
     return read
 
 
-def _about(named: Job | Service) -> Iterable[str]:
+def about(named: Job | Service) -> Iterable[str]:
+    """What TXT tells."""
     if isinstance(named, Service):
         yield f"jobs={len(named.jobs)}"
     else:
@@ -244,26 +245,32 @@ def _task(directory: Directory, table: NameTable, job: Job, task: Task | None) -
     ttl_s = job.ttl_s_or(directory.ttl_s)
 
     def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype == TXT:
+            return texts(ttl_s, *about_task(task, ttl_s))
         if task is None:
-            return texts(ttl_s, "placed=no") if rdtype == TXT else NOTHING
+            return NOTHING
         if rdtype == SRV:
             return _srv_records(directory, table, [task], None, ttl_s)
-        if rdtype == TXT:
-            return texts(
-                ttl_s,
-                f"revision={task.revision}",
-                f"incarnation={task.incarnation}",
-                f"phase={task.phase}",
-                f"health={task.health}",
-                f"serving={'yes' if task.serves else 'no'}",
-                f"weight={task.weight}",
-                f"ttl={ttl_s}",
-                f"machine={task.machine.hostname}",
-                *(f"port.{name}={number}" for name, number in task.named_ports()),
-            )
         return one_address(task.address, ttl_s)(rdtype, limits, rng) if task.family else NOTHING
 
     return read
+
+
+def about_task(task: Task | None, ttl_s: int) -> Iterable[str]:
+    """What TXT tells; None for one that is placed nowhere."""
+    if task is None:
+        return ("placed=no",)
+    return (
+        f"revision={task.revision}",
+        f"incarnation={task.incarnation}",
+        f"phase={task.phase}",
+        f"health={task.health}",
+        f"serving={'yes' if task.serves else 'no'}",
+        f"weight={task.weight}",
+        f"ttl={ttl_s}",
+        f"machine={task.machine.hostname}",
+        *(f"port.{name}={number}" for name, number in task.named_ports()),
+    )
 
 
 def _srv_of(

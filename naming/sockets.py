@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import socket
 import time
+from contextlib import aclosing
 from functools import lru_cache
 from random import Random
 from typing import cast
@@ -139,10 +140,11 @@ class Server:
                 query = await reader.readexactly(length)
             transfer = None if self.primary is None else read_transfer(query, self.directory)
             if transfer is not None and self.primary is not None:
-                async for wire in self.primary.transfer(transfer, source):
-                    writer.write(len(wire).to_bytes(2) + wire)
-                    async with asyncio.timeout(TCP_IDLE_S):
-                        await writer.drain()
+                async with aclosing(self.primary.transfer(transfer, source)) as wires:
+                    async for wire in wires:
+                        writer.write(len(wire).to_bytes(2) + wire)
+                        async with asyncio.timeout(TCP_IDLE_S):
+                            await writer.drain()
                 continue
             response = self.answer(query, "tcp", source)
             if response is None:

@@ -1,9 +1,9 @@
 """A cell's zone as other name servers carry it: all its records at a serial, and what changed between serials. Pure.
 
-    NameTable.touched ─► publish ─► owners rendered anew ─► removed, added ─► changes ─► IXFR
-                                              └─► content ─► AXFR
+    NameTable.touched ─► publishing ─► owners rendered anew ─► removed, added ─► changes ─► IXFR
+                                                └─► content ─► AXFR
 
-What a secondary is given is what `naming.records` answers, rendered by the same code, without limits of size.
+What a secondary is given is what `naming.records` answers, without limits of size (`naming.rendering`).
 """
 
 from __future__ import annotations
@@ -11,38 +11,34 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from random import Random
 from typing import NamedTuple
 
 import dns.name
-import dns.rdata
-from dns.rdatatype import AAAA, CAA, NS, SRV, TXT, A, RdataType
 from dns.rdtypes.ANY.SOA import SOA
 
 from naming.directory import Directory
 from naming.jobs import Job, Service
 from naming.names import SERVICE, is_service
-from naming.nodes import Limits
 from naming.records import find
+from naming.rendering import Data, Owner, Renderer
 from naming.table import NameTable, Touched
 
-WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)
 # What is remembered of changes: as many records removed or added; who is further behind takes the whole zone.
 MOST_REMEMBERED = 200_000
-_STEP = 10  # owners
-_RDTYPES = (A, AAAA, SRV, TXT)
-_RNG = Random(0)  # order means nothing in a zone
-
-Owner = tuple[str, ...]  # labels below the apex, the apex itself ()
+STEP = 200  # records: about half a millisecond
+_AT_ONCE = 20  # owners that are rendered in one step, so that a serial has an end
+_ROUNDS = 20
 
 
 class Record(NamedTuple):
-    """`rdata` as dnspython has it; comparable and hashable. Another TTL makes another record."""
+    """`data`: as in `naming.wire`, behind the owner. Another TTL makes another record."""
 
     owner: Owner
-    rdtype: RdataType
-    ttl_s: int
-    rdata: dns.rdata.Rdata
+    data: bytes
+
+    @property
+    def rdtype(self) -> int:
+        return int.from_bytes(self.data[:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +68,26 @@ class Zone:
         self.apex = dns.name.Name((table.cell.encode(), *directory.labels, b""))
         self.changes: deque[Change] = deque()
         self._remembered, self._most_remembered = 0, most_remembered
-        self._content: dict[Owner, frozenset[Record]] = {}
+        self._content: dict[Owner, Data] = {}
         self._below: dict[Owner, set[Owner]] = {}  # name of a job or service -> itself and all below it
+        self._dirty: set[Owner] = set()  # touched, and not in the content yet
+        self._renderer = Renderer(directory, table)
         table.touched = set()
         self.soa = self._soa()
 
     def fill(self) -> Iterator[None]:
-        """Read it all; between two steps, of about a millisecond, the table may move on."""
-        for number, owner in enumerate(list(self._all_owners())):
-            self._put(owner, self._render(owner))
-            if number % _STEP == 0:
+        """Read it all; between two steps the table may move on."""
+        done = 0
+        for owner in list(self._all_owners()):
+            data = self._renderer.render(owner)
+            self._put(owner, data)
+            done += 1 + len(data)
+            if done >= STEP:
+                done = 0
                 yield
-        self._take_in()
+        for owner in self._touched():
+            self._put(owner, self._renderer.render(owner))
+        self._dirty.clear()
         self.soa = self._soa()
         self.filled = True
 
@@ -92,36 +96,87 @@ class Zone:
         return int(self.soa.serial)
 
     def __len__(self) -> int:
-        return sum(len(records) for records in self._content.values())
+        return sum(map(len, self._content.values()))
+
+    def sets(self) -> tuple[list[Owner], list[Data]]:
+        """All but the SOA as they are now: owners, and what each holds."""
+        return list(self._content), list(self._content.values())
 
     def records(self) -> Iterator[Record]:
         """All but the SOA."""
-        for records in self._content.values():
-            yield from records
+        for owner, data in self._content.items():
+            for each in data:
+                yield Record(owner, each)
 
     def publish(self) -> bool:
-        """Take in what was touched since; whether the serial moved."""
+        """Take in what was touched since, in one go; whether the serial moved."""
+        before = self.serial
+        for _ in self.publishing():
+            pass
+        return self.serial != before
+
+    def publishing(self) -> Iterator[None]:
+        """Take in what was touched since, in steps between which the table may move on.
+
+        What moves meanwhile is rendered in another round, until so little is left that it is done at once: what a
+        serial says is of one instant. Not to be run twice at the same time; where it is left off, the next goes on.
+        """
         if self.table.serial == self.serial:
-            return False
-        removed, added = self._take_in()
-        change = Change(self.soa, self._soa(), tuple(removed), tuple(added))
-        self.soa = change.after
+            return
+        rendered: dict[Owner, Data] = {}
+        for left in range(_ROUNDS, 0, -1):
+            owners = self._touched() if left < _ROUNDS else self._touched() | self._dirty
+            if len(owners) <= _AT_ONCE or left == 1:
+                break
+            done = 0
+            for owner in owners:
+                rendered[owner] = data = self._renderer.render(owner)
+                # Should its job leave before the end, this one has to be found again.
+                self._below.setdefault(_named(owner), set()).add(owner)
+                done += 1 + len(data)
+                if done >= STEP:
+                    done = 0
+                    yield
+        for owner in owners:
+            rendered[owner] = self._renderer.render(owner)
+        soa, later = self._soa(), self._dirty
+        self._dirty = set()  # of what is touched from here on
+        yield from self._commit(rendered, soa, later)
+
+    def _commit(self, rendered: dict[Owner, Data], soa: SOA, owners: set[Owner]) -> Iterator[None]:
+        """All that was rendered, at once at the end."""
+        committed = False
+        try:
+            removed: list[Record] = []
+            added: list[Record] = []
+            done = 0
+            for owner, data in rendered.items():
+                old, new = set(self._content.get(owner, ())), set(data)
+                removed.extend(Record(owner, each) for each in old - new)
+                added.extend(Record(owner, each) for each in new - old)
+                done += len(data)
+                if done >= 4 * STEP:
+                    done = 0
+                    yield
+            for owner, data in rendered.items():
+                self._put(owner, data)
+            committed = True
+        finally:
+            if not committed:
+                self._dirty |= owners
+        change = Change(self.soa, soa, tuple(removed), tuple(added))
+        self.soa = soa
         self.changes.append(change)
         self._remembered += change.size
         while self._remembered > self._most_remembered:
             self._remembered -= self.changes.popleft().size
-        return True
 
-    def _take_in(self) -> tuple[list[Record], list[Record]]:
+    def _touched(self) -> set[Owner]:
+        """Owners to be rendered since this was asked last; they are dirty until they are in the content."""
         touched, self.table.touched = self.table.touched or set(), set()
-        removed: list[Record] = []
-        added: list[Record] = []
-        for owner in {(), *(owner for item in touched for owner in self._owners_of(item))}:
-            old, new = self._content.get(owner, frozenset()), self._render(owner)
-            removed.extend(old - new)
-            added.extend(new - old)
-            self._put(owner, new)
-        return removed, added
+        owners = {(), *(owner for item in touched for owner in self._owners_of(item))}
+        self._dirty |= owners
+        return owners
 
     def since(self, serial: int) -> list[Change] | None:
         """The changes from `serial` to now, none when it is the present one; None when that is not remembered."""
@@ -139,28 +194,17 @@ class Zone:
         assert isinstance(soa, SOA)
         return soa
 
-    def _put(self, owner: Owner, records: frozenset[Record]) -> None:
+    def _put(self, owner: Owner, data: Data) -> None:
         named = _named(owner)
         below = self._below.setdefault(named, set())
-        if records:
-            self._content[owner] = records
+        if data:
+            self._content[owner] = data
             below.add(owner)
             return
         self._content.pop(owner, None)
         below.discard(owner)
         if not below:
-            del self._below[named]
-
-    def _render(self, owner: Owner) -> frozenset[Record]:
-        labels = tuple(label.encode() for label in owner) + self.apex.labels
-        node = find(self.directory, labels)
-        rdtypes = _RDTYPES if owner else (NS, CAA, TXT)
-        read = ((rdtype, node.read(rdtype, WITHOUT_LIMITS, _RNG)) for rdtype in rdtypes)
-        return frozenset(
-            Record(owner, rdtype, records.ttl_s, rdata)
-            for rdtype, records in read
-            for rdata in records.rdatas
-        )
+            self._below.pop(named, None)
 
     def _all_owners(self) -> Iterator[Owner]:
         yield ()

@@ -26,6 +26,7 @@ BENCHES = {
     "quota-race": "tests.bench.quota_race",
     "dns": "tests.bench.dns",
     "dns-outage": "tests.bench.dns_outage",
+    "dns-secondary": "tests.bench.dns_secondary",
     "dns-fuzz": "tests.bench.dns_fuzz",
 }
 

@@ -1,0 +1,115 @@
+"""What each name of a cell's zone holds, as bytes and without limits: `naming.records` once more, but fast. Pure.
+
+A change of one task changes the names of its job and of its service too, each with a record for every task. So these
+are made by hand; of machines and of the zone itself, which change seldom, what dnspython makes is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from dns.rdatatype import AAAA, CAA, NS, TXT, A
+
+from naming import wire
+from naming.directory import Directory
+from naming.jobs import Job, Service
+from naming.names import SERVICE, is_service, parse_index
+from naming.nodes import Limits
+from naming.pools import Task
+from naming.records import about, about_task, find, with_port
+from naming.table import NameTable
+
+_WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)
+_RNG = Random(0)  # order means nothing in a zone
+
+Owner = tuple[str, ...]  # labels below the apex, the apex itself ()
+Data = tuple[bytes, ...]  # records without their owner, each once
+
+
+class Renderer:
+    """Of one table."""
+
+    def __init__(self, directory: Directory, table: NameTable) -> None:
+        self._directory = directory
+        self._table = table
+        self._zone = wire.name((table.cell, *directory.labels)) + b"\0"
+
+    def render(self, owner: Owner) -> Data:
+        """Nothing for a name that is not there."""
+        if not owner or owner[-1] == "machine":
+            return self._found(owner)
+        tenant, above = owner[-1], owner[:-1]
+        if len(above) > 1 and above[-1] == SERVICE and is_service(above[-2]):
+            service = self._table.service(tenant, above[-2])
+            return () if service is None else self._several(service, above[:-2])
+        job = self._table.job(tenant, above[-1])
+        if job is None:
+            return ()
+        above = above[:-1]
+        if not above or above[-1] == "_tcp":
+            return self._several(job, above)
+        index = parse_index(above[-1])
+        return self._task(job, index, above[:-1]) if index in job.indexes else ()
+
+    def _found(self, owner: Owner) -> Data:
+        labels = (
+            *(label.encode() for label in owner),
+            self._table.cell.encode(),
+            *self._directory.labels,
+            b"",
+        )
+        node = find(self._directory, labels)
+        made: list[bytes] = []
+        for rdtype in (A, AAAA) if owner else (NS, CAA, TXT):
+            records = node.read(rdtype, _WITHOUT_LIMITS, _RNG)
+            made += [wire.data(int(rdtype), records.ttl_s, each.to_wire() or b"") for each in records.rdatas]
+        return tuple(made)
+
+    def _several(self, named: Job | Service, above: Owner) -> Data:
+        """Of a job or a service itself, or of one of its ports."""
+        ttl_s = named.ttl_s_or(self._directory.ttl_s)
+        if above:
+            port = above[0][1:]
+            if port not in named.all_port_names():
+                return ()
+            return tuple(self._services(with_port(named.answering, port), port, ttl_s))
+        tasks = list(named.answering)
+        addresses = dict.fromkeys(wire.address(task.address, ttl_s) for task in tasks if task.family)
+        return (*addresses, *self._services(tasks, None, ttl_s), wire.texts(ttl_s, about(named)))
+
+    def _task(self, job: Job, index: int, above: Owner) -> Data:
+        task = job.placed.get(index)
+        ttl_s = job.ttl_s_or(self._directory.ttl_s)
+        if above:
+            known = task is not None and above[0][1:] in job.all_port_names()
+            return tuple(self._services([task], above[0][1:], ttl_s)) if known and task else ()
+        if task is None:
+            return (wire.texts(ttl_s, about_task(None, ttl_s)),)
+        addresses = [wire.address(task.address, ttl_s)] if task.family else []
+        return (
+            *addresses,
+            *self._services([task], None, ttl_s),
+            wire.texts(ttl_s, about_task(task, ttl_s)),
+        )
+
+    def _services(self, tasks: Iterable[Task], port: str | None, ttl_s: int) -> list[bytes]:
+        """SRV of one port, or of all when `port` is None."""
+        made: list[bytes] = []
+        job, below = None, b""
+        srv, label = wire.srv, wire.label
+        for task in tasks:
+            if task.job is not job:
+                job = task.job
+                below = wire.name((job.name, job.tenant)) + self._zone
+            target = label(str(task.index)) + below
+            if port is None:
+                made += [
+                    srv(ttl_s, task.weight, number, target)
+                    for number in {*task.ports[: len(task.port_names)]}
+                ]
+                continue
+            for named, number in zip(task.port_names, task.ports, strict=False):
+                if named == port:
+                    made.append(srv(ttl_s, task.weight, number, target))
+        return made
