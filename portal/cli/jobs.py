@@ -161,6 +161,8 @@ def _show_change(ours: Context, answer: dict[str, Any]) -> None:
                 told = ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in spans[:10])
                 more = ", …" if len(spans) > 10 else ""
                 output.say(f"  {word:<16}{output.number(answer['tasks'][key], 'task')}: {told}{more}")
+        for line in answer.get("names", ()):  # portals before 2026-11-22 say nothing of names
+            output.say(f"  {line}")
     for fit in answer["guidance"]:
         for line in fit["told"]:
             output.say(line)

@@ -114,9 +114,9 @@ def _steps(plan: JobPlan) -> list[tuple[str, int, str]]:
     words = {
         "added": _("will be added"),
         "removed": _("will be ended"),
-        "restart": _("will be restarted, %d at a time at most") % max(plan.max_down, 1),
+        "restarted": _("will be restarted, %d at a time at most") % max(plan.max_down, 1),
         "in_place": _("will be changed where they are"),
-        "unchanged": _("stay as they are"),
+        "kept": _("stay as they are"),
     }
     return [
         (words[name], share.count, ", ".join(f"{a}–{b}" if a != b else str(a) for a, b in share.ranges[:10]))

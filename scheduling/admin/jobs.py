@@ -30,7 +30,7 @@ class JobAdmin(FactsAdmin):
     ordering = ["-id"]
     fields = [
         "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "state_shown", "outcome",
-        "priority", "band", "latency_sensitive", "labels", "port_names", "spec_version", "requested_shown",
+        "priority", "band", "latency_sensitive", "labels", "port_names", "published", "spec_version", "requested_shown",
         "tasks_total", "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "submitted_by", "created_at",
         "ended_at",
     ]  # fmt: skip

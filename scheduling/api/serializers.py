@@ -339,6 +339,10 @@ class ChangeSerializer(serializers.Serializer):
     problem = ProblemSerializer(allow_null=True)
     job = JobSerializer(allow_null=True)
     guidance = FitSerializer(many=True, help_text="Of plans: whether its tasks would fit.")
+    names = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="What changes for who asks for the job by name, at once: times, weights, its service.",
+    )
 
 
 class VerdictSerializer(serializers.Serializer):
@@ -409,4 +413,5 @@ def change_document(
         "problem": problem_document(plan.problem) if plan.problem else None,
         "job": JobSerializer(job, context={"extra": job.cell.extra_resources}).data if job else None,
         "guidance": [fit_document(fit, extra=extra) for fit in plan.guidance],
+        "names": list(plan.names),
     }

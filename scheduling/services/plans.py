@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from django.conf import settings
+
 from quota.errors import Refused
 from quota.permissions import Action, Principal
-from scheduling import spec
+from scheduling import publishing, spec
 from scheduling.core.states import JobState
 from scheduling.guidance import Guidance, guidance
 from scheduling.models import Cell, Job
@@ -28,7 +30,7 @@ class JobPlan:
     """`action`: submit, update, or none when nothing would change. `problem`: why it would be refused.
 
     `tasks`: those added, removed, restarted, in_place (changed where they run) and kept. `max_down`: at once.
-    `guidance`: whether its tasks would fit, where that was asked.
+    `guidance`: whether its tasks would fit, where that was asked. `names`: what changes for who asks by name.
     """
 
     action: str
@@ -38,6 +40,7 @@ class JobPlan:
     max_down: int = 0
     problem: Refused | None = None
     guidance: tuple[Guidance, ...] = ()
+    names: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """For people."""
@@ -77,11 +80,22 @@ def plan_between(job: Job | None, job_spec: spec.JobSpec) -> JobPlan:
     """What following `job_spec` means for a live job, or for none yet; admission is not asked."""
     if job is None:
         added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
-        return JobPlan("submit", job_spec.name, 1, {"added": added})
+        return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_told(None, job_spec))
     current = updates.spec_of(job)
     if current.digest() == job_spec.digest():
         return JobPlan("none", job.name, job.spec_version, _tasks(current, job_spec))
-    return JobPlan("update", job.name, job.spec_version + 1, _tasks(current, job_spec), job_spec.max_down())
+    return JobPlan(
+        "update",
+        job.name,
+        job.spec_version + 1,
+        _tasks(current, job_spec),
+        job_spec.max_down(),
+        names=_told(current, job_spec),
+    )
+
+
+def _told(old: spec.JobSpec | None, new: spec.JobSpec) -> tuple[str, ...]:
+    return publishing.told(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
 
 
 def _tasks(old: spec.JobSpec, new: spec.JobSpec) -> dict[str, Share]:

@@ -125,9 +125,23 @@ def test_a_plan_changes_nothing_and_a_submission_does(world) -> None:
     assert Job.objects.get(name="web").submitted_by == "operator"
 
 
+def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> None:
+    client = signed_in("operator")
+    submit(client, GOOD, do="submit")
+    answer = submit(client, GOOD.replace("sleep, '9'", "sleep, '8'") + "\nnames: {ttl_s: 60}")
+    for told in ("will be restarted, 1 at a time at most", "for 60 s, 5 s until now"):
+        assert told in answer.text
+    kept = submit(client, GOOD + "\noverrides: {'1': {weight: 0}}")
+    for told in ("stay as they are", "will be changed where they are", "Task 1 has weight 0"):
+        assert told in kept.text
+
+
 @pytest.mark.parametrize(
     "text, field, what",
     [
+        ("name: web\ntask: {command: [sleep], weight: -1}", "task.weight", "0 to 65535"),
+        ("name: web\ntask: {command: [sleep]}\nlabels: {service: My_Shop}", "labels.service", "My_Shop"),
+        ("name: service\ntask: {command: [sleep]}", "name", "reserved"),
         ("name: web\ntask: {command: [sleep], limit: {cpu: -1}}", "task.limit.cpu", "-1"),
         ("name: Web!\ntask: {command: [sleep]}", "name", "Web!"),
         ("name: web\ncolour: red\ntask: {command: [sleep]}", "colour", "colour"),

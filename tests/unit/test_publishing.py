@@ -1,0 +1,84 @@
+"""Plans say in words what changes for who asks for a job by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling import publishing
+from scheduling.spec import parse
+
+
+def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",), **changes: Any) -> Any:
+    task = {"command": ["serve"], "ports": list(ports), "weight": weight}
+    return parse({"name": "web", "tasks": tasks, "task": task, **changes})
+
+
+@pytest.mark.parametrize(
+    "old, new, told",
+    [
+        (None, web(), []),
+        (web(), web(tasks=20, priority="production"), []),
+        (
+            None, web(names={"ttl_s": 60}),
+            ["Clients may remember where its tasks are for 60 s.",
+             "Tasks that are to stop leave the answers 61 s before SIGTERM."],
+        ),
+        (
+            web(), web(names={"ttl_s": 60}),
+            ["Clients may remember where its tasks are for 60 s, 5 s until now.",
+             "Tasks that are to stop leave the answers 61 s before SIGTERM, 6 s until now."],
+        ),
+        (web(), web(names={"ttl_s": 5}), []),
+        (
+            web(names={"leave_s": 2.5}), web(),
+            ["Tasks that are to stop leave the answers 6 s before SIGTERM, 2.5 s until now."],
+        ),
+        (web(ports=()), web(ports=(), names={"ttl_s": 1}),
+         ["Clients may remember where its tasks are for 1 s, 5 s until now."]),
+        (
+            web(), web(weight=2),
+            ["Tasks 0-9 have weight 2 among the tasks that clients are sent to, 1 until now."],
+        ),
+        (
+            web(), web(tasks=12, overrides={"0": {"weight": 0}, "9-11": {"weight": 4}}),
+            ["Task 0 has weight 0 among the tasks that clients are sent to, 1 until now.",
+             "Task 9 has weight 4 among the tasks that clients are sent to, 1 until now.",
+             "Tasks 10-11 have weight 4 among the tasks that clients are sent to."],
+        ),
+        (None, web(labels={"service": "shop"}), ["It answers for service shop."]),
+        (
+            web(labels={"service": "shop"}), web(labels={"service": "till"}),
+            ["It answers for service shop no more.", "It answers for service till."],
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_is_told_in_words(old: Any, new: Any, told: list[str]) -> None:
+    assert list(publishing.told(old, new, ttl_s=5)) == told
+
+
+def test_many_ranges_are_not_all_told() -> None:
+    new = web(tasks=100, overrides={str(index): {"weight": 3} for index in range(0, 100, 2)})
+    told = publishing.told(web(tasks=100), new, ttl_s=5)
+    assert len(told) == 6
+    assert told[-1] == "So it goes on for 45 more ranges of tasks."
+
+
+WEIGHTS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
+
+
+def of(weights: list[int]) -> Any:
+    return web(tasks=len(weights), overrides={str(i): {"weight": w} for i, w in enumerate(weights)})
+
+
+@given(old=WEIGHTS, new=WEIGHTS)
+def test_ranges_of_weights_tell_each_task(old: list[int], new: list[int]) -> None:
+    found: dict[int, tuple[int | None, int]] = {}
+    for first, last, before, after in publishing._pieces(of(old), of(new)):
+        for index in range(first, last + 1):
+            assert index not in found
+            found[index] = (before, after)
+    assert found == {i: (old[i] if i < len(old) else None, weight) for i, weight in enumerate(new)}
