@@ -35,6 +35,13 @@ def test_an_operator_may_tune_but_not_redirect() -> None:
     assert "EDITOR" not in env
 
 
+def test_whatever_is_settable_about_dns_is_so_for_make_up() -> None:
+    ours = {"BORG_DNS_HOST", "BORG_DNS_PORT"}  # it listens on loopback, at `DNS_PORT`
+    settings = {setting.name for setting in SETTINGS if setting.name.startswith("BORG_DNS_")}
+    env = _of_a_server(**dict.fromkeys(settings, "told"))
+    assert {name for name in settings if env.get(name) == "told"} == settings - ours
+
+
 def test_a_machine_learns_no_address_and_no_key_of_the_server() -> None:
     inherited = {
         "BORG_SECRET_KEY": "x",
