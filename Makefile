@@ -18,7 +18,7 @@ SHELL := /bin/bash
 # What only the tests need: command, then the Debian package that has it.
 TEST_COMMANDS := chromium:chromium dig:bind9-dnsutils crun:crun catatonit:catatonit ip:iproute2 \
 	knotd:knot named:bind9 ldns-read-zone:ldnsutils kdig:knot-dnsutils \
-	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus
+	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus haproxy:haproxy
 
 .PHONY: help up test lint bench lock install backup restore clean system-packages
 .DEFAULT_GOAL := help

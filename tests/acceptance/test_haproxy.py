@@ -1,0 +1,212 @@
+"""HAProxy finds servers by SRV records (`server-template`) and follows a rolling update without one failed request.
+
+Nothing in HAProxy hides a failure: `retries 0`, no `redispatch`, no `retry-on`, so what can't be connected to, or
+closes early, is an error of the request that met it. `check` is on in one backend and off in another: DNS alone must
+do, asked over UDP for one and over TCP for the other. The rest is HAProxy's default: it asks each second, and who has
+left the answer gets no new request. The task's server stops accepting at SIGTERM, so it is leaving the answers *before*
+SIGTERM that keeps the count at zero: a third job, told not to wait (`leave_s: 0`), is updated beside the other two and
+does lose requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.installation import Installation, free_ports, wait_for
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(200)]
+
+SERVER = Path(__file__).with_name("graceful.py").read_text()
+TASKS = 3  # of each site
+TTL_S = 2  # those that leave wait a second longer, if their job says nothing else
+CLIENTS, PAUSE_S = 3, 0.02  # of each site; between two requests of one
+BOUND_S = 60.0
+CONFIG = """
+global
+    stats socket {folder}/stats level admin
+defaults
+    mode http
+    retries 0
+    timeout connect 2s
+    timeout client 10s
+    timeout server 10s
+    timeout queue 2s
+resolvers datagrams
+    nameserver one 127.0.0.1:{dns}
+    accepted_payload_size 1232
+resolvers streams
+    nameserver one tcp@127.0.0.1:{dns}
+    accepted_payload_size 65535
+"""
+BACKEND = """
+listen {name}
+    bind 127.0.0.1:{port}
+    balance roundrobin
+    server-template task 6 _http._tcp.{job}.demo.dev.borg.internal resolvers {resolvers} init-addr none {check}
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A job, and the backend that sends requests to it."""
+
+    name: str
+    leave_s: float | None
+    check: str
+    resolvers: str
+
+    def file(self, word: str) -> dict[str, Any]:
+        return {
+            "name": self.name, "tasks": TASKS, "names": {"ttl_s": TTL_S, "leave_s": self.leave_s},
+            "task": {
+                "command": ["python3", "-c", SERVER, "$(port.http)", word], "ports": ["http"],
+                "health": {"http": "/healthy", "port": "http", "interval_s": 0.5}, "limit": {"ram": "64Mi"},
+            },
+        }  # fmt: skip
+
+
+SITES = (
+    Site("patient", None, "", "datagrams"),
+    Site("checked", None, "check inter 500ms", "streams"),
+    Site("hasty", 0, "", "datagrams"),
+)
+
+
+@dataclass
+class Client:
+    """Requests one after another, each on a connection of its own. `seen`: what came back, by status or body."""
+
+    port: int
+    seen: Counter[str] = field(default_factory=Counter)
+
+    async def ask(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            self.seen[await self._ask()] += 1
+            await asyncio.sleep(PAUSE_S)
+
+    async def _ask(self) -> str:
+        try:
+            async with asyncio.timeout(15):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                with closing(writer):
+                    writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                    answer = await reader.read()
+        except (OSError, TimeoutError) as error:
+            return repr(error)
+        head, _, body = answer.decode().partition("\r\n\r\n")
+        status = head.split(" ", 2)[1] if head else "nothing"
+        return body if status == "200" else status
+
+    def failures(self) -> dict[str, int]:
+        return {told: count for told, count in self.seen.items() if told not in ("old", "new")}
+
+
+async def asking_while(work: Callable[[], None], ports: dict[str, int]) -> dict[str, Client]:
+    over, clients = asyncio.Event(), {name: Client(port) for name, port in ports.items()}
+    asking = [asyncio.create_task(client.ask(over)) for client in clients.values() for _ in range(CLIENTS)]
+    try:
+        await asyncio.to_thread(work)
+        await asyncio.sleep(0.5)
+    finally:
+        over.set()
+        await asyncio.gather(*asking)
+    return clients
+
+
+@contextmanager
+def haproxy(folder: Path, dns_port: int, ports: dict[str, int]) -> Iterator[Path]:
+    text = CONFIG.format(folder=folder, dns=dns_port)
+    text += "".join(
+        BACKEND.format(name=s.name, port=ports[s.name], job=s.name, check=s.check, resolvers=s.resolvers)
+        for s in SITES
+    )
+    config, log = folder / "haproxy.cfg", folder / "haproxy.log"
+    config.write_text(text)
+    with log.open("wb") as output:
+        process = subprocess.Popen(["haproxy", "-db", "-f", str(config)], stdout=output, stderr=output)
+        try:
+            yield folder / "stats"
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def servers(stats: Path) -> Counter[str]:
+    """How many servers of each backend have an address, by HAProxy's own word."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(stats))
+        sock.sendall(b"show stat\n")
+        rows = [line.split(",") for line in sock.makefile().read().splitlines() if line]
+    return Counter(
+        row[0] for row in rows[1:] if row[1].startswith("task") and not row[17].startswith("MAINT")
+    )
+
+
+def tell(there: Installation, verb: str, site: Site, word: str) -> None:
+    file = there.home.with_name(f"{site.name}.json")
+    file.write_text(json.dumps(site.file(word)))
+    there.borgctl(verb, str(file))
+
+
+def serving(there: Installation, version: int) -> bool:
+    """Whether all tasks of all sites are up and healthy at a version of their jobs' files."""
+    rows = [row for site in SITES for row in there.tasks(site.name)]
+    return len(rows) == TASKS * len(SITES) and all(
+        row["up"] and row["spec_version"] == version for row in rows
+    )
+
+
+def stopped(ports: list[int]) -> bool:
+    """Whether nobody listens there any more."""
+    for port in ports:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return False
+    return True
+
+
+def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> None:
+    def story() -> object:
+        return [shared.tasks(site.name) for site in SITES]
+
+    ports = dict(zip((site.name for site in SITES), free_ports(len(SITES)), strict=True))
+    for site in SITES:
+        tell(shared, "submit", site, "old")
+    wait_for(lambda: serving(shared, 1), BOUND_S, story=story)
+    old = [row["ports"]["http"] for site in SITES for row in shared.tasks(site.name)]
+    with haproxy(tmp_path, shared.dns_port, ports) as stats:
+        wait_for(
+            lambda: stats.exists() and servers(stats) == {site.name: TASKS for site in SITES}, BOUND_S,
+            story=(tmp_path / "haproxy.log").read_text,
+        )  # fmt: skip
+
+        def roll() -> None:
+            for site in SITES:
+                tell(shared, "update", site, "new")
+            wait_for(lambda: serving(shared, 2), BOUND_S, story=story)
+            # Those that left wait a little; what meets them when they stop counts too.
+            wait_for(lambda: stopped(old), BOUND_S, story=story)
+
+        clients = asyncio.run(asking_while(roll, ports))
+    for site in SITES:
+        shared.borgctl("kill", site.name)
+    for name in ("patient", "checked"):
+        assert clients[name].failures() == {}
+        assert min(clients[name].seen["old"], clients[name].seen["new"]) > 50
+    assert clients["hasty"].failures(), "a server that stops while it is in the answers is met"
+
+
+def test_the_program_of_this_test_is_there() -> None:
+    assert shutil.which("haproxy")
