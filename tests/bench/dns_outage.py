@@ -52,6 +52,9 @@ class Asker(threading.Thread):
         super().__init__(daemon=True)
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
         self._socket.connect(("127.0.0.1", port))
+        self._socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22
+        )  # what comes after a pause comes at once
         self._socket.setblocking(False)
         self._sent: dict[int, float] = {}
         self._ended = threading.Event()

@@ -27,6 +27,7 @@ from typing import Any
 import dns.exception
 import dns.message
 import dns.query
+import psutil
 
 from tests.bench.dns_resolver import CELL, JOBS, TASKS, TENANT, ZONE, news
 from tests.bench.wanted import wanted
@@ -124,7 +125,7 @@ def measure() -> Iterator[dict[str, Any]]:
             primary.stdin.flush()
             time.sleep(3)
             if CASES[0] in cases:
-                yield _lag(port, secondary)
+                yield _lag(port, secondary, psutil.Process(primary.pid), psutil.Process(daemon.process.pid))
             if CASES[1] in cases:
                 yield _judged(
                     {"case": CASES[1], "value": round(latencies(Server(primary, port), questions), 3)}
@@ -146,7 +147,8 @@ def _judged(result: dict[str, Any]) -> dict[str, Any]:
     return result | ({"failed": f"{result['value']} ms, wanted {WANTED_MS:.0f}"} if wrong else {})
 
 
-def _lag(port: int, secondary: int) -> dict[str, Any]:
+def _lag(port: int, secondary: int, *processes: psutil.Process) -> dict[str, Any]:
+    used = [-_cpu_s(each) for each in processes]
     first: dict[int, float] = {}
     lags: list[float] = []
     ended, at = time.monotonic() + SECONDS, 0
@@ -162,12 +164,16 @@ def _lag(port: int, secondary: int) -> dict[str, Any]:
                     lags.append(now - since)
                 first[serial] = 0.0  # known, and done with
         time.sleep(0.005)
+    shares = [
+        round((_cpu_s(each) + before) / SECONDS, 2) for each, before in zip(processes, used, strict=True)
+    ]
     waiting = [time.monotonic() - since for since in first.values() if since]
     lags = sorted([*lags, *waiting])
     result: dict[str, Any] = {
         "case": CASES[0], "value": round(1000 * lags[len(lags) * 99 // 100], 1), "unit": "ms", "better": "lower",
         "p50": round(1000 * lags[len(lags) // 2], 1), "max": round(1000 * lags[-1], 1), "serials": len(lags),
-        "behind": len(waiting), "changes_s": CHANGES, "names": JOBS * TASKS, "load": round(os.getloadavg()[0], 1),
+        "behind": len(waiting), "core_used": shares[0], "core_used_by_knot": shares[1],
+        "changes_s": CHANGES, "names": JOBS * TASKS, "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip
     if result["value"] > WANTED_LAG_MS:
         result["failed"] = f"{result['value']} ms, wanted {WANTED_LAG_MS:.0f}"
@@ -221,6 +227,11 @@ def _records(port: int, *options: str) -> set[str]:
         capture_output=True, text=True, check=True, timeout=READY_S,
     )  # fmt: skip
     return {" ".join(line.split()) for line in done.stdout.splitlines() if line and not line.startswith(";")}
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _serial(port: int) -> int | None:
