@@ -18,7 +18,6 @@ import structlog
 from naming.directory import Directory, Status
 from naming.figures import Figures
 from naming.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
-from naming.snapshots import Capture
 from naming.table import NameTable
 from scheduling.core.events import Event
 
@@ -38,8 +37,7 @@ PATIENCE_S = 1.0  # for the journal, before names that were kept answer without 
 class Follower:
     """`on_loaded` is called once, when every cell has been read for the first time.
 
-    `stale_s`: seconds without contact after which the directory calls itself stale. `captures`: by cell, of tables
-    that are being written to a file, which hear of each event before it is applied.
+    `stale_s`: seconds without contact after which the directory calls itself stale.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class Follower:
     ) -> None:
         self.directory = directory
         self._figures = figures or Figures()
-        self.captures: dict[str, Capture] = {}
         self._source = source
         self._on_loaded = on_loaded
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="news")
@@ -188,9 +185,6 @@ class Follower:
             if done >= SLICE and revision != table.revision:
                 await asyncio.sleep(0)
                 done = 0
-            capture = self.captures.get(table.cell)
-            if capture is not None and capture.table is table:
-                capture.before(event)
             table.apply(event, revision)
             done += 1
         if news and news[0].at:

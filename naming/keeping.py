@@ -126,14 +126,14 @@ class Keeper:
             written_at=self._clock(),
         )
         parts: list[bytes] = []
-        follower.captures[table.cell] = capture
+        table.before.append(capture.before)
         began = loop.time()
         try:
             for part in capture.blocks():
                 parts.append(part)
                 await asyncio.sleep(pause_s)
         finally:
-            del follower.captures[table.cell]
+            table.before.remove(capture.before)
         path = self._folder / f"{table.cell}{_SUFFIX}"
         self._written[table.cell] = (loop.time(), capture.head)
         try:

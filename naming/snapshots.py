@@ -98,7 +98,7 @@ class _Held:
 
 
 class Capture:
-    """The names of a ready table as they are now. Whoever applies an event to it calls `before` with it first."""
+    """The names of a ready table as they are now. Its `before` belongs among the table's meanwhile."""
 
     def __init__(
         self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float

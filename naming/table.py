@@ -54,7 +54,8 @@ class NameTable:
     `revision` is the last one applied, `names_revision` the last that changed a name; the serial is made of
     the latter, so it moves only when names do, and every resolver of the cell counts alike.
     `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it.
-    `touched` collects what changed for whoever sets it to a set and empties it (`naming.zone`).
+    `touched` collects what changed for whoever sets it to a set and empties it (`naming.zone`); those of `before` are
+    called with each event before it is applied, while they write down what they found.
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1) -> None:
@@ -71,6 +72,7 @@ class NameTable:
         self.services: dict[str, dict[str, Service]] = {}  # by tenant
         self.reverse = Index()  # addresses of machines, and of tasks that have their own
         self.touched: set[Touched] | None = None
+        self.before: list[Callable[[events.Event], None]] = []
 
     @property
     def serial(self) -> int:
@@ -89,6 +91,8 @@ class NameTable:
 
     def apply(self, event: events.Event, revision: int) -> bool:
         """Advances by one event; whether a name changed. Late news of departed jobs and tasks changes none."""
+        for told in self.before:
+            told(event)
         self.revision = max(self.revision, revision)
         handler = _HANDLERS.get(type(event))
         if handler is None or not handler(self, event, revision):

@@ -9,7 +9,7 @@ What a secondary is given is what `naming.records` answers, without limits of si
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,12 +22,12 @@ from naming.names import SERVICE, is_service
 from naming.records import find
 from naming.rendering import Data, Owner, Renderer
 from naming.table import NameTable, Touched
+from scheduling.core import events
+from scheduling.core.events import Event
 
 # What is remembered of changes: as many records removed or added; who is further behind takes the whole zone.
 MOST_REMEMBERED = 200_000
 STEP = 200  # records: about half a millisecond
-_AT_ONCE = 20  # owners that are rendered in one step, so that a serial has an end
-_ROUNDS = 20
 
 
 class Record(NamedTuple):
@@ -70,8 +70,8 @@ class Zone:
         self._remembered, self._most_remembered = 0, most_remembered
         self._content: dict[Owner, Data] = {}
         self._below: dict[Owner, set[Owner]] = {}  # name of a job or service -> itself and all below it
-        self._dirty: set[Owner] = set()  # touched, and not in the content yet
-        self._renderer = Renderer(directory, table)
+        self._dirty: set[Owner] = set()  # of a publication that was left off
+        self.renderer = Renderer(directory, table)
         table.touched = set()
         self.soa = self._soa()
 
@@ -79,15 +79,14 @@ class Zone:
         """Read it all; between two steps the table may move on."""
         done = 0
         for owner in list(self._all_owners()):
-            data = self._renderer.render(owner)
+            data = self.renderer.render(owner)
             self._put(owner, data)
             done += 1 + len(data)
             if done >= STEP:
                 done = 0
                 yield
         for owner in self._touched():
-            self._put(owner, self._renderer.render(owner))
-        self._dirty.clear()
+            self._put(owner, self.renderer.render(owner))
         self.soa = self._soa()
         self.filled = True
 
@@ -97,6 +96,9 @@ class Zone:
 
     def __len__(self) -> int:
         return sum(map(len, self._content.values()))
+
+    def content(self, owner: Owner) -> Data:
+        return self._content.get(owner, ())
 
     def sets(self) -> tuple[list[Owner], list[Data]]:
         """All but the SOA as they are now: owners, and what each holds."""
@@ -116,67 +118,36 @@ class Zone:
         return self.serial != before
 
     def publishing(self) -> Iterator[None]:
-        """Take in what was touched since, in steps between which the table may move on.
+        """Take in what was touched until now, in steps between which the table may move on.
 
-        What moves meanwhile is rendered in another round, until so little is left that it is done at once: what a
-        serial says is of one instant. Not to be run twice at the same time; where it is left off, the next goes on.
+        What is about to change is rendered just before, so that a serial says what was at one instant. Not to be run
+        twice at the same time; where it is left off, the next goes on.
         """
         if self.table.serial == self.serial:
             return
-        rendered: dict[Owner, Data] = {}
-        for left in range(_ROUNDS, 0, -1):
-            owners = self._touched() if left < _ROUNDS else self._touched() | self._dirty
-            if len(owners) <= _AT_ONCE or left == 1:
-                break
-            done = 0
-            for owner in owners:
-                rendered[owner] = data = self._renderer.render(owner)
-                # Should its job leave before the end, this one has to be found again.
-                self._below.setdefault(_named(owner), set()).add(owner)
-                done += 1 + len(data)
-                if done >= STEP:
-                    done = 0
-                    yield
-        for owner in owners:
-            rendered[owner] = self._renderer.render(owner)
-        soa, later = self._soa(), self._dirty
-        self._dirty = set()  # of what is touched from here on
-        yield from self._commit(rendered, soa, later)
-
-    def _commit(self, rendered: dict[Owner, Data], soa: SOA, owners: set[Owner]) -> Iterator[None]:
-        """All that was rendered, at once at the end."""
-        committed = False
+        work = _Work(self, self._touched() | self._dirty)
+        self.table.before.append(work.before)
         try:
-            removed: list[Record] = []
-            added: list[Record] = []
-            done = 0
-            for owner, data in rendered.items():
-                old, new = set(self._content.get(owner, ())), set(data)
-                removed.extend(Record(owner, each) for each in old - new)
-                added.extend(Record(owner, each) for each in new - old)
-                done += len(data)
-                if done >= 4 * STEP:
-                    done = 0
-                    yield
-            for owner, data in rendered.items():
-                self._put(owner, data)
-            committed = True
+            yield from work.render()
+            yield from work.compare()
+            work.ended = True
         finally:
-            if not committed:
-                self._dirty |= owners
-        change = Change(self.soa, soa, tuple(removed), tuple(added))
-        self.soa = soa
+            self.table.before.remove(work.before)
+            if not work.ended:
+                self._dirty |= work.owners
+        for owner, data in work.rendered.items():
+            self._put(owner, data)
+        change = Change(self.soa, work.soa, tuple(work.removed), tuple(work.added))
+        self.soa = work.soa
         self.changes.append(change)
         self._remembered += change.size
         while self._remembered > self._most_remembered:
             self._remembered -= self.changes.popleft().size
 
     def _touched(self) -> set[Owner]:
-        """Owners to be rendered since this was asked last; they are dirty until they are in the content."""
+        """Owners to be rendered since this was asked last."""
         touched, self.table.touched = self.table.touched or set(), set()
-        owners = {(), *(owner for item in touched for owner in self._owners_of(item))}
-        self._dirty |= owners
-        return owners
+        return {(), *(owner for item in touched for owner in self._owners_of(item))}
 
     def since(self, serial: int) -> list[Change] | None:
         """The changes from `serial` to now, none when it is the present one; None when that is not remembered."""
@@ -204,7 +175,7 @@ class Zone:
         self._content.pop(owner, None)
         below.discard(owner)
         if not below:
-            self._below.pop(named, None)
+            del self._below[named]
 
     def _all_owners(self) -> Iterator[Owner]:
         yield ()
@@ -232,6 +203,97 @@ class Zone:
             yield from _owners_of_job(named)
         else:
             yield from _with_ports(named, owner if index is None else (str(index), *owner))
+
+
+class _Work:
+    """One publication: owners as they are now, rendered one after the other, or just before an event changes them."""
+
+    def __init__(self, zone: Zone, owners: set[Owner]) -> None:
+        self.owners = owners
+        self.soa = zone._soa()
+        self.rendered: dict[Owner, Data] = {}
+        self.removed: list[Record] = []
+        self.added: list[Record] = []
+        self.ended = False
+        self._zone = zone
+        self._table = zone.table
+        self._left: dict[
+            Owner, set[Owner]
+        ] = {}  # name of a job or service -> owners that are not rendered yet
+        for owner in owners:
+            self._left.setdefault(_named(owner), set()).add(owner)
+        self._take([()])  # it tells the revision, which every event moves
+
+    def render(self) -> Iterator[None]:
+        done = 0
+        while self._left:
+            named, owners = next(iter(self._left.items()))
+            while owners:
+                done += self._take([next(iter(owners))])
+                if done >= STEP:
+                    done = 0
+                    yield
+            self._left.pop(named, None)
+
+    def compare(self) -> Iterator[None]:
+        done = 0
+        for owner, data in self.rendered.items():
+            old, new = set(self._zone.content(owner)), set(data)
+            self.removed.extend(Record(owner, each) for each in old - new)
+            self.added.extend(Record(owner, each) for each in new - old)
+            done += len(data)
+            if done >= 4 * STEP:
+                done = 0
+                yield
+
+    def before(self, event: Event) -> None:
+        """Called with what is about to be applied."""
+        if not self._left:
+            return
+        if isinstance(event, events.MachineSet | events.MachineRemoved):
+            self._before_machine(event)
+            return
+        job = self._table.jobs.get(getattr(event, "job_id", 0))
+        index = getattr(event, "index", None)
+        if index is None:
+            names = {(job.name, job.tenant)} if job else set()
+            if isinstance(event, events.JobSubmitted):
+                names.add((event.name, event.tenant))
+            self._before_job(names)
+        elif job is not None:
+            self._take(_with_ports(job, (str(index), job.name, job.tenant)))
+            self._take(_with_ports(job, (job.name, job.tenant)))
+            if job.service is not None:
+                self._take(list(self._left.get((job.service.name, SERVICE, job.tenant), ())))
+
+    def _before_job(self, names: set[tuple[str, str]]) -> None:
+        """All names of these jobs, and of any service of their tenants: one may join them or leave."""
+        tenants = {tenant for _, tenant in names}
+        for named in list(self._left):
+            if named in names or (named[1:2] == (SERVICE,) and named[-1] in tenants):
+                self._take(list(self._left[named]))
+
+    def _before_machine(self, event: events.MachineSet | events.MachineRemoved) -> None:
+        """One that moves changes the names of all its tasks: rare, and then everything is rendered at once."""
+        machine = self._table.machines.get(event.machine_id)
+        hosts = {machine.hostname} if machine else set()
+        if isinstance(event, events.MachineSet):
+            hosts.add(event.hostname.lower())
+            if machine and (machine.hostname, machine.address) != (event.hostname.lower(), event.address):
+                self._take([owner for owners in self._left.values() for owner in owners])
+                return
+        self._take((host, "machine") for host in hosts)
+
+    def _take(self, owners: Iterable[Owner]) -> int:
+        """Render those that are left; how many records they have, and themselves."""
+        done = 0
+        for owner in owners:
+            left = self._left.get(_named(owner))
+            if left and owner in left:
+                left.discard(owner)
+                data = self.rendered[owner] = self._zone.renderer.render(owner)
+                done += 1 + len(data)
+        return done
 
 
 def _named(owner: Owner) -> Owner:

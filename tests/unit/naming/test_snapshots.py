@@ -30,7 +30,7 @@ from tests.unit.naming.cells import ended, evicted, machine, placed, reported, r
 
 CELL, ZONE = 3, "borg.internal"
 # What is only ever added to, or belongs to whoever watches the table.
-PASSING = {"families", "touched"}
+PASSING = {"families", "touched", "before"}
 
 
 def plain(thing: Any) -> Any:

@@ -42,7 +42,6 @@ def test_a_serial_is_of_one_instant_whatever_moves_between_its_steps(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("naming.zone.STEP", 5)
-    monkeypatch.setattr("naming.zone._AT_ONCE", 3)
     rng = Random(seed)
     seen = some_events(rng, 150)
     table = table_of(*seen)
