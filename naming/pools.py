@@ -194,7 +194,7 @@ class Pool(Bag):
         self._by_weight: dict[int, Bag] | None = None
 
     def put(self, task: Task) -> Task | None:
-        before = super().put(task)
+        before = Bag.put(self, task)
         if self._by_weight is None:
             if task.weight == 1:
                 return before
@@ -208,7 +208,9 @@ class Pool(Bag):
         return before
 
     def discard(self, index: int) -> Task | None:
-        task = super().discard(index)
+        if index not in self._at:
+            return None
+        task = Bag.discard(self, index)
         if task is not None and self._by_weight is not None:
             self._unweigh(task)
         return task
