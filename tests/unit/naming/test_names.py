@@ -108,6 +108,15 @@ def test_labels_that_the_zone_needs_are_reserved(name: JobName, field: str) -> N
     assert caught.value.field == field
 
 
+def test_no_job_is_called_service_and_no_service_begins_with_a_digit() -> None:
+    with pytest.raises(InvalidName, match="zone uses itself") as caught:
+        check_job_name(JobName("cc", "ubar", "service"), "borg.internal")
+    assert caught.value.field == "job"
+    with pytest.raises(InvalidName, match="begin with a letter") as caught:
+        parse_path("/bns/cc/ubar/service/9lives")
+    assert caught.value.field == "service"
+
+
 def test_zones_are_kept_lower_case_and_without_the_final_dot() -> None:
     assert check_zone("Borg.Internal.") == "borg.internal"
     with pytest.raises(InvalidName, match="zone"):

@@ -227,7 +227,7 @@ def test_shares_are_as_weights(name: str) -> None:
     short, wire = short_of(directory_of(table)), query_of(name).to_wire()
     firsts: Counter[str] = Counter()
     there: Counter[str] = Counter()
-    rounds = 8_000
+    rounds, run = 8_000, ()
     for _ in range(rounds):
         got = short.answer(wire)
         assert got is not None
@@ -239,6 +239,8 @@ def test_shares_are_as_weights(name: str) -> None:
         ]
         firsts[addresses[0]] += 1
         there.update(addresses)
+        run = (*run, addresses[0]) if len(run) < count else (addresses[0],)
+        assert len(set(run)) == len(run), "of one draw each is the first once"
     for address, weight in weights.items():
         assert abs(firsts[address] / rounds - weight / total) < 0.02
         assert abs(there[address] / rounds / (total // 10) - weight / total) < 0.005
