@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from naming.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
 from naming.feeds import Service
-from naming.names import SERVICE, JobName, MachineName, ServiceName, TaskName
+from naming.names import SERVICE, JobName, MachineName, ServiceName, TaskName, is_service
 from naming.placed import endpoints_of, job_told, name_of, rows_of, service_told
 from naming.table import NAMING_KINDS
 from quota.errors import NotFound, Refused
@@ -112,17 +112,16 @@ def services(
     for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
         endpoints[row.job_id].append(endpoint)
     told = [Service(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
-    return told if job or labels else [*told, *_over(told)]
+    return told if job or labels else [*told, *_over(found, endpoints)]
 
 
-def _over(jobs: list[Service]) -> list[Service]:
+def _over(jobs: Mapping[int, Job], endpoints: Mapping[int, list[TaskEndpoint]]) -> list[Service]:
     """The services over these jobs."""
     found: dict[ServiceName, list[TaskEndpoint]] = defaultdict(list)
-    for one in jobs:
-        assert isinstance(one.name, JobName)
-        if label := one.labels.get(SERVICE):
-            found[ServiceName(one.name.cell, one.name.tenant, label)] += one.endpoints
-    return [Service(name, {SERVICE: name.service}, endpoints) for name, endpoints in found.items()]
+    for job_id, job in jobs.items():
+        if (name := service_of(job)) is not None:
+            found[name] += endpoints[job_id]
+    return [Service(name, {SERVICE: name.service}, behind) for name, behind in found.items()]
 
 
 def names_stamp() -> str:
@@ -166,11 +165,14 @@ def live_job(name: JobName) -> Job | None:
 def jobs_of_service(name: ServiceName) -> list[Job]:
     """Its live jobs, oldest first."""
     jobs = Job.objects.filter(
-        cell__name=name.cell, tenant__name=name.tenant, **{f"labels__{SERVICE}": name.service}
+        cell__name=name.cell, tenant__name=name.tenant, kind="job", **{f"labels__{SERVICE}": name.service}
     )
     return list(jobs.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").order_by("id"))
 
 
 def service_of(job: Job) -> ServiceName | None:
+    """That its label names. Labels from before there were services may be no name; alloc sets answer nobody."""
     label = job.labels.get(SERVICE)
-    return ServiceName(job.cell.name, job.tenant.name, label) if label else None
+    if label is None or not is_service(label) or job.kind != "job":
+        return None
+    return ServiceName(job.cell.name, job.tenant.name, label)

@@ -199,7 +199,7 @@ class Names:
             return []
         jobs = Job.objects.filter(id__in={event.job_id for event in unknown}, tenant_id=self.tenant_id)
         if isinstance(self.name, ServiceName):
-            jobs = jobs.filter(**{f"labels__{SERVICE}": self.name.service})
+            jobs = jobs.filter(kind="job", **{f"labels__{SERVICE}": self.name.service})
         else:
             jobs = jobs.filter(name=self.name.job)
         ours = set(jobs.values_list("id", flat=True))

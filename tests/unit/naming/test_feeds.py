@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naming import feeds
-from naming.endpoints import TaskEndpoint, shares, weight_of
+from naming.endpoints import TaskEndpoint, shares
 from naming.feeds import Service
 from naming.names import JobName, ServiceName
 
@@ -42,12 +42,6 @@ def a_service(*tasks: TaskEndpoint, labels: dict[str, str] | None = None) -> Ser
 def test_clients_go_to_who_serves_by_weight(tasks: list[tuple[int, int, bool]], expected: list[Any]) -> None:
     found = shares([task(index, weight=weight, serving=serving) for index, weight, serving in tasks])
     assert [(one.index, weight) for one, weight in found] == expected
-
-
-def test_a_weight_is_of_the_range_that_holds_the_index() -> None:
-    weights = ((2, 4, 10), (7, 7, 0))
-    assert [weight_of(index, weights) for index in range(9)] == [1, 1, 10, 10, 10, 1, 1, 0, 1]
-    assert weight_of(5, ()) == 1
 
 
 def test_prometheus_hears_of_weight_load_service_and_failing_open() -> None:
