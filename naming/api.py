@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from typing import Any
 
 from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,8 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from naming import selectors
-from naming.lookup import published_revision
+from naming import selectors, survey
 from naming.names import (
     MACHINE,
     PREFIX,
@@ -27,7 +27,9 @@ from naming.names import (
     check_label,
     parse_path,
 )
+from naming.primary import InvalidPeers
 from quota.errors import Refused
+from scheduling.selectors import cell_named
 
 MOST_WAIT_S = 60
 _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
@@ -134,21 +136,67 @@ def _refused(error: InvalidName) -> Refused:
     return Refused("invalid-name", str(error), fields={error.field: error.detail})
 
 
+class FollowerSerializer(serializers.Serializer):
+    address = serializers.CharField(help_text="With its port.")
+    kind = serializers.ChoiceField(choices=[role.value for role in survey.Role])
+    serial = serializers.IntegerField(allow_null=True, help_text="Of the zone it answers with.")
+    revision = serializers.IntegerField(allow_null=True, help_text="Of the cell; resolvers alone know.")
+    reached = serializers.BooleanField()
+    caught_up = serializers.BooleanField(
+        help_text="It has all that the cell had (resolvers), or that resolvers have (secondaries)."
+    )
+    error = serializers.CharField(
+        allow_blank=True, help_text="Why it has not caught up, where it said or showed."
+    )
+
+
 class CellNamesSerializer(serializers.Serializer):
     zone = serializers.CharField()
-    revision = serializers.IntegerField(help_text="Of the cell that the resolver's answers have followed to.")
+    revision = serializers.IntegerField(
+        help_text="Of the cell, that the answers of all resolvers have followed to; 0 where one doesn't say."
+    )
+    serial = serializers.IntegerField(
+        allow_null=True, help_text="The newest zone that resolvers answer with."
+    )
+    resolvers = FollowerSerializer(many=True)
+    secondaries = FollowerSerializer(many=True)
 
 
 class CellNamesView(APIView):
     @extend_schema(operation_id="bns_cell", responses=CellNamesSerializer, tags=["names"])
     def get(self, request: Request, cell: str) -> Response:
-        """How far the resolver has followed a cell: what `borgctl wait --for visible` asks."""
+        """How far resolvers and secondaries have followed a cell: what `borgctl wait --for visible` asks."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:
             raise _refused(error) from error
-        zone = f"{cell}.{settings.BORG_ZONE}"
-        return Response({"zone": zone, "revision": published_revision(zone)})
+        wanted = cell_named(request.auth, cell).revision
+        try:
+            found = survey.followers(cell, wanted=wanted, asked=survey.servers())
+        except InvalidPeers as error:
+            raise Refused("bad-setting", str(error), status=503) from error
+        resolvers = [one for one in found if one.server.role is survey.Role.RESOLVER]
+        return Response(
+            {
+                "zone": f"{cell}.{settings.BORG_ZONE}",
+                "revision": min(one.revision or 0 for one in resolvers),
+                "serial": survey.newest_serial(resolvers),
+                "resolvers": [_follower(one) for one in resolvers],
+                "secondaries": [_follower(one) for one in found if one not in resolvers],
+            }
+        )
+
+
+def _follower(one: survey.Follower) -> dict[str, Any]:
+    return {
+        "address": str(one.server),
+        "kind": one.server.role.value,
+        "serial": one.serial,
+        "revision": one.revision,
+        "reached": one.reached,
+        "caught_up": one.caught_up,
+        "error": "" if one.caught_up else " ".join(filter(None, (one.state.value, one.detail))),
+    }
 
 
 class JobEndpointsView(APIView):

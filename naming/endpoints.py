@@ -6,6 +6,7 @@ none serves, all that have an address (fail open). DNS answers by the same rule.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,3 +99,8 @@ def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
     able = [one for one in placed if one.serving] or placed
     weighed = [(one, one.weight) for one in able if one.weight]
     return weighed or [(one, 1) for one in able]
+
+
+def weight_of(index: int, weights: Weights) -> int:
+    at = bisect_right(weights, index, key=lambda one: one[0]) - 1
+    return weights[at][2] if at >= 0 and index <= weights[at][1] else 1

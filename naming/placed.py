@@ -10,8 +10,7 @@ import msgspec
 from django.conf import settings
 from django.db.models import F
 
-from naming.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open
-from naming.jobs import weight_of
+from naming.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weight_of
 from naming.loads import Busy, loads_of
 from naming.names import JobName, ServiceName
 from naming.rows import older_port_names
@@ -85,7 +84,7 @@ def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> 
                 phase=row.phase,
                 health=row.health or "unknown",
                 serving=row.up,
-                weight=weight_of(how.weights, row.index),
+                weight=weight_of(row.index, how.weights),
                 load=loads.get(row.task_id),
                 ttl_s=how.ttl_s or settings.BORG_DNS_TTL,
                 machine=row.machine or "",

@@ -45,7 +45,7 @@ class Context:
         cell = given or self.profile.cell
         if not cell:
             raise Failed("no-cell", "which cell? Give it, or set `cell` in the profile.", status=2)
-        return _label(cell, "cell")
+        return label(cell, "cell")
 
     def job(self, name: str) -> Job:
         """`cell/tenant/job`, `tenant/job` or `job`; the rest from the profile. Raises `Failed`."""
@@ -56,7 +56,7 @@ class Context:
         tenant = segments[-2] if len(segments) >= 2 else self.profile.tenant
         if not tenant:
             raise Failed("no-tenant", f"whose job is {name!r}? Write tenant/job.", status=2)
-        return Job(_label(cell, "cell"), _label(tenant, "tenant"), _label(segments[-1], "job"))
+        return Job(label(cell, "cell"), label(tenant, "tenant"), label(segments[-1], "job"))
 
     def task(self, name: str) -> tuple[Job, int]:
         """`JOB/N`. Raises `Failed`."""
@@ -92,7 +92,8 @@ def of(ctx: typer.Context) -> Context:
     return context
 
 
-def _label(text: str, what: str) -> str:
+def label(text: str, what: str) -> str:
+    """`text` itself. Raises `Failed`."""
     if _LABEL.fullmatch(text):
         return text
     cure = "a name has lower-case letters, digits and hyphens, a letter first, at most 63 characters"

@@ -71,6 +71,13 @@ def complain(failed: Failed, *, json_wanted: bool) -> None:
         sys.stderr.write("".join(f"{printable(line)}\n" for text in lines for line in text.splitlines()))
 
 
+def remark(text: str) -> None:
+    """To standard error, by a command that goes on."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"borgctl: {printable(text)}\n")
+        sys.stderr.flush()
+
+
 def printable(text: str) -> str:
     """Without the characters that move a terminal's cursor: what tasks and strangers wrote is shown too."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

@@ -13,7 +13,6 @@ import os
 import select
 import shutil
 import signal
-import ssl
 import sys
 import termios
 import threading
@@ -23,8 +22,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
 
 from borglet.messages import (
     SHELL_FRAME_BYTES,
@@ -35,6 +34,7 @@ from borglet.messages import (
     shell_frame,
     shell_frame_of,
 )
+from portal.cli import sockets
 from portal.cli.client import part
 from portal.cli.context import Context, Job
 from portal.cli.failure import Failed
@@ -44,59 +44,22 @@ _ALIVE_S = 5.0
 _SILENCE_S = 45.0
 _LAST_WORDS_S = 10.0
 _HEARD, _RESIZED = b".", b"r"
-_CODES = {
-    4401: "not-authenticated",
-    4403: "forbidden",
-    4404: "not-found",
-    4409: "conflict",
-    4503: "unavailable",
-}
 
 
 def run(ours: Context, job: Job, index: int, command: list[str]) -> int:
     """The exit status of the shell, or of the command. Raises `Failed`."""
     plain = not (sys.stdin.isatty() and sys.stdout.isatty())
-    with _dialled(ours, job, index, command, plain) as socket:
+    path = _path(job, index, command, plain)
+    with sockets.dialled(ours, path, what="shells", max_size=SHELL_FRAME_BYTES + 1) as socket:
         return Terminal(socket, plain=plain).run()
 
 
-@contextlib.contextmanager
-def _dialled(
-    ours: Context, job: Job, index: int, command: list[str], plain: bool
-) -> Iterator[ClientConnection]:
-    """Raises `Failed`."""
+def _path(job: Job, index: int, command: list[str], plain: bool) -> str:
     size = shutil.get_terminal_size()
     query: list[tuple[str, Any]] = [("rows", size.lines), ("cols", size.columns), ("plain", int(plain))]
     query += [("command", word) for word in command]
-    portal = ours.profile.url.rstrip("/")
     path = f"/ws/shell/{part(job.cell)}/{part(job.tenant)}/{part(job.name)}/{index}/"
-    url = f"ws{portal.removeprefix('http')}{path}?{urlencode(query, errors='surrogateescape')}"
-    try:
-        socket = connect(
-            url,
-            origin=portal,  # type: ignore[arg-type]
-            additional_headers={"Authorization": f"Bearer {ours.client.profile.token}"},
-            ssl=ssl.create_default_context() if portal.startswith("https:") else None,
-            open_timeout=10.0,
-            close_timeout=2.0,
-            max_size=SHELL_FRAME_BYTES + 1,
-            compression=None,
-            proxy=None,
-            user_agent_header="borgctl",
-        )
-    except InvalidStatus as error:
-        status = error.response.status_code
-        raise Failed(
-            "refused", f"{portal} answered {status}; is it a Borg Portal that has shells?"
-        ) from error
-    except (OSError, TimeoutError, InvalidHandshake) as error:
-        raise Failed(
-            "unreachable",
-            f"can't reach the portal at {portal}: {error or type(error).__name__}. Is it up (`make up`)?",
-            passing=True,
-        ) from error
-    with socket:
-        yield socket
+    return f"{path}?{urlencode(query, errors='surrogateescape')}"
 
 
 class Terminal:
@@ -129,7 +92,7 @@ class Terminal:
             return int(number) if kind == "status" else 128 + int(number)
         code = self._closed.rcvd.code if self._closed is not None and self._closed.rcvd is not None else 0
         reason = self._ended[1] if self._ended is not None else f"the connection to the portal ended ({code})"
-        raise Failed(_CODES.get(code, "shell-ended"), reason)
+        raise Failed(sockets.CODES.get(code, "shell-ended"), reason)
 
     # -- what comes
 

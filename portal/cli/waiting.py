@@ -1,15 +1,17 @@
-"""Waiting for a job: until all of it runs, its names have followed, or it is over."""
+"""Waiting for a job: until all of it runs, its names have followed everywhere, or it is over."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, names, output
+from portal.cli import context, output
+from portal.cli.client import part
 from portal.cli.context import Context, Job, JobArgument
 from portal.cli.failure import Failed
 from portal.cli.jobs import in_short
@@ -31,13 +33,18 @@ def wait(
     job: JobArgument,
     wanted: Annotated[Wanted, typer.Option("--for", help="What to wait for.")] = Wanted.RUNNING,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds.")] = 300.0,
+    without_secondaries: Annotated[
+        bool, typer.Option("--without-secondaries", help="For `visible`: our own resolvers are enough.")
+    ] = False,
 ) -> None:
     """Wait until all tasks are up (and healthy), names have followed too, or the job is over.
 
-    Exit status 1 when the time is over, when a job is over that should run, and when a job that should end failed.
+    `visible`: every resolver answers with all that has happened to the job, and every known secondary with the zone
+    that resolvers had then; feeds and `resolve` are always up to date. Exit status 1 when the time is over, with who
+    is behind, when a job is over that should run, and when a job that should end failed.
     """
     ours = context.of(ctx)
-    waiting = _Waiting(ours, ours.job(job), wanted)
+    waiting = _Waiting(ours, ours.job(job), wanted, secondaries=not without_secondaries)
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
     while not waiting.is_over():
         left = until - time.monotonic()
@@ -50,13 +57,17 @@ def wait(
 
 @dataclass
 class _Waiting:
-    """`whole_at`: revision at which all tasks were first seen up, and still are."""
+    """`whole_at`: revision at which all tasks were first seen up, and still are. `serial`: of the resolvers' zone once
+    they had followed so far. `behind`: who has not, in words."""
 
     ours: Context
     job: Job
     wanted: Wanted
+    secondaries: bool = True
     answer: dict[str, Any] | None = None
     whole_at: int | None = None
+    serial: int | None = None
+    behind: tuple[str, ...] = ()
     trouble: str = ""
 
     @property
@@ -65,7 +76,8 @@ class _Waiting:
             return self.trouble
         if self.answer["state"] == "dead":
             return f"it is over, {self.answer['outcome']}"
-        return in_short(self.answer)
+        behind = f", but {'; '.join(self.behind)}" if self.behind else ""
+        return f"{in_short(self.answer)}{behind}"
 
     def is_over(self) -> bool:
         """Raises `Failed` for what waiting can't change. A portal that was there and is away may be back."""
@@ -91,10 +103,35 @@ class _Waiting:
             )
         living = answer["tasks_total"] - answer["tasks_dead"]
         if not answer["tasks_up"] == living > 0 or answer["update"]:
-            self.whole_at = None
+            self.whole_at, self.serial, self.behind = None, None, ()
             return False
         if self.whole_at is None:
             self.whole_at = answer["revision"]
         if self.wanted is Wanted.RUNNING:
             return True
-        return names.revision_of_zone(self.ours, self.job.cell) >= self.whole_at
+        self.behind = tuple(self._behind(self.whole_at))
+        return not self.behind
+
+    def _behind(self, revision: int) -> Iterator[str]:
+        followed = self.ours.client.get(f"/bns/{part(self.job.cell)}/")
+        late = [one for one in followed["resolvers"] if (one["revision"] or 0) < revision]
+        yield from (_late(one, one["revision"], revision) for one in late)
+        if late or not self.secondaries:
+            return
+        if self.serial is None:
+            self.serial = followed["serial"]
+        for one in followed["secondaries"]:
+            if one["serial"] is None or (self.serial is not None and _newer(self.serial, one["serial"])):
+                yield _late(one, one["serial"], self.serial)
+
+
+def _late(follower: dict[str, Any], has: int | None, wanted: int | None) -> str:
+    told = f"{follower['kind']} {follower['address']}"
+    if has is None:
+        return f"{told} does not tell how far it is ({follower['error'] or 'it said nothing'})"
+    return f"{told} is at {has}, not yet at {wanted}"
+
+
+def _newer(a: int, b: int) -> bool:
+    """Whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
+    return a != b and (a - b) % 2**32 < 2**31

@@ -37,6 +37,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_ZONE", "borg.internal", "DNS zone above all cells: <cell>.<zone> is a cell's."),
     Setting("BORG_DNS_HOST", "127.0.0.1", "Address the resolver listens on."),
     Setting("BORG_DNS_PORT", "5353", "Port the resolver listens on, UDP and TCP."),
+    Setting(
+        "BORG_DNS_RESOLVERS",
+        "",
+        "All resolvers, as address or address@port, by comma; empty: the one at BORG_DNS_HOST and its port.",
+    ),
     Setting("BORG_DNS_TTL", "5", "Seconds that clients may remember a name, unless its job says otherwise."),
     Setting("BORG_DNS_NEGATIVE_TTL", "5", "Seconds that clients may remember that a name is not there."),
     Setting(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 
 from naming.directory import Directory, Status
 from naming.sockets import Server
@@ -22,13 +23,17 @@ def following(
 
 
 @contextmanager
-def serving(*directories: Directory) -> Iterator[list[int]]:
-    """A server each, on loopback, and their ports."""
+def serving(*directories: Directory, at: Sequence[int] = ()) -> Iterator[list[int]]:
+    """A server each, on loopback, and their ports: those of `at`, as far as it goes."""
     ports: list[int] = []
     up, loop = threading.Event(), asyncio.new_event_loop()
 
     async def start() -> None:
-        servers = [Server(directory, "127.0.0.1", 0) for directory in directories]
+        servers = [
+            Server(directory, "127.0.0.1", port)
+            for directory, port in zip_longest(directories, at, fillvalue=0)
+            if isinstance(directory, Directory)
+        ]
         for server in servers:
             await server.start()
             ports.append(server.port)

@@ -303,7 +303,8 @@ def test_a_name_is_resolved_to_addresses(ann, cell) -> None:
     world.bring_up(Job.objects.get(), rows.a_machine(cell))
     table = ann.out("resolve", "/bns/cc/ubar/web/").splitlines()
     assert table[1].split() == [
-        "/bns/cc/ubar/web/0", "0.web.ubar.cc.borg.internal", "127.0.0.1", "http=20000", "yes", "unknown", "up", "m1",
+        "/bns/cc/ubar/web/0", "0.web.ubar.cc.borg.internal", "127.0.0.1", "http=20000", "yes", "unknown", "1", "-",
+        "5s", "up", "m1",
     ]  # fmt: skip
     assert ann.out("resolve", "web/2").splitlines()[1].split()[3] == "http=20002"
     world.report(Job.objects.get(), 0, 1, 2, up=False)

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from naming.directory import Directory, Status
-from portal.console.resolvers import TIMEOUT_S
+from naming.survey import TIMEOUT_S
 from scheduling.models import Job
 from tests.integration import portal_world, rows
 from tests.integration.name_servers import following, serving

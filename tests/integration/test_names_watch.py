@@ -1,13 +1,17 @@
-"""Names watched over real sockets: long polls and WebSockets of the web process as it runs in production."""
+"""Names watched over real sockets: long polls, WebSockets and `borgctl`, with the web process as in production."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +31,8 @@ from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine
 from scheduling.services import transitions
 from tests.integration import portal_server, portal_world, rows
+from tests.integration.cli_world import BORGCTL, Cli
+from tests.integration.name_servers import following, serving
 from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.portal_world import World, signed_in
 
@@ -36,10 +42,27 @@ WAIT_S = 10.0
 
 
 @pytest.fixture(scope="module")
-def portal(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    # Sessions are signed by nothing but their row, so the test client's are good for the server too.
-    secret = {"BORG_SECRET_KEY": settings.SECRET_KEY}
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **secret) as url:
+def dns_ports() -> list[int]:
+    """Of two resolvers and a secondary, which tests start."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(3)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+@pytest.fixture(scope="module")
+def portal(
+    django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, dns_ports: list[int]
+) -> Iterator[str]:
+    first, second, secondary = (f"127.0.0.1@{port}" for port in dns_ports)
+    environment = {
+        # Sessions are signed by nothing but their row, so the test client's are good for the server too.
+        "BORG_SECRET_KEY": settings.SECRET_KEY,
+        "BORG_DNS_RESOLVERS": f"{first},{second}",
+        "BORG_DNS_SECONDARIES": secondary,
+    }
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **environment) as url:
         yield url
 
 
@@ -382,3 +405,171 @@ def test_a_page_of_another_site_may_not_watch(portal: str, world: World) -> None
     ):
         pass
     assert refused.value.response.status_code == 403
+
+
+# -- borgctl
+
+
+@pytest.fixture
+def cli(portal: str, world: World, tmp_path: Path) -> Cli:
+    return Cli(tmp_path, portal, BORG_TOKEN=token()["Authorization"].removeprefix("Bearer "))
+
+
+def test_borgctl_resolves_services_and_machines(cli: Cli, world: World) -> None:
+    label(world.job, {"service": "front"})
+    report(world.cell, world.job, 0)
+    use(world.job, 0, cpu_milli=42)
+    expected = [
+        "/bns/cc/ubar/jfoo/0", "0.jfoo.ubar.cc.borg.internal", "127.0.0.1", "http=20000", "yes", "healthy", "1", "42%",
+        "5s", "up", "m1",
+    ]  # fmt: skip
+    assert cli.out("resolve", "service/front").splitlines()[1].split() == expected
+    machine = ["/bns/cc/machine/m1", "m1.machine.cc.borg.internal", "127.0.0.1", "5s", "up"]
+    assert cli.out("resolve", "machine/m1").splitlines()[1].split() == machine
+    assert cli.json("resolve", "/bns/cc/ubar/service/front")["jobs"] == ["/bns/cc/ubar/jfoo"]
+    assert cli.run("resolve", "service/none", "--watch").returncode == 1
+
+
+class Cut:
+    """Between a client and the portal; `cut` breaks all connections."""
+
+    def __init__(self, portal: str) -> None:
+        self._behind = int(portal.rpartition(":")[2])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                portal = socket.create_connection(("127.0.0.1", self._behind))
+                self._open += [client, portal]
+                for pair in ((client, portal), (portal, client)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _pass(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+        source.close()
+
+
+@contextmanager
+def borgctl(cli: Cli, *words: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [BORGCTL, *words], env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    killer = threading.Timer(30.0, process.kill)  # rather than to wait for a line for ever
+    killer.start()
+    try:
+        yield process
+    finally:
+        killer.cancel()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(
+    cli: Cli, portal: str, world: World
+) -> None:
+    way = Cut(portal)
+    cli.environment["BORG_URL"] = way.url
+    try:
+        with borgctl(cli, "resolve", "jfoo", "--watch") as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            lines = process.stdout
+            told = lines.readline()
+            assert "/bns/cc/ubar/jfoo/0  127.0.0.1:20000  not serving  unknown  weight 1  load -" in told
+            assert "no task serves: all answer" in lines.readline()
+            report(world.cell, world.job, 0)
+            assert "/bns/cc/ubar/jfoo/0  127.0.0.1:20000  serving  healthy" in lines.readline()
+            assert "serves again" in lines.readline()
+            way.cut()
+            assert "Trying again in 0.5 s." in process.stderr.readline()
+            place(world.cell, world.job, Machine.objects.get(), 1, ports=21_000)
+            assert "/bns/cc/ubar/jfoo/1  127.0.0.1:21001  not serving" in lines.readline(), (
+                "and nothing twice"
+            )
+            evict(world.cell, world.job, 1)
+            assert lines.readline().endswith("/bns/cc/ubar/jfoo/1  gone\n")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+    finally:
+        way.close()
+
+
+def test_borgctl_prints_messages_and_ends_with_the_job(cli: Cli, world: World) -> None:
+    with borgctl(cli, "resolve", "jfoo/0", "--watch", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["state"]["index"] == 0
+        report(world.cell, world.job, 0)
+        assert json.loads(process.stdout.readline())["changed"][0]["serving"]
+        with journal.write(world.cell.id, rows.ME) as entry:
+            transitions.tasks_end(
+                entry, [transitions.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+            )
+        assert json.loads(process.stdout.readline())["type"] == "gone"
+        assert json.loads(process.stdout.read())["code"] == "not-found"
+        assert process.wait(10) == 1
+
+
+def test_waiting_for_visible_names_who_is_behind(
+    cli: Cli, ann: httpx.Client, world: World, dns_ports: list[int]
+) -> None:
+    waits = ("wait", "jfoo", "--for", "visible", "--timeout")
+    place(world.cell, world.job, Machine.objects.get(), 1, 2)
+    for index in range(3):
+        report(world.cell, world.job, index)
+    now = journal.newest(world.cell.id)
+    sentence, _ = cli.failing(*waits, "0.1")
+    assert f"resolver 127.0.0.1:{dns_ports[0]} does not tell how far it is (silent" in sentence
+    first, second, secondary = following(now), following(now - 1), following(0, names_revision=2)
+    with serving(first, second, secondary, at=dns_ports):
+        sentence, _ = cli.failing(*waits, "0.1")
+        assert (
+            f"3 of 3 tasks running, but resolver 127.0.0.1:{dns_ports[1]} is at {now - 1}, not yet at {now}"
+            in sentence
+        )
+        followed = get(ann, "bns/cc")
+        assert (followed["zone"], followed["revision"], followed["serial"]) == (
+            "cc.borg.internal",
+            now - 1,
+            3,
+        )
+        assert [(one["reached"], one["caught_up"]) for one in followed["resolvers"]] == [
+            (True, True),
+            (True, False),
+        ]
+        second.cells["cc"].revision = now
+        sentence, _ = cli.failing(*waits, "0.1")
+        assert f"secondary 127.0.0.1:{dns_ports[2]} is at 2, not yet at 3" in sentence
+        assert cli.out(*waits, "9", "--without-secondaries") == "cc/ubar/jfoo: 3 of 3 tasks running.\n"
+        secondary.cells["cc"].names_revision = 3
+        assert cli.out(*waits, "9") == "cc/ubar/jfoo: 3 of 3 tasks running.\n"
+        (one,) = get(ann, "bns/cc")["secondaries"]
+        assert one == {
+            "address": f"127.0.0.1:{dns_ports[2]}", "kind": "secondary", "serial": 3, "revision": None, "reached": True,
+            "caught_up": True, "error": "",
+        }  # fmt: skip
+    assert get(ann, "bns/none", 404)["code"] == "not-found"

@@ -1,8 +1,9 @@
-"""Who answers for a cell's names, asked for real: the resolver and the secondaries, all at once, within a bound."""
+"""Who answers for a cell's names, asked for real: resolvers and secondaries, all at once, within a bound."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import dns.rcode
 from django.conf import settings
 
 from naming.directory import Status
-from naming.primary import Peers
+from naming.primary import InvalidPeers, Peers
 from naming.table import SERIAL_MODULUS, serial_newer
 
 TIMEOUT_S = 2.0
@@ -62,6 +63,14 @@ class Follower:
     detail: str = ""
     behind: int = 0
 
+    @property
+    def reached(self) -> bool:
+        return self.state is not State.SILENT
+
+    @property
+    def caught_up(self) -> bool:
+        return self.state is State.CAUGHT_UP
+
 
 @dataclass(frozen=True, slots=True)
 class _Said:
@@ -76,10 +85,32 @@ class _Said:
 def servers() -> list[Server]:
     """Those that the settings know. Raises `naming.primary.InvalidPeers`."""
     told = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
+    resolvers = [_resolver_at(text) for text in settings.BORG_DNS_RESOLVERS]
     return [
-        Server(Role.RESOLVER, settings.BORG_DNS_HOST, settings.BORG_DNS_PORT),
+        *(resolvers or [Server(Role.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)]),
         *(Server(Role.SECONDARY, address, port) for address, port in told),
     ]
+
+
+def _resolver_at(text: str) -> Server:
+    host, at, port = text.partition("@")
+    try:
+        number = int(port) if at else 53
+        if not 0 < number < 65536:
+            raise ValueError(port)
+        return Server(Role.RESOLVER, _reachable(host), number)
+    except ValueError:
+        raise InvalidPeers(
+            f"BORG_DNS_RESOLVERS: {text!r}: give addresses, with another port as 192.0.2.1@5353"
+        ) from None
+
+
+def _reachable(host: str) -> str:
+    """Who listens on all addresses of this host is asked on loopback."""
+    address = ipaddress.ip_address(host)
+    if not address.is_unspecified:
+        return str(address)
+    return "127.0.0.1" if address.version == 4 else "::1"
 
 
 def followers(cell: str, *, wanted: int, asked: Sequence[Server]) -> list[Follower]:
@@ -99,6 +130,15 @@ def followers(cell: str, *, wanted: int, asked: Sequence[Server]) -> list[Follow
         else _secondary(server, zone_said, serials)
         for server, (zone_said, health) in zip(asked, said, strict=True)
     ]
+
+
+def newest_serial(found: Sequence[Follower]) -> int | None:
+    """By the arithmetic of RFC 1982; None where none says one."""
+    newest: int | None = None
+    for one in found:
+        if one.serial is not None and (newest is None or serial_newer(one.serial, newest)):
+            newest = one.serial
+    return newest
 
 
 def _resolver(server: Server, zone: _Said, health: _Said, wanted: int) -> Follower:

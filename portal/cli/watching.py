@@ -1,0 +1,118 @@
+"""`borgctl resolve NAME --watch`: a line for each change of a name, over a WebSocket. Loaded when wanted.
+
+It outlives the portal: after a loss it comes back, waiting longer each time, and tells only what is different then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+
+from portal.cli import names, output, sockets
+from portal.cli.context import Context
+from portal.cli.failure import Failed
+
+# The portal says something at least every 15 s.
+_SILENCE_S = 45.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+_MOST_BYTES = 256 * 1024 * 1024
+# What of a task is worth a line; of loads `--json` tells.
+_SHOWN = ("address", "ports", "serving", "health", "phase", "weight", "machine")
+
+
+def run(ours: Context, path: str) -> int:
+    """Until Ctrl-C, which is 0. Raises `Failed`: where the portal refuses, and once there is no such name any more."""
+    ours.client.get(path)  # what is wrong with the name or the token is told as elsewhere
+    watching = _Watching(json=ours.json)
+    pause = _FIRST_PAUSE_S
+    try:
+        while True:
+            try:
+                with sockets.dialled(
+                    ours, f"/ws{path}", what="names to watch", max_size=_MOST_BYTES, compression="deflate"
+                ) as socket:
+                    while True:
+                        watching.take(json.loads(socket.recv(_SILENCE_S)))
+                        pause = _FIRST_PAUSE_S
+            except ConnectionClosed as closed:
+                why = _ended(closed)
+            except TimeoutError:
+                why = f"nothing was heard of the portal for {_SILENCE_S:g} s"
+            except Failed as failed:
+                if not failed.passing:
+                    raise
+                why = failed.detail
+            output.remark(f"{why.rstrip('.')}. Trying again in {pause:g} s.")
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _ended(closed: ConnectionClosed) -> str:
+    """Why, where it may be passing. Raises `Failed`."""
+    code = closed.rcvd.code if closed.rcvd is not None else 0
+    reason = closed.rcvd.reason if closed.rcvd is not None else ""
+    if code in sockets.CODES and code != 4503:
+        raise Failed(sockets.CODES[code], reason or f"the portal closed with {code}")
+    return f"the connection to the portal ended ({reason or code})"
+
+
+class _Watching:
+    """What was shown last."""
+
+    def __init__(self, *, json: bool) -> None:
+        self._json = json
+        self._known: dict[str, dict[str, Any]] = {}
+        self._fails_open: bool | None = None
+
+    def take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "alive":
+            return
+        if self._json:
+            output.as_json_line(message)
+        elif message["type"] == "state":
+            state = message["state"]
+            endpoints = state.get("endpoints", [state])
+            gone = set(self._known) - {one["name"] for one in endpoints}
+            self._tell(state, endpoints, sorted(gone))
+        elif message["type"] == "change":
+            self._tell(message["facts"], message["changed"], message["gone"])
+        else:
+            self._tell({}, [], sorted(self._known))
+
+    def _tell(self, facts: dict[str, Any], endpoints: list[dict[str, Any]], gone: list[str]) -> None:
+        at = output.when(datetime.now(UTC).isoformat())
+        for name in gone:
+            if self._known.pop(name, None) is not None:
+                _line(at, name, "gone")
+        for one in endpoints:
+            before = self._known.get(one["name"])
+            self._known[one["name"]] = one
+            if before is None or any(before[what] != one[what] for what in _SHOWN):
+                serving = "serving" if one["serving"] else "not serving"
+                health = one["health"] if one["address"] else one["state"]
+                busy = f"weight {one['weight']}", f"load {names.load(one)}"
+                _line(at, one["name"], _where(one), serving, health, *busy)
+        fails_open = facts.get("fail_open", False)
+        if fails_open != self._fails_open and (fails_open or self._fails_open is not None):
+            _line(at, facts.get("name", ""), "no task serves: all answer" if fails_open else "serves again")
+        self._fails_open = fails_open
+
+
+def _where(one: dict[str, Any]) -> str:
+    host = f"[{one['address']}]" if ":" in one["address"] else one["address"]
+    ports = one["ports"]
+    if not host:
+        return "-"
+    if len(ports) == 1:
+        return f"{host}:{next(iter(ports.values()))}"
+    return ",".join(f"{name}={host}:{port}" for name, port in ports.items()) or host
+
+
+def _line(*parts: str) -> None:
+    output.write("  ".join(output.printable(part) for part in parts) + "\n", flush=True)
