@@ -192,12 +192,13 @@ class RunTask(msgspec.Struct, frozen=True):
     devices: list[int] = []  # numbers of the accelerators allotted, a device twice never
     alloc: TaskKey | None = None  # the alloc of this machine that it lives in (§2.4)
     leave_s: float = (
-        0.0  # between leaving the answers of its names and SIGTERM, where a stop's notice leaves room
+        0.0  # between leaving the answers of its names and SIGTERM, where a stop leaves room for it
     )
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """An incarnation that should not run here. `notice_s` overrides the task's own when it is shorter."""
+    """An incarnation that should not run here. `notice_s` bounds how long that takes: the task's own notice when it is
+    longer, and leaving the answers of its names, which has what the notice leaves."""
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine

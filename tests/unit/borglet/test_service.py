@@ -56,7 +56,8 @@ def phases(report: Report) -> list[tuple[int, Phase]]:
 def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authority: Authority) -> None:
     home = tmp_path / "home"
     DiskStore(home).save_identity(Identity("m1", "aa", "secret"), authority=authority.pem)
-    lasting = run_task(0, command=["sleep", "600"], limit=LIMIT, notice_s=1.0)
+    # `stop-all` lets nobody leave the answers first: whoever asked for that is at the keyboard.
+    lasting = run_task(0, command=["sleep", "600"], limit=LIMIT, notice_s=1.0, leave_s=600.0)
     # In its own folder: the one place that both it and we see, in whatever runtime.
     gate = home / "tasks" / directory_name(key(1)) / "work" / "gate"
     program = "[ -p gate ] || mkfifo gate; read _ < gate; exit 7"
