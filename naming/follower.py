@@ -31,6 +31,7 @@ POLL_S = 0.5  # where notices are lost and nobody says so
 RETRY_S = 0.2
 FAULT_S = 5.0
 STALE_S = 30.0
+MOST_BEHIND = 200_000  # revisions; who is further behind is sooner there by way of rows
 PATIENCE_S = 1.0  # for the journal, before names that were kept answer without it
 
 
@@ -162,7 +163,8 @@ class Follower:
             table.history_ordinal,
             self._histories.get(facts.cell_id),
         )
-        if restored or not (table.ready or table in self._kept):
+        far = facts.revision - table.revision > MOST_BEHIND
+        if restored or far or not (table.ready or table in self._kept):
             await self._take_snapshot(facts)
             return
         while table.revision < facts.revision:

@@ -90,7 +90,7 @@ class Keeper:
             now = asyncio.get_running_loop().time()
             for table in list(self._follower.directory.cells.values()):
                 if self._due(table, now):
-                    await self._keep(table, pause_s=_PAUSE_S)
+                    await self._try(table, pause_s=_PAUSE_S)
             self._forget()
             await asyncio.sleep(_LOOK_S)
 
@@ -98,7 +98,7 @@ class Keeper:
         """A last time, without pauses; nothing may be applied to the tables any more."""
         for table in list(self._follower.directory.cells.values()):
             if self._due(table, float("inf")):
-                await self._keep(table, pause_s=0.0)
+                await self._try(table, pause_s=0.0)
         self._forget()
         self._thread.shutdown()
 
@@ -114,6 +114,13 @@ class Keeper:
                 return now - at >= IDLE_S
         return now - at >= EVERY_S
 
+    async def _try(self, table: NameTable, *, pause_s: float) -> None:
+        try:
+            await self._keep(table, pause_s=pause_s)
+        except Exception:  # answers don't end because the next start would lack a file
+            self.failed += 1
+            log.exception("snapshot of names not written", cell=table.cell)
+
     async def _keep(self, table: NameTable, *, pause_s: float) -> None:
         follower = self._follower
         cell_id, history_id = follower.identity(table)
@@ -125,6 +132,10 @@ class Keeper:
             history_id=history_id,
             written_at=self._clock(),
         )
+        self._written[table.cell] = (
+            loop.time(),
+            capture.head,
+        )  # also where it fails: not again before its time
         parts: list[bytes] = []
         table.before.append(capture.before)
         began = loop.time()
@@ -135,7 +146,6 @@ class Keeper:
         finally:
             table.before.remove(capture.before)
         path = self._folder / f"{table.cell}{_SUFFIX}"
-        self._written[table.cell] = (loop.time(), capture.head)
         try:
             size = await loop.run_in_executor(self._thread, _write, path, parts)
         except OSError as error:
@@ -152,8 +162,13 @@ class Keeper:
         directory = self._follower.directory
         for cell in [cell for cell in self._written if cell not in directory.cells]:
             del self._written[cell]
-            (self._folder / f"{cell}{_SUFFIX}").unlink(missing_ok=True)
-            log.info("snapshot of a departed cell removed", cell=cell)
+            path = self._folder / f"{cell}{_SUFFIX}"
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("snapshot of a departed cell not removed", file=str(path), error=str(error))
+            else:
+                log.info("snapshot of a departed cell removed", file=str(path))
 
 
 def _write(path: Path, parts: list[bytes]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import suppress
 
 import dns.asyncquery
@@ -16,6 +17,7 @@ from naming.follower import Follower
 from naming.limiting import RateLimit
 from naming.metrics import MetricsServer, exposition
 from naming.news import MemoryNews
+from naming.primary import Peers, Primary
 from naming.reporting import Reporter
 from naming.sockets import Server, type_asked
 from tests.unit.naming.cells import directory_of, reported, running, table_of
@@ -118,6 +120,47 @@ async def _send_rubbish(port: int) -> None:
     )
     transport.sendto(query.to_wire())
     transport.close()
+
+
+def test_a_secondary_that_acknowledges_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("naming.primary.NOTIFY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("naming.primary.NOTIFY_TRIES", 1)
+
+    async def scenario() -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            who = f"127.0.0.1@{deaf.getsockname()[1]}"
+            table = table_of(*running(2))
+            primary = Primary(
+                directory_of(table), Peers.read(networks=["127.0.0.1"], keys=[], secondaries=[who])
+            )
+            watching = asyncio.create_task(primary.watch())
+            try:
+                for times in (1, 2):
+                    async with asyncio.timeout(10):
+                        while (
+                            samples(exposition(primary.figures)).get(("notify_failures_total", who)) != times
+                        ):
+                            await asyncio.sleep(0.01)
+                    table.apply(reported(0, "stopping"), 100)  # moves the serial: it is told again
+                query = dns.message.make_query("cc.borg.internal.", "AXFR")
+                assert [wire async for wire in primary.transfer(query, "127.0.0.1")]
+                assert [wire async for wire in primary.transfer(query, "192.0.2.9")]
+            finally:
+                watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watching
+            found = samples(exposition(primary.figures))
+            assert (
+                found.items()
+                >= {
+                    ("transfers_total", "axfr"): 1,
+                    ("transfers_total", "refused"): 1,
+                    ("secondary_serial", "cc", "127.0.0.1"): 100,
+                }.items()
+            )
+
+    asyncio.run(scenario())
 
 
 def test_what_is_beyond_the_rate_is_counted() -> None:

@@ -257,6 +257,29 @@ def test_a_journal_with_a_gap_is_replaced_by_a_snapshot(news: MemoryNews) -> Non
     asyncio.run(scenario())
 
 
+def test_who_is_far_behind_reads_rows(news: MemoryNews, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("naming.follower.MOST_BEHIND", 5)
+
+    async def scenario() -> None:
+        async with resolver(news) as cell:
+            table = cell.directory.cells["cc"]
+            for changes, replaced in ((5, False), (6, True)):
+                news.away = True
+                for restarts in range(1, changes):
+                    news.write(CELL, [reported(1, restarts=restarts)])
+                revision = news.write(CELL, [reported(2, health="unhealthy")])
+                news.away = False
+
+                async def caught_up(revision: int = revision) -> bool:
+                    return cell.directory.cells["cc"].revision == revision
+
+                await cell.until(caught_up)
+                assert (cell.directory.cells["cc"] is not table) is replaced
+            assert len(await cell.addresses()) == 2
+
+    asyncio.run(scenario())
+
+
 def test_rubbish_on_the_sockets_stops_nothing(news: MemoryNews) -> None:
     async def scenario() -> None:
         async with resolver(news) as cell:
