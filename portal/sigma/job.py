@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from portal.sigma.page import page, page_of
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of
-from portal.sigma.reads.names import names_of_job
+from portal.sigma.reads.names import leave_of, names_of_job
 from portal.sigma.why import explain
 from quota.errors import Conflict, NotFound, Refused
 from quota.permissions import Action, Principal, may
@@ -51,6 +51,7 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
     context = {
         **status_context(row),
         "names": names_of_job(row),
+        "leave_s": leave_of(row) if row.state != JobState.DEAD else 0.0,
         "revision": revision,
         "rows": list(tasks),
         "page_obj": tasks,

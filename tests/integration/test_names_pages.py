@@ -42,6 +42,7 @@ def test_a_job_page_says_how_its_job_is_reached(world) -> None:
         "<code>0.jfoo.ubar.cc.borg.internal</code> to <code>2.jfoo.ubar.cc.borg.internal</code>",
         "borgctl resolve /bns/cc/ubar/jfoo --watch",
         "5 seconds: so long clients may go on with an answer",
+        "leaves the answers 6 s before SIGTERM",
         "1 of 1 placed task serves",
     ):
         assert name in page, name

@@ -19,6 +19,7 @@ from quota.errors import NotFound
 from quota.permissions import Action, Principal, may
 from quota.resources import CPU
 from scheduling.models import Job, Task
+from scheduling.services.updates import spec_of
 
 DNS_PORT = 53
 MOST_SERVICES = 100  # of one page
@@ -134,6 +135,12 @@ def names_of_job(job: Job) -> JobNames:
         dig=dig(f"{ports[0].dns} SRV" if ports else f"{dns} A"),
         borgctl=f"borgctl resolve {name.path} --watch",
     )
+
+
+def leave_of(job: Job) -> float:
+    """Seconds between leaving the answers and SIGTERM, for tasks of the newest spec. One query."""
+    spec = spec_of(job)
+    return spec.leave_s(spec.base, ttl_s=settings.BORG_DNS_TTL)
 
 
 def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> TaskNames:
