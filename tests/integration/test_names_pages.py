@@ -50,15 +50,17 @@ def test_a_job_page_says_how_its_job_is_reached(world) -> None:
 
 
 @pytest.mark.parametrize(
-    "host, port, dig",
+    "given, dig",
     [
-        ("127.0.0.1", 5353, ">dig @127.0.0.1 -p 5353 +short "),
-        ("192.0.2.1", 53, ">dig @192.0.2.1 +short "),
-        ("0.0.0.0", 53, ">dig +short "),
+        ({"BORG_DNS_HOST": "127.0.0.1", "BORG_DNS_PORT": 5353}, ">dig @127.0.0.1 -p 5353 +short "),
+        ({"BORG_DNS_HOST": "192.0.2.1", "BORG_DNS_PORT": 53}, ">dig @192.0.2.1 +short "),
+        ({"BORG_DNS_RESOLVERS": ["192.0.2.7", "192.0.2.8@5353"]}, ">dig @192.0.2.7 +short "),
+        ({"BORG_DNS_HOST": "0.0.0.0", "BORG_DNS_PORT": 53}, ">dig +short "),
+        ({"BORG_DNS_RESOLVERS": ["no address"]}, ">dig +short "),
     ],
 )
-def test_the_command_asks_the_resolver_where_it_is(world, host, port, dig) -> None:
-    with override_settings(BORG_DNS_HOST=host, BORG_DNS_PORT=port, BORG_DNS_TTL=1):
+def test_the_command_asks_the_resolver_where_it_is(world, given, dig) -> None:
+    with override_settings(**given, BORG_DNS_TTL=1):
         page = shown(JOB)
     assert f"{dig}_http._tcp.jfoo.ubar.cc.borg.internal SRV" in page
     assert "1 second: so long" in page
@@ -184,6 +186,14 @@ def test_jobs_and_services_lead_to_each_other_and_both_are_listed(service) -> No
     assert "1 of 2 placed" in page
     assert "jfoo" not in shown("/names/", "stranger")
     assert "so there are no names" in shown("/names/", "stranger")
+
+
+def test_labels_that_can_be_no_name_and_alloc_sets_make_no_service(world) -> None:
+    Job.objects.update(labels={"service": "Not_a_name"})
+    assert "/services/" not in shown("/names/")
+    assert "Services</h2>" not in shown("/names/")
+    Job.objects.update(labels={"service": "web"}, kind="alloc-set")
+    assert "/services/" not in shown("/names/")
 
 
 @pytest.mark.parametrize(

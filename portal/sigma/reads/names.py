@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from django.conf import settings
 from django.db import connection
@@ -14,7 +14,9 @@ from naming.endpoints import weight_of
 from naming.loads import Busy, loads_of
 from naming.names import MachineName, ServiceName, is_service
 from naming.placed import name_of, published_of, ttl_of
+from naming.primary import InvalidPeers
 from naming.selectors import jobs_of_service, service_of
+from naming.survey import servers
 from quota.errors import NotFound
 from quota.permissions import Action, Principal, may
 from quota.resources import CPU
@@ -245,10 +247,17 @@ def shared(groups: Sequence[Group]) -> list[Group]:
 
 
 def dig(question: str) -> str:
-    """A command that asks this installation's resolver, where its address says where that is."""
-    host, port = settings.BORG_DNS_HOST, settings.BORG_DNS_PORT
-    at = "" if ipaddress.ip_address(host).is_unspecified else f" @{host}"
-    return f"dig{at}{f' -p {port}' if port != DNS_PORT else ''} +short {question}"
+    """A command that asks this installation's first resolver, where the settings say where that is."""
+    everywhere = not settings.BORG_DNS_RESOLVERS and ip_address(settings.BORG_DNS_HOST).is_unspecified
+    try:
+        first = None if everywhere else servers()[0]
+    except (
+        InvalidPeers
+    ):  # the console's page of names tells which setting is wrong; a tenant's page goes without
+        first = None
+    if first is None:
+        return f"dig +short {question}"
+    return f"dig @{first.address}{f' -p {first.port}' if first.port != DNS_PORT else ''} +short {question}"
 
 
 def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
