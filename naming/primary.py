@@ -159,7 +159,7 @@ class Primary:
 
     async def _notify(self, cell: str, address: str, port: int) -> None:
         """Of the newest serial until it is acknowledged, less and less often. Who misses it asks by itself in time."""
-        tries = 0
+        tries, reason = 0, ""
         while tries < NOTIFY_TRIES:
             zone = self._zones[cell]
             serial = zone.serial
@@ -172,15 +172,15 @@ class Primary:
             try:
                 await dns.asyncquery.udp(message, address, port=port, timeout=NOTIFY_TIMEOUT_S)
             except (dns.exception.DNSException, OSError) as error:
-                log.debug("secondary silent", address=address, port=port, reason=type(error).__name__)
-                tries += 1
+                tries, reason = tries + 1, f"{type(error).__name__}: {error}"
+                log.debug("secondary silent", address=address, port=port, reason=reason)
                 await asyncio.sleep(2.0 ** (tries - 1))
             else:
                 if self._zones[cell].serial == serial:
                     return
                 tries = 0  # it moved on while we waited
         self.figures.notify_failed(f"{address}@{port}")
-        log.warning("secondary not told", address=address, port=port, cell=cell)
+        log.warning("secondary not told", address=address, port=port, cell=cell, reason=reason)
 
 
 def read_transfer(query: bytes, directory: Directory) -> dns.message.Message | None:
