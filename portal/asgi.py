@@ -18,7 +18,6 @@ http = get_asgi_application()  # first: what follows needs the apps loaded
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.db import database_sync_to_async  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
@@ -64,9 +63,7 @@ application = ProtocolTypeRouter(
                 most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
             )
         ),
-        "websocket": AllowedHostsOriginValidator(
-            SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns)))
-        ),
+        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns))),
         "lifespan": lifespan,
     }
 )

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from channels.security.websocket import WebsocketDenier
+from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
 from django.conf import settings
 
 _PORTS = {"http": 80, "https": 443}
@@ -31,19 +31,21 @@ def same_origin(origin: str, host: str) -> bool:
 
 
 class SameOrigin:
-    """Lets through who comes with a token, which no page can add, and pages of the portal itself."""
+    """Lets through who comes with a token, which no page can add, and pages of the portal itself.
+
+    Programs other than browsers send no origin; pages of the portal also come from one of its allowed hosts.
+    """
 
     def __init__(self, inner: Asgi) -> None:
         self._inner = inner
+        self._of_allowed_hosts = AllowedHostsOriginValidator(inner)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         origin = headers.get(b"origin", "")
-        if (
-            b"authorization" in headers
-            or origin in settings.CSRF_TRUSTED_ORIGINS
-            or same_origin(origin, headers.get(b"host", ""))
-        ):
+        if b"authorization" in headers:
             await self._inner(scope, receive, send)
+        elif origin in settings.CSRF_TRUSTED_ORIGINS or same_origin(origin, headers.get(b"host", "")):
+            await self._of_allowed_hosts(scope, receive, send)
         else:
             await WebsocketDenier()(scope, receive, send)

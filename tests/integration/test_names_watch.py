@@ -310,14 +310,14 @@ def watching(
     *,
     headers: dict[str, str] | None = None,
     session: Client | None = None,
-    origin: str | None = None,
+    origin: str | None = "",
 ) -> Iterator[ClientConnection]:
     if session is not None:
         cookie = session.cookies[settings.SESSION_COOKIE_NAME].value
         headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"}
     with connect(
         f"{portal.replace('http', 'ws')}/ws/bns/{name}/",
-        origin=origin or portal,  # type: ignore[arg-type]
+        origin=portal if origin == "" else origin,  # type: ignore[arg-type]
         additional_headers=headers or {},
         open_timeout=WAIT_S,
         proxy=None,
@@ -327,6 +327,14 @@ def watching(
 
 def heard(socket: ClientConnection) -> Any:
     return json.loads(socket.recv(timeout=WAIT_S))
+
+
+def test_a_program_with_a_token_needs_no_origin_but_a_session_does(portal: str, world: World) -> None:
+    with watching(portal, headers=token(), origin=None) as socket:
+        assert heard(socket)["type"] == "state"
+    for origin in (None, "https://evil.example"):
+        with pytest.raises(InvalidStatus), watching(portal, session=signed_in("viewer"), origin=origin):
+            pass
 
 
 def test_a_watcher_gets_the_state_then_what_changes(portal: str, world: World) -> None:
