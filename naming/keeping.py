@@ -40,7 +40,8 @@ class Keeper:
         self._folder = folder
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="names")
-        self._written: dict[str, tuple[float, Head]] = {}  # by cell: when, of the loop's clock, and what
+        # By cell: when it was tried last, of the loop's clock, and what is on disk.
+        self._written: dict[str, tuple[float, Head | None]] = {}
         self.failed = 0
 
     async def load(self, only: frozenset[str] = frozenset()) -> int:
@@ -81,7 +82,8 @@ class Keeper:
 
     def written_at(self, cell: str) -> float:
         """When the cell's file was written, seconds since the epoch; 0 where there is none of ours."""
-        return self._written[cell][1].written_at if cell in self._written else 0.0
+        _, head = self._written.get(cell, (0.0, None))
+        return 0.0 if head is None else head.written_at
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -132,10 +134,8 @@ class Keeper:
             history_id=history_id,
             written_at=self._clock(),
         )
-        self._written[table.cell] = (
-            loop.time(),
-            capture.head,
-        )  # also where it fails: not again before its time
+        _, before = self._written.get(table.cell, (0.0, None))
+        self._written[table.cell] = (loop.time(), before)  # should it fail: not again before its time
         parts: list[bytes] = []
         table.before.append(capture.before)
         began = loop.time()
@@ -152,6 +152,7 @@ class Keeper:
             self.failed += 1
             log.warning("snapshot of names not written", file=str(path), error=str(error))
             return
+        self._written[table.cell] = (loop.time(), capture.head)
         log.info(
             "snapshot of names written", cell=table.cell, revision=capture.head.revision, bytes=size,
             took_s=round(loop.time() - began, 2),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
+import os
 import signal
 import socket
 import sys
@@ -235,4 +236,7 @@ def _no_port(host: str, port: int, error: OSError) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ended)  # without waiting for a thread that waits for PostgreSQL

@@ -260,6 +260,31 @@ def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(
     asyncio.run(scenario())
 
 
+def test_a_snapshot_that_was_broken_off_by_the_end_is_written_then(
+    news: MemoryNews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("naming.keeping.FIRST_S", 0.0)
+    monkeypatch.setattr("naming.keeping._PAUSE_S", 60.0)
+
+    async def scenario() -> None:
+        process = Process(news, tmp_path)
+        await process.start()
+        table = await process.reached()
+        keeping = asyncio.create_task(process.keeper.run())
+        async with asyncio.timeout(10):
+            while not table.before:
+                await asyncio.sleep(0.01)
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+        assert not table.before
+        assert not (tmp_path / "cc.names").exists()
+        await process.stop()
+        assert read_head((tmp_path / "cc.names").read_bytes()).revision == table.revision
+
+    asyncio.run(scenario())
+
+
 def test_another_history_or_a_journal_that_lacks_the_next_revision_is_read_anew(
     news: MemoryNews, tmp_path: Path
 ) -> None:
