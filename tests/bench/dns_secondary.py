@@ -6,6 +6,8 @@ steps (IXFR, TSIG). Cases:
     secondary-lag-p99     ms from the first SOA of a serial here to one at least as new at Knot, 30 s long
     latency-meanwhile     ms, p99 of answers here at 2,000 queries/s under the same changes
     whole-zone            s for an AXFR of everything, and p99 of answers meanwhile
+    latency-while-kept    ms, p99 of answers at 2,000 queries/s under the same changes while names are written to a file
+                          twice a second (in service once a minute), and without; no secondary
 
 At the end the changes stop and both zones are compared, record by record. Needs `knotd`, `kdig` and `dnsperf`.
 """
@@ -32,7 +34,8 @@ import psutil
 from tests.bench.dns_resolver import CELL, JOBS, TASKS, TENANT, ZONE, news
 from tests.bench.wanted import wanted
 
-CASES = ["secondary-lag-p99", "latency-meanwhile", "whole-zone"]
+CASES = ["secondary-lag-p99", "latency-meanwhile", "whole-zone", "latency-while-kept"]
+KEPT_EVERY_S = 0.5
 CHANGES, EVENTS = 1_000, 10
 SECONDS = float(os.environ.get("BENCH_SECONDS", "30"))
 WANTED_LAG_MS, WANTED_MS = 1_000.0, 10.0
@@ -139,6 +142,43 @@ def measure() -> Iterator[dict[str, Any]]:
             daemon.stop()
             primary.terminate()
             primary.wait(10)
+
+
+def _started(home: Path, port: int, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.bench.dns_secondary", str(port), *arguments]
+    with (home / "log").open("ab") as log:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+
+def _kept(home: Path, questions: Path) -> dict[str, Any]:
+    from tests.bench.dns import SERVER_CORE, Server, latencies
+    from tests.unit.naming.test_secondaries import free_port
+
+    found: dict[bool, list[float]] = {False: [], True: []}
+    folder = home / "names"
+    for _ in range(2):
+        for kept in found:
+            port = free_port()
+            primary = _started(home, port, "0", str(SERVER_CORE), *([str(folder)] if kept else []))
+            try:
+                _until(lambda port=port: _serial(port) == 1, "the names")
+                assert primary.stdin is not None
+                primary.stdin.write(b"go\n")
+                primary.stdin.flush()
+                time.sleep(2)
+                found[kept].append(latencies(Server(primary, port), questions))
+            finally:
+                primary.terminate()
+                primary.wait(10)
+    return _judged(
+        {
+            "case": CASES[3],
+            "value": round(min(found[True]), 3),
+            "without": round(min(found[False]), 3),
+            "bytes": (folder / f"{CELL}.names").stat().st_size,
+            "load": round(os.getloadavg()[0], 1),
+        }
+    )
 
 
 def _judged(result: dict[str, Any]) -> dict[str, Any]:
@@ -251,19 +291,21 @@ def _until(reached: Any, what: str) -> float:
 
 
 def main() -> None:
-    """The primary: PORT SECONDARY CORE. Lines on standard input let names change, and stop that."""
+    """The primary: PORT SECONDARY CORE [FOLDER]. Lines on standard input let names change, and stop that."""
     import uvloop
 
+    from naming import keeping
     from naming.directory import Directory
     from naming.primary import Peers
     from naming.server import serve
     from tests.unit.naming.test_secondaries import SECRET
 
-    port, secondary, core = (int(each) for each in sys.argv[1:])
+    port, secondary, core = (int(each) for each in sys.argv[1:4])
+    folder = Path(sys.argv[4]) if len(sys.argv) > 4 else None
     os.sched_setaffinity(0, {core})
-    peers = Peers.read(
-        networks=[], keys=[f"shared:hmac-sha256:{SECRET}"], secondaries=[f"127.0.0.1@{secondary}"]
-    )
+    told = [f"127.0.0.1@{secondary}"] if secondary else []
+    peers = Peers.read(networks=[], keys=[f"shared:hmac-sha256:{SECRET}"] if told else [], secondaries=told)
+    keeping.EVERY_S, keeping.FIRST_S = KEPT_EVERY_S, 0.0
     source = Churning()
 
     def orders() -> None:
@@ -275,7 +317,8 @@ def main() -> None:
 
     threading.Thread(target=orders, daemon=True).start()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(Directory(zone=ZONE, keyring=peers.keys), source, "127.0.0.1", port, peers=peers))
+        directory = Directory(zone=ZONE, keyring=peers.keys)
+        runner.run(serve(directory, source, "127.0.0.1", port, peers=peers, snapshots=folder))
 
 
 if __name__ == "__main__":

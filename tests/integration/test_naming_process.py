@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -238,7 +239,8 @@ def test_a_start_without_postgresql_answers_from_what_was_kept_and_catches_up(
 
 
 def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobody(job: Job) -> None:
-    with started(free_port(), BORG_DNS_PROCESSES="2") as both:
+    figures = free_port()
+    with started(free_port(), BORG_DNS_PROCESSES="2", BORG_DNS_METRICS_PORT=str(figures)) as both:
         workers = children(both.popen.pid)
         assert len(workers) == 2
         report(job.cell, job, 1, health="unhealthy")
@@ -251,9 +253,20 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         assert set(answered) == {dns.rcode.NOERROR}
         query = dns.message.make_query("jfoo.ubar.cc.borg.internal.", "A")
         assert len(dns.query.tcp(query, "127.0.0.1", port=both.port, timeout=BOUND_S).answer[0]) == 1
+        # Of both processes, a second old at most; the new one goes on from what the dead one had counted.
+        both.until(lambda: told(figures, "queries_total") > 140)
+        assert told(figures, "worker_restarts_total") == 1
+        assert told(figures, "revision") == serial
         workers = children(both.popen.pid)
         assert both.stop() == 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def told(port: int, figure: str) -> float:
+    """The sum of a figure's samples."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=BOUND_S) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"borg_resolver_{figure}{{"))
 
 
 def children(pid: int) -> list[int]:
