@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(200)]
 SERVER = Path(__file__).with_name("graceful.py").read_text()
 TASKS = 3  # of each site
 TTL_S = 2  # those that leave wait a second longer, if their job says nothing else
-CLIENTS, PAUSE_S = 3, 0.02  # of each site; between two requests of one
+CLIENTS, PAUSE_S = 2, 0.05  # of each site; between two requests of one
 BOUND_S = 60.0
 CONFIG = """
 global
@@ -72,7 +72,11 @@ class Site:
             "name": self.name, "tasks": TASKS, "names": {"ttl_s": TTL_S, "leave_s": self.leave_s},
             "task": {
                 "command": ["python3", "-c", SERVER, "$(port.http)", word], "ports": ["http"],
-                "health": {"http": "/healthy", "port": "http", "interval_s": 0.5}, "limit": {"ram": "64Mi"},
+                # On a host with much else to do a task is late, not ill: a restart would be a failure of its own.
+                "health": {
+                    "http": "/healthy", "port": "http", "interval_s": 0.5, "timeout_s": 10, "failures": 10,
+                },
+                "limit": {"ram": "64Mi"},
             },
         }  # fmt: skip
 
@@ -168,13 +172,14 @@ def serving(there: Installation, version: int) -> bool:
     )
 
 
-def stopped(ports: list[int]) -> bool:
-    """Whether nobody listens there any more."""
+def listening(ports: list[int]) -> list[int]:
+    """Those of the ports where somebody listens."""
+    found = []
     for port in ports:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return False
-    return True
+                found.append(port)
+    return found
 
 
 def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> None:
@@ -197,14 +202,14 @@ def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> Non
                 tell(shared, "update", site, "new")
             wait_for(lambda: serving(shared, 2), BOUND_S, story=story)
             # Those that left wait a little; what meets them when they stop counts too.
-            wait_for(lambda: stopped(old), BOUND_S, story=story)
+            wait_for(lambda: not listening(old), BOUND_S, story=lambda: (listening(old), story()))
 
         clients = asyncio.run(asking_while(roll, ports))
     for site in SITES:
         shared.borgctl("kill", site.name)
     for name in ("patient", "checked"):
         assert clients[name].failures() == {}
-        assert min(clients[name].seen["old"], clients[name].seen["new"]) > 50
+        assert min(clients[name].seen["old"], clients[name].seen["new"]) > 20
     assert clients["hasty"].failures(), "a server that stops while it is in the answers is met"
 
 
