@@ -13,7 +13,7 @@ from naming.names import InvalidName, JobName, MachineName, ServiceName, TaskNam
 from portal.sigma.page import page, page_of
 from portal.sigma.reads import names as reads
 from portal.sigma.reads.jobs import jobs_visible
-from portal.sigma.spelling import Part, read
+from portal.sigma.spelling import Part, ServicePart, read
 from quota.errors import NotFound, Refused
 from quota.permissions import Principal
 from quota.selectors import tenants_visible
@@ -47,6 +47,8 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         same = {"tenant__name": sought.tenant, "name": sought.job}
         jobs = jobs.filter(**same) if sought.tenant else jobs.filter(name__contains=sought.job)
         behind = behind.none() if sought.tenant else behind.filter(labels__service__icontains=sought.job)
+    if isinstance(sought, ServicePart) and not problem:
+        jobs = behind = jobs.filter(tenant__name=sought.tenant, labels__service=sought.service)
     services = reads.services_among(behind)
     rows = page_of(request, jobs, PAGE_SIZE)
     context = {
@@ -85,6 +87,12 @@ def _address(principal: Principal, sought: object) -> str | None:
             if len(cells) > 1:
                 return None
             return _job(JobName(cells[0], tenant, job), index)
+        case ServicePart(tenant=tenant, service=service):
+            rows = jobs_visible(principal).exclude(state="dead").filter(tenant__name=tenant, kind="job")
+            cells = set(rows.filter(labels__service=service).values_list("cell__name", flat=True)[:1000])
+            if not cells:
+                raise NotFound("service", f"{tenant}/service/{service}")
+            return reverse("sigma:service", args=[*cells, tenant, service]) if len(cells) == 1 else None
         case JobName():
             return _job(sought, None)
         case TaskName():

@@ -1,7 +1,7 @@
 """What somebody typed to find a name: any spelling of it, down to a part. Pure.
 
 /bns/cc/ubar/web/7   7.web.ubar.cc.borg.internal   7.web.ubar.cc   http://web.ubar.cc.borg.internal:8080/
-_http._tcp.web.ubar.cc.borg.internal   cc/ubar/web   ubar/web/7   web
+_http._tcp.web.ubar.cc.borg.internal   cc/ubar/web   ubar/web/7   web   ubar/service/shop
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from naming.names import PREFIX, Name, check_label, parse_dns, parse_index, parse_path
+from naming.names import PREFIX, SERVICE, Name, check_label, parse_dns, parse_index, parse_path
 
 _END = re.compile(r"[/?#]")  # of the host in an address on the web
 
@@ -24,7 +24,15 @@ class Part:
     index: int | None = None
 
 
-def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | Part:
+@dataclass(frozen=True, slots=True)
+class ServicePart:
+    """A service of any cell."""
+
+    tenant: str
+    service: str
+
+
+def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | Part | ServicePart:
     """`cells`: names below them may leave the zone out, as feeds write them. Raises `InvalidName`."""
     name = _host(text.strip()).removesuffix(".")
     if name.startswith((PREFIX, PREFIX.removeprefix("/"))):
@@ -49,9 +57,11 @@ def _host(text: str) -> str:
     return host if colon and port.isdecimal() else text
 
 
-def _by_slashes(parts: list[str]) -> Name | Part:
+def _by_slashes(parts: list[str]) -> Name | Part | ServicePart:
     """`[cell/]tenant/job[/index]`: names of jobs begin with a letter, so that a number is always an index."""
     index = parse_index(parts.pop()) if len(parts) > 2 and parts[-1].isdecimal() else None
     if len(parts) == 2:
         return Part(check_label(parts[0], "tenant"), check_label(parts[1], "job"), index)
+    if len(parts) == 3 and index is None and parts[1] == SERVICE:
+        return ServicePart(check_label(parts[0], "tenant"), check_label(parts[2], "service"))
     return parse_path("/".join([PREFIX.rstrip("/"), *parts, *([] if index is None else [str(index)])]))

@@ -218,6 +218,18 @@ def test_any_spelling_of_a_name_leads_to_its_page(world, text, leads) -> None:
     assert (answer.status_code, answer.url) == (302, leads)
 
 
+def test_a_service_is_found_without_its_cell(service) -> None:
+    client = signed_in("viewer")
+    assert client.get("/names/", {"q": "ubar/service/web"}).url == "/services/cc/ubar/web/"
+    assert client.get("/names/", {"q": "ubar/service/none"}).status_code == 404
+    assert signed_in("stranger").get("/names/", {"q": "ubar/service/web"}).status_code == 404
+    rows.a_job(Cell.objects.create(name="dd"), service.tenant)
+    Job.objects.filter(cell__name="dd").update(labels={"service": "web"})
+    page = client.get("/names/", {"q": "ubar/service/web"}).text
+    for cell in ("cc", "dd"):
+        assert f'href="/services/{cell}/ubar/web/"' in page
+
+
 @pytest.mark.parametrize(
     "text, status, cure",
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from naming.names import InvalidName, JobName, MachineName, ServiceName
-from portal.sigma.spelling import Part, read
+from portal.sigma.spelling import Part, ServicePart, read
 
 ZONE = "borg.internal"
 WEB = JobName("cc", "ubar", "web")
@@ -31,6 +31,7 @@ SHOP = ServiceName("cc", "ubar", "shop")
         ("cc/ubar/web", WEB),
         ("cc/ubar/web/7", WEB.task(7)),
         ("cc/ubar/service/shop", SHOP),
+        ("ubar/service/shop", ServicePart("ubar", "shop")),
         ("ubar/web", Part("ubar", "web")),
         ("ubar/web/7", Part("ubar", "web", 7)),
         ("Web", Part("", "web")),
