@@ -29,6 +29,7 @@ from naming.shortpath import ShortPath
 
 log = structlog.get_logger(__name__)
 
+ANY_PORT_TRIES = 20  # what is free for datagrams may be taken by some connection
 TCP_IDLE_S = 10.0
 TCP_CONNECTIONS = 512
 RECEIVE_BUFFER = 4 * 2**20  # bytes; absorbs a burst while a slice of news is applied
@@ -66,13 +67,8 @@ class Server:
     async def start(self, *, tcp: bool = True) -> None:
         """`tcp`: false where another process has the streams. Raises `OSError` when the port can't be had."""
         loop = asyncio.get_running_loop()
-        datagrams = bound(self.host, self.port, socket.SOCK_DGRAM)
+        datagrams, streams = both_bound(self.host, self.port, tcp=tcp)
         self.port = datagrams.getsockname()[1]
-        try:
-            streams = bound(self.host, self.port, socket.SOCK_STREAM) if tcp else None
-        except OSError:
-            datagrams.close()
-            raise
         self._udp, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self), sock=datagrams)
         if streams is not None:
             self._tcp = await asyncio.start_server(self._serve_stream, sock=streams, limit=2**17)
@@ -214,6 +210,20 @@ def bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def both_bound(host: str, port: int, *, tcp: bool) -> tuple[socket.socket, socket.socket | None]:
+    """For datagrams and, with `tcp`, streams; for port 0 one that both have. Raises `OSError`."""
+    for left in reversed(range(1 if port else ANY_PORT_TRIES)):
+        datagrams = bound(host, port, socket.SOCK_DGRAM)
+        try:
+            number = datagrams.getsockname()[1]
+            return datagrams, bound(host, number, socket.SOCK_STREAM) if tcp else None
+        except OSError:
+            datagrams.close()
+            if not left:
+                raise
+    raise AssertionError("unreachable")
 
 
 def type_asked(query: bytes) -> int:

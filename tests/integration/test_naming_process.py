@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from scheduling.models import Cell, Job
 from tests.integration.naming_rows import place, report
 from tests.integration.rows import a_cell, a_job, a_machine, a_tenant
 from tests.unit.naming.cells import texts
+from tests.unit.naming.process import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BOUND_S = 20.0
@@ -88,12 +88,6 @@ def job() -> Job:
     for index in range(3):
         report(cell, job, index)
     return job
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextmanager
