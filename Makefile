@@ -35,9 +35,9 @@ test: install system-packages
 	@status=0; \
 	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/properties || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q \
-		tests/integration tests/contracts || status=$$?; \
+		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -q \
-		tests/browser tests/acceptance || status=$$?; \
+		tests/browser tests/acceptance --durations=15 || status=$$?; \
 	exit $$status
 
 ## make lint                    ruff, mypy, import-linter

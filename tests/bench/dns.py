@@ -10,6 +10,8 @@ asked for); `change-to-answer-p99` and `borg-latency-under-changes` (ms, see `te
     BENCH_ROUNDS=1              so many rounds instead of five, of BENCH_ROUND_S=8 seconds
     BENCH_CHANGES_S=10          so many seconds of changes instead of sixty
 
+`per_core_s` is what a second of CPU answers: on a machine that others use it says more than `value`.
+
 Needs `dnsperf`, `pdns_server` with its bind backend, and `knotd`: Debian's packages dnsperf, pdns-server,
 pdns-backend-bind, knot.
 """
@@ -109,6 +111,7 @@ def _speeds(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str,
             "better": "higher",
             "rounds": [round(one["qps"]) for one in many],
             "core_used": round(statistics.median(one["core"] for one in many), 2),
+            "per_core_s": round(statistics.median(one["qps"] / max(one["core"], 1e-3) for one in many)),
             "lost": sum(one["lost"] for one in many),
             "names": JOBS * TASKS,
             "load": round(os.getloadavg()[0], 1),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.integration import portal_server, portal_world
 
@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     # Playwright's loop lives in the tests' own thread, where Django would then refuse to ask the database.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+    expect.set_options(timeout=WAIT_MS)  # as for everything else that is waited for
 
 
 @pytest.fixture(scope="session")

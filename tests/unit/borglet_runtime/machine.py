@@ -15,7 +15,7 @@ from borglet.messages import LogRequest, RunTask, TaskKey
 from borglet.runtimes import proctable
 from borglet.runtimes.base import Presence
 from borglet.runtimes.bundle import INIT
-from borglet.runtimes.oci import OciRuntime, OciSettings
+from borglet.runtimes.oci import ENGINE, OciRuntime, OciSettings
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.runtimes.taskdirs import TaskDirectory
@@ -137,16 +137,28 @@ def descendants(pid: int) -> list[int]:
 
 
 def processes_of(machine: Machine, task: TaskKey | None = None) -> list[int]:
-    """The task's own processes: the init of a container is none of them."""
+    """The task's own processes: the init of a container is none of them, nor is what starts one, for a moment."""
     found = descendants(supervisor_pid(machine, task))
-    return [pid for pid in found if command_line(pid)[:1] != [INIT.encode()]]
+    return [pid for pid in found if not _opens_a_container(command_line(pid)[0])]
+
+
+def _opens_a_container(program: bytes) -> bool:
+    return program == INIT.encode() or Path(os.fsdecode(program)).name == ENGINE
+
+
+async def process_of(machine: Machine, task: TaskKey | None = None) -> int:
+    """The task's only one, which may not be there yet when a start has returned."""
+    found: list[int] = await eventually(
+        lambda: len(now := processes_of(machine, task)) == 1 and now, "the task's own process"
+    )
+    return found[0]
 
 
 def command_line(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
-        return []
+        return [b""]
 
 
 def may_limit() -> bool:

@@ -27,6 +27,7 @@ from tests.unit.borglet_runtime.machine import (
     key,
     line_of,
     may_limit,
+    process_of,
     processes_of,
     python,
     supervisor_pid,
@@ -151,7 +152,7 @@ tried['mounts'] = open('/proc/self/mountinfo').read()
 
 async def test_it_sees_and_signals_its_own_processes_alone(box: Machine) -> None:
     async with beside_a_neighbour(box) as runtime:
-        (neighbour,) = processes_of(box, NEIGHBOUR)
+        neighbour = await process_of(box, NEIGHBOUR)
         others = [neighbour, supervisor_pid(box, NEIGHBOUR), os.getpid()]
         program = f"""
 tried['seen'] = sorted(int(name) for name in os.listdir('/proc') if name.isdigit())
@@ -371,7 +372,7 @@ async def test_two_live_tasks_never_share_a_number_also_over_a_restart_of_the_bo
         uids = [box.work_of(task).stat().st_uid for task in keys]
         assert uids[:3] == first
         assert sorted(uids) == [200_000, 200_001, 200_002, 200_003]
-        pids = [processes_of(box, task)[0] for task in keys]
+        pids = [await process_of(box, task) for task in keys]
         assert [os.stat(f"/proc/{pid}").st_uid for pid in pids] == uids
         for task in keys:
             await runtime.stop(task, notice_s=0, cause=EndCause.STOPPED)
@@ -454,7 +455,7 @@ async def test_its_control_group_denies_what_its_folder_would_not(box: Machine) 
             assert runtime.attributes()["isolation.devices"] == "nodes"
             return
         await runtime.start(a_task("sleep", "100"), run=1)
-        (task,) = processes_of(box)
+        task = await process_of(box)
         path = next(
             line.split(":", 2)[2]
             for line in Path(f"/proc/{task}/cgroup").read_text().splitlines()

@@ -23,6 +23,7 @@ from tests.unit.borglet_runtime.machine import (
     key,
     line_of,
     may_limit,
+    process_of,
     processes_of,
     python,
     supervisor_pid,
@@ -44,7 +45,7 @@ async def test_exit_status_and_both_streams_are_kept(machine: Machine) -> None:
 async def test_a_task_killed_by_a_signal_is_noticed_at_once(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.start(a_task("sleep", "100"), run=1)
-        (task,) = processes_of(machine)
+        task = await process_of(machine)
         began = time.monotonic()
         os.kill(task, signal.SIGKILL)
         end = await end_of(runtime)
@@ -397,7 +398,6 @@ async def test_groups_are_gone_after_the_end(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.start(a_task("sleep", "100"), run=1)
         grouped = runtime.attributes()["isolation.memory"] != "polled"
-        # What starts a container is there for a moment too, and is outside.
         await eventually(
             lambda: grouped_or_not(processes_of(machine)) == {grouped}, "the task in its groups or none"
         )
