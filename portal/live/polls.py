@@ -23,7 +23,7 @@ from portal.bodies import Application, Receive, Send
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer
 from portal.live.names import Names, names_hub, watched
-from portal.live.watch import in_thread, join, names_of, watchable
+from portal.live.watch import body_of, in_thread, join, names_of, watchable
 from quota.errors import Refused
 from scheduling import journal
 
@@ -86,7 +86,7 @@ class NamePolls:
         try:
             if not changed and (answer := await self._wait(viewer, names, asked, body)):
                 return answer
-            _, revision, answer = await in_thread(names.body)(names_hub.revision(names))
+            _, revision, answer = await body_of(names)
             return answer if revision >= asked.after else None
         finally:
             names.pollers -= 1

@@ -30,11 +30,19 @@ RECHECK_S = 60.0  # rights, sessions and tokens may end
 SIGN_IN, NOT_FOUND = 4401, 4404
 # Whoever begins to watch asks the database: so many at once, of the connections that a process has.
 _threads = ThreadPoolExecutor(4, thread_name_prefix="names")
+# Whoever is to be answered does not wait behind those.
+_answers = ThreadPoolExecutor(1, thread_name_prefix="names-answers")
 
 
 def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:
-    """For what asks the database, or waits for the hub."""
+    """For what asks the database."""
     return DatabaseSyncToAsync(function, thread_sensitive=False, executor=_threads)
+
+
+async def body_of(names: Names) -> tuple[int, int, bytes | None]:
+    """`Names.body` at what the hub has come to; it may have to wait for the hub."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))
 
 
 def watchable(path: str) -> Watchable:
@@ -140,7 +148,7 @@ class NamesWatch(AsyncWebsocketConsumer):
     async def _say_all(self) -> bool:
         assert self.viewer is not None
         names = names_of(self.viewer)
-        self.version, revision, body = await in_thread(names.body)(names_hub.revision(names))
+        self.version, revision, body = await body_of(names)
         if body is None:
             await self.send(f'{{"type":"gone","revision":{revision}}}')
             await self.close(NOT_FOUND, reason="there is no such name any more")
