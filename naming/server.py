@@ -38,6 +38,13 @@ from naming.zone_settings import ZoneSettings
 log = structlog.get_logger(__name__)
 
 MOST_NSID = 64  # octets of a name
+# From where to where settings make sense.
+NUMBERS = (
+    ("BORG_DNS_PROCESSES", 1, MOST_PROCESSES),
+    ("BORG_DNS_STALE", 1, 86_400),
+    ("BORG_DNS_RATE", 0, 10_000_000),
+    ("BORG_DNS_METRICS_PORT", 0, 65_535),
+)
 PATIENCE_S = 30.0  # for answers, of a worker that others can stand in for
 ALONE = Worker()
 
@@ -161,10 +168,9 @@ def main() -> int:
             ttl_s=settings.BORG_DNS_TTL,
             negative_ttl_s=settings.BORG_DNS_NEGATIVE_TTL,
         )
-        if not 1 <= settings.BORG_DNS_PROCESSES <= MOST_PROCESSES:
-            raise ValueError(
-                f"BORG_DNS_PROCESSES={settings.BORG_DNS_PROCESSES}: give a number from 1 to {MOST_PROCESSES}"
-            )
+        for name, least, most in NUMBERS:
+            if not least <= getattr(settings, name) <= most:
+                raise ValueError(f"{name}={getattr(settings, name)}: give a number from {least} to {most}")
     except (InvalidPeers, ValueError) as error:
         log.error("resolver can't start", error=str(error))
         return 1

@@ -278,6 +278,22 @@ def test_a_second_process_shares_the_port_and_answers_alike(resolver: Process) -
     assert ports(resolver) == {20_000, 20_001, 20_002}
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("BORG_DNS_METRICS_PORT", "77777"), ("BORG_DNS_STALE", "-4"), ("BORG_DNS_CAA", "x")],
+)
+def test_a_setting_without_sense_ends_the_start_and_is_named(name: str, given: str) -> None:
+    process = Process(free_port(), **{name: given})
+    try:
+        _, told = process.popen.communicate(timeout=BOUND_S)
+    finally:
+        process.popen.kill()
+    assert process.popen.returncode == 1
+    assert "can't start" in told
+    assert name in told
+    assert "give" in told
+
+
 def test_dig_reads_the_answers(resolver: Process) -> None:
     def dig(*arguments: str) -> str:
         command = ["dig", "@127.0.0.1", "-p", str(resolver.port), "+tries=1", *arguments]
