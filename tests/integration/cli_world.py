@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +70,23 @@ def of(folder: Path, url: str, user: str, *, tenant: Tenant | None = None, sre: 
         scopes=[scope.value for scope in Scope],
     )  # fmt: skip
     return Cli(folder, url, BORG_TOKEN=secret)
+
+
+@contextmanager
+def started(cli: Cli, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on; it is killed at the end, and after half a minute."""
+    process = subprocess.Popen(
+        [BORGCTL, *words], env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    killer = threading.Timer(30.0, process.kill)
+    killer.start()
+    try:
+        yield process
+    finally:
+        killer.cancel()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()

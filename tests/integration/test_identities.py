@@ -18,6 +18,10 @@ from django.conf import settings
 from django.utils import timezone
 
 from borglet.messages import RunTask, TaskKey
+from naming.names import JobName
+from portal.live.callers import principal_of
+from portal.live.names import watched
+from quota.errors import NotFound
 from quota.models import Tenant
 from quota.permissions import system
 from quota.services.tenants import tenant_set
@@ -181,6 +185,17 @@ def test_an_identity_of_nobody_is_refused(cell, client, wrong: str) -> None:
         "incarnation": TaskKey(key.job, 0, 2),
     }
     assert client.get(JOBS, **as_task(identity(other[wrong]))).status_code == 401
+
+
+def test_a_task_watches_names_by_its_identity(cell) -> None:
+    job, key = a_running_task(cell, "read")
+    who = principal_of({"headers": [(b"authorization", f"Bearer {identity(key)}".encode())]})
+    assert who is not None
+    assert who.name == "task:cc/ubar/jfoo/0"
+    assert watched(who, JobName("cc", "ubar", job.name)).cell_id == cell.id
+    with pytest.raises(NotFound):
+        watched(who, JobName("cc", "other", job.name))
+    assert principal_of({"headers": [(b"authorization", b"Bearer " + identity(key)[:-4].encode())]}) is None
 
 
 def test_an_expired_identity_is_refused_with_the_cure(cell, client) -> None:

@@ -6,11 +6,10 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,8 @@ from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine
 from scheduling.services import transitions
 from tests.integration import portal_server, portal_world, rows
-from tests.integration.cli_world import BORGCTL, Cli
+from tests.integration.cli_world import Cli, started
+from tests.integration.cuts import Cut
 from tests.integration.name_servers import following, serving
 from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.portal_world import World, signed_in
@@ -438,72 +438,13 @@ def test_borgctl_resolves_services_and_machines(cli: Cli, world: World) -> None:
     assert cli.run("resolve", "service/none", "--watch").returncode == 1
 
 
-class Cut:
-    """Between a client and the portal; `cut` breaks all connections."""
-
-    def __init__(self, portal: str) -> None:
-        self._behind = int(portal.rpartition(":")[2])
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        for one in self._open:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        self._open.clear()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client = self._listener.accept()[0]
-                portal = socket.create_connection(("127.0.0.1", self._behind))
-                self._open += [client, portal]
-                for pair in ((client, portal), (portal, client)):
-                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
-
-    @staticmethod
-    def _pass(source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_RDWR)
-        source.close()
-
-
-@contextmanager
-def borgctl(cli: Cli, *words: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [BORGCTL, *words], env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    killer = threading.Timer(30.0, process.kill)  # rather than to wait for a line for ever
-    killer.start()
-    try:
-        yield process
-    finally:
-        killer.cancel()
-        process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
-
-
 def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(
     cli: Cli, portal: str, world: World
 ) -> None:
     way = Cut(portal)
     cli.environment["BORG_URL"] = way.url
     try:
-        with borgctl(cli, "resolve", "jfoo", "--watch") as process:
+        with started(cli, "resolve", "jfoo", "--watch") as process:
             assert process.stdout is not None
             assert process.stderr is not None
             lines = process.stdout
@@ -528,7 +469,7 @@ def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(
 
 
 def test_borgctl_prints_messages_and_ends_with_the_job(cli: Cli, world: World) -> None:
-    with borgctl(cli, "resolve", "jfoo/0", "--watch", "--json") as process:
+    with started(cli, "resolve", "jfoo/0", "--watch", "--json") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["state"]["index"] == 0
         report(world.cell, world.job, 0)
