@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
+from typing import NamedTuple
 
 from dns.rdatatype import AAAA, CAA, NS, TXT, A
 
@@ -23,16 +24,27 @@ from naming.table import NameTable
 _WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)
 _RNG = Random(0)  # order means nothing in a zone
 
+MOST_KNOWN = 500_000  # tasks; then all are forgotten, those that have left among them
+
 Owner = tuple[str, ...]  # labels below the apex, the apex itself ()
 Data = tuple[bytes, ...]  # records without their owner, each once
 
 
+class _Services(NamedTuple):
+    """SRV records of one task. All that may change of it while it is placed is its weight."""
+
+    weight: int
+    all: Data
+    by_port: dict[str, bytes]
+
+
 class Renderer:
-    """Of one table."""
+    """Of one table. Records of tasks are kept: a change of one is rendered with all others of its job."""
 
     def __init__(self, directory: Directory, table: NameTable) -> None:
         self._directory = directory
         self._table = table
+        self._known: dict[int, dict[Task, _Services]] = {}  # by TTL
         self._zone = wire.name((table.cell, *directory.labels)) + b"\0"
 
     def render(self, owner: Owner) -> Data:
@@ -96,20 +108,24 @@ class Renderer:
     def _services(self, tasks: Iterable[Task], port: str | None, ttl_s: int) -> list[bytes]:
         """SRV of one port, or of all when `port` is None."""
         made: list[bytes] = []
-        job, below = None, b""
-        srv, label = wire.srv, wire.label
+        known = self._known.setdefault(ttl_s, {})
+        if len(known) > MOST_KNOWN:
+            known.clear()
         for task in tasks:
-            if task.job is not job:
-                job = task.job
-                below = wire.name((job.name, job.tenant)) + self._zone
-            target = label(str(task.index)) + below
+            kept = known.get(task)
+            if kept is None or kept.weight != task.weight:
+                kept = known[task] = self._made(task, ttl_s)
             if port is None:
-                made += [
-                    srv(ttl_s, task.weight, number, target)
-                    for number in {*task.ports[: len(task.port_names)]}
-                ]
-                continue
-            for named, number in zip(task.port_names, task.ports, strict=False):
-                if named == port:
-                    made.append(srv(ttl_s, task.weight, number, target))
+                made += kept.all
+            elif (one := kept.by_port.get(port)) is not None:
+                made.append(one)
         return made
+
+    def _made(self, task: Task, ttl_s: int) -> _Services:
+        job = task.job
+        target = wire.label(str(task.index)) + wire.name((job.name, job.tenant)) + self._zone
+        by_port = {
+            name: wire.srv(ttl_s, task.weight, number, target)
+            for name, number in zip(task.port_names, task.ports, strict=False)
+        }
+        return _Services(task.weight, tuple(dict.fromkeys(by_port.values())), by_port)

@@ -232,7 +232,7 @@ def _whole(server: Any, questions: Path, first_s: float) -> dict[str, Any]:
         while not ended.is_set():
             began = time.monotonic()
             subprocess.run(
-                ["kdig", "@127.0.0.1", "-p", str(server.port), "-y", f"hmac-sha256:shared:{SECRET}", APEX, "AXFR"],
+                ["kdig", "+time=60", "@127.0.0.1", "-p", str(server.port), "-y", f"hmac-sha256:shared:{SECRET}", APEX, "AXFR"],
                 stdout=subprocess.DEVNULL, check=True, timeout=READY_S,
             )  # fmt: skip
             took.append(time.monotonic() - began)
@@ -263,7 +263,7 @@ def _equal(port: int, secondary: int) -> dict[str, Any]:
 
 def _records(port: int, *options: str) -> set[str]:
     done = subprocess.run(
-        ["kdig", "@127.0.0.1", "-p", str(port), "+noall", "+answer", *options, APEX, "AXFR"],
+        ["kdig", "+time=60", "@127.0.0.1", "-p", str(port), "+noall", "+answer", *options, APEX, "AXFR"],
         capture_output=True, text=True, check=True, timeout=READY_S,
     )  # fmt: skip
     return {" ".join(line.split()) for line in done.stdout.splitlines() if line and not line.startswith(";")}
