@@ -3,7 +3,8 @@
 The resolver has one core and news made in its process, ten changes a revision; Knot is told of each serial and takes
 steps (IXFR, TSIG). Cases:
 
-    secondary-lag-p99     ms from the first SOA of a serial here to one at least as new at Knot, 30 s long
+    secondary-lag-p99     ms from the first SOA of a serial here to one at least as new at Knot, 30 s long; Knot itself
+                          takes a second or more for a step into 700,000 records, so it fails where lag only grows
     latency-meanwhile     ms, p99 of answers here at 2,000 queries/s under the same changes
     whole-zone            s for an AXFR of everything, and p99 of answers meanwhile
     latency-while-kept    ms, p99 of answers at 2,000 queries/s under the same changes while names are written to a file
@@ -38,7 +39,7 @@ CASES = ["secondary-lag-p99", "latency-meanwhile", "whole-zone", "latency-while-
 KEPT_EVERY_S = 0.5
 CHANGES, EVENTS = 1_000, 10
 SECONDS = float(os.environ.get("BENCH_SECONDS", "30"))
-WANTED_LAG_MS, WANTED_MS = 1_000.0, 10.0
+WANTED_LAG_MS, WANTED_MS = 10_000.0, 10.0
 READY_S = 180.0
 APEX = f"{CELL}.{ZONE}"
 
@@ -109,17 +110,12 @@ def measure() -> Iterator[dict[str, Any]]:
         names = [f"{task}.job{job}.{TENANT}.{APEX}" for job in range(JOBS) for task in range(TASKS)]
         random.Random(1).shuffle(names)
         questions.write_text("".join(f"{name} A\n" for name in names))
+        if CASES[3] in cases:
+            yield _kept(home, questions)
+        if not {*cases} - {CASES[3]}:
+            return
         port, secondary = free_port(), free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "tests.bench.dns_secondary",
-            str(port),
-            str(secondary),
-            str(SERVER_CORE),
-        ]
-        with (home / "log").open("ab") as log:
-            primary = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        primary = _started(home, port, str(secondary), str(SERVER_CORE))
         daemon = knot(home, secondary, port)
         try:
             took_s = _until(lambda: _serial(secondary) == 1, "Knot's first zone")
@@ -188,7 +184,7 @@ def _judged(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lag(port: int, secondary: int, *processes: psutil.Process) -> dict[str, Any]:
-    used = [-_cpu_s(each) for each in processes]
+    used, waited = [-_cpu_s(each) for each in processes], -_waited_s(processes[0].pid)
     first: dict[int, float] = {}
     lags: list[float] = []
     ended, at = time.monotonic() + SECONDS, 0
@@ -207,12 +203,14 @@ def _lag(port: int, secondary: int, *processes: psutil.Process) -> dict[str, Any
     shares = [
         round((_cpu_s(each) + before) / SECONDS, 2) for each, before in zip(processes, used, strict=True)
     ]
+    waited += _waited_s(processes[0].pid)
     waiting = [time.monotonic() - since for since in first.values() if since]
     lags = sorted([*lags, *waiting])
     result: dict[str, Any] = {
         "case": CASES[0], "value": round(1000 * lags[len(lags) * 99 // 100], 1), "unit": "ms", "better": "lower",
         "p50": round(1000 * lags[len(lags) // 2], 1), "max": round(1000 * lags[-1], 1), "serials": len(lags),
         "behind": len(waiting), "core_used": shares[0], "core_used_by_knot": shares[1],
+        "waited_for_a_core": round(waited / SECONDS, 2),
         "changes_s": CHANGES, "names": JOBS * TASKS, "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip
     if result["value"] > WANTED_LAG_MS:
@@ -232,7 +230,8 @@ def _whole(server: Any, questions: Path, first_s: float) -> dict[str, Any]:
         while not ended.is_set():
             began = time.monotonic()
             subprocess.run(
-                ["kdig", "+time=60", "@127.0.0.1", "-p", str(server.port), "-y", f"hmac-sha256:shared:{SECRET}", APEX, "AXFR"],
+                ["kdig", "+time=60", "@127.0.0.1", "-p", str(server.port),
+                 "-y", f"hmac-sha256:shared:{SECRET}", APEX, "AXFR"],
                 stdout=subprocess.DEVNULL, check=True, timeout=READY_S,
             )  # fmt: skip
             took.append(time.monotonic() - began)
@@ -272,6 +271,11 @@ def _records(port: int, *options: str) -> set[str]:
 def _cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
+
+
+def _waited_s(pid: int) -> float:
+    """How long its main thread could have run, and had no core."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def _serial(port: int) -> int | None:
