@@ -11,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models import Count, F, Q, Sum
+from django.db.models.functions import JSONObject
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -94,13 +95,14 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 def counts_of(cell: Cell) -> Counts:
     """Of live jobs, which are those that have names. One query."""
     failing = Q(tasks_running__gt=0, tasks_up=0)
+    service = JSONObject(tenant=F("tenant"), service=F("labels__service"))
     row = (
         Job.objects.filter(cell=cell)
         .exclude(state="dead")
         .aggregate(
             jobs=Count("id"), placed=Sum("tasks_running"), serving=Sum("tasks_up"),
             fail_open=Count("id", filter=failing),
-            services=Count(F("labels__service"), distinct=True, filter=Q(kind="job", labels__has_key="service")),
+            services=Count(service, distinct=True, filter=Q(kind="job", labels__has_key="service")),
         )
     )  # fmt: skip
     return Counts(**{name: value or 0 for name, value in row.items()})

@@ -14,9 +14,9 @@ from scheduling.services.identities import principal_of_identity
 
 def principal_of(scope: dict[str, Any]) -> Principal | None:
     """Asks the database afresh. None when nobody is signed in (any more), or the token is worth nothing."""
-    header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-    if header:
-        scheme, _, secret = header.partition(" ")
+    header = dict(scope["headers"]).get(b"authorization")
+    if header is not None:
+        scheme, _, secret = header.decode("latin-1").partition(" ")
         return _of_secret(secret.strip()) if scheme.lower() == "bearer" else None
     session, user_id = scope.get("session"), scope["user"].pk
     if user_id is None or (session is not None and not session.exists(session.session_key)):

@@ -105,6 +105,10 @@ def test_the_page_itself_asks_nobody_and_tells_what_rows_say(world, settings) ->
     assert '<a class="text-primary-600 dark:text-primary-500" href="/jobs/cc/ubar/jfoo/">' in page
     counts = client.get(path).context["counts"]
     assert (counts.jobs, counts.services, counts.placed, counts.serving, counts.fail_open) == (1, 1, 1, 0, 1)
+    for tenant, name in (("ubar", "second"), ("other", "third")):
+        rows.a_job(world.cell, rows.a_tenant(tenant) if tenant == "other" else world.tenant, name)
+    Job.objects.update(labels={"service": "web"})  # of two tenants: two services
+    assert client.get(path).context["counts"].services == 2
     portal_world.report(world.job, 0)
     assert client.get(path).context["failing"]["rows"] == []
 

@@ -314,7 +314,7 @@ def watching(
 ) -> Iterator[ClientConnection]:
     if session is not None:
         cookie = session.cookies[settings.SESSION_COOKIE_NAME].value
-        headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"}
+        headers = {**(headers or {}), "Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"}
     with connect(
         f"{portal.replace('http', 'ws')}/ws/bns/{name}/",
         origin=portal if origin == "" else origin,  # type: ignore[arg-type]
@@ -332,9 +332,19 @@ def heard(socket: ClientConnection) -> Any:
 def test_a_program_with_a_token_needs_no_origin_but_a_session_does(portal: str, world: World) -> None:
     with watching(portal, headers=token(), origin=None) as socket:
         assert heard(socket)["type"] == "state"
-    for origin in (None, "https://evil.example"):
-        with pytest.raises(InvalidStatus), watching(portal, session=signed_in("viewer"), origin=origin):
-            pass
+    # What browsers make of the user in an address is no token.
+    for headers in ({}, {"Authorization": "Basic YTpi"}, {"Authorization": ""}):
+        for origin in (None, "https://evil.example"):
+            session = signed_in("viewer")
+            with pytest.raises(InvalidStatus), watching(portal, headers=headers, session=session, origin=origin):
+                pass
+
+
+def test_an_empty_token_is_none(portal: str, world: World) -> None:
+    for value in ("", "Basic YTpi", "Bearer", "Bearer nonsense"):
+        for query in ("", "?after=0&wait_s=1"):
+            answer = httpx.get(f"{portal}/{JOB}/{query}", headers={"Authorization": value})
+            assert answer.status_code == 401, (value, query)
 
 
 def test_a_watcher_gets_the_state_then_what_changes(portal: str, world: World) -> None:
