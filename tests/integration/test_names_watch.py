@@ -336,7 +336,10 @@ def test_a_program_with_a_token_needs_no_origin_but_a_session_does(portal: str, 
     for headers in ({}, {"Authorization": "Basic YTpi"}, {"Authorization": ""}):
         for origin in (None, "https://evil.example"):
             session = signed_in("viewer")
-            with pytest.raises(InvalidStatus), watching(portal, headers=headers, session=session, origin=origin):
+            with (
+                pytest.raises(InvalidStatus),
+                watching(portal, headers=headers, session=session, origin=origin),
+            ):
                 pass
 
 
