@@ -7,9 +7,11 @@ import json
 from typing import Any
 from urllib.parse import parse_qs
 
+import structlog
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth import get_user_model
+from django.db import DatabaseError
 
 from naming.names import ServiceName
 from portal.live.hub import Viewer, hub
@@ -21,6 +23,8 @@ from quota.permissions import Principal
 from quota.services.access import principal_of_user
 from scheduling.selectors import cell_named
 
+log = structlog.get_logger(__name__)
+
 # Rights and sessions may end while a page is open; so often they are asked for again.
 RECHECK_S = 60.0
 SIGN_IN, FORBIDDEN, NOT_FOUND = 4401, 4403, 4404
@@ -31,6 +35,7 @@ class LivePage(AsyncWebsocketConsumer):
 
     viewer: Viewer | None = None
     tasks: tuple[asyncio.Task[None], ...] = ()
+    recheck_s = RECHECK_S
 
     def topic(self, principal: Principal, **names: str) -> Topic:
         raise NotImplementedError
@@ -61,9 +66,12 @@ class LivePage(AsyncWebsocketConsumer):
 
     async def _recheck(self) -> None:
         while True:
-            await asyncio.sleep(RECHECK_S)
-            if await self._allowed() is None:
-                return
+            await asyncio.sleep(self.recheck_s)
+            try:
+                if await self._allowed() is None:
+                    return
+            except DatabaseError as error:
+                log.info("rights to a live page are asked for again later", error=str(error))
 
     async def _allowed(self) -> Topic | None:
         """The topic, or None after the socket was closed with the reason."""

@@ -16,14 +16,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import structlog
 from channels.db import DatabaseSyncToAsync
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import DatabaseError
 
 from naming.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer
 from portal.live.names import Names, NamesTold, Watchable, names_hub, watched
 from quota.errors import NotFound, Refused
+
+log = structlog.get_logger(__name__)
 
 ALIVE_S = 15.0
 RECHECK_S = 60.0  # rights, sessions and tokens may end
@@ -80,6 +84,7 @@ class NamesWatch(AsyncWebsocketConsumer):
     viewer: Viewer | None = None
     tasks: tuple[asyncio.Task[None], ...] = ()
     version = -1
+    recheck_s = RECHECK_S
 
     async def connect(self) -> None:
         await self.accept()
@@ -158,11 +163,13 @@ class NamesWatch(AsyncWebsocketConsumer):
 
     async def _recheck(self) -> None:
         while True:
-            await asyncio.sleep(RECHECK_S)
+            await asyncio.sleep(self.recheck_s)
             try:
                 if await in_thread(self._allowed)() is None:
                     await self.close(SIGN_IN, reason="the session or token ended")
                     return
+            except DatabaseError as error:
+                log.info("rights to watch a name are asked for again later", error=str(error))
             except Refused as problem:
                 await self.close(4000 + problem.status, reason=_reason(problem.detail))
                 return

@@ -16,11 +16,13 @@ from typing import Any
 import httpx
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from portal.live.consumers import LivePage
+from portal.live.watch import NamesWatch
 from quota.models import Token
 from quota.permissions import Scope, system
 from quota.services.access import token_issue
@@ -417,6 +419,38 @@ def test_who_may_not_watch_is_told_why(portal: str, world: World) -> None:
                 socket.recv(timeout=WAIT_S)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == code, name
+
+
+def test_rights_are_asked_for_again_after_the_database_was_away(world: World) -> None:
+    asked: list[bool] = []
+    closed: list[int] = []
+
+    def away_at_first() -> None:
+        asked.append(True)
+        if len(asked) % 2:
+            raise OperationalError("the server closed the connection")
+
+    class Watch(NamesWatch):
+        recheck_s = 0.0
+
+        def _allowed(self) -> None:
+            away_at_first()
+
+        async def close(self, code: int | None = None, reason: str | None = None) -> None:
+            closed.append(code or 0)
+
+    class Page(LivePage):
+        recheck_s = 0.0
+
+        def _find(self) -> None:
+            away_at_first()
+
+        async def close(self, code: int | None = None, reason: str | None = None) -> None:
+            closed.append(code or 0)
+
+    asyncio.run(asyncio.wait_for(Watch()._recheck(), WAIT_S))
+    asyncio.run(asyncio.wait_for(Page()._recheck(), WAIT_S))
+    assert (len(asked), closed) == (4, [4401, 4401])
 
 
 def test_a_page_of_another_site_may_not_watch(portal: str, world: World) -> None:
