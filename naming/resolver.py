@@ -43,6 +43,8 @@ UDP_PAYLOAD = 1_232  # octets that pass any path unfragmented (DNS flag day 2020
 UDP_LIMITS = Limits(addresses=24, services=1_000, pointers=8)
 TCP_LIMITS = Limits(addresses=1_000, services=1_000, pointers=200)
 _TCP_SERVICES_BYTES = 60_000
+OPT_BYTES = 11  # of EDNS without options
+_ADDRESS_BYTES = 12  # of a record beside its address: owner as pointer, type, class, TTL, length
 
 _nsid: Any = dns.edns.NSIDOption
 _cookie: Any = dns.edns.CookieOption
@@ -173,7 +175,7 @@ def _fill(
         response.flags |= dns.flags.TC  # without building what won't fit
         return
     else:
-        records = node.read(rdtype, _limits(node, via), rng)
+        records = node.read(rdtype, _limits(response, node, room, via), rng)
         if records.rdatas:
             _add_records(response, question.name, records)
             return
@@ -192,9 +194,22 @@ def _refusal(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
     return None
 
 
-def _limits(node: Node, via: Transport) -> Limits:
-    if via == "udp" or not node.task_bytes:
-        return UDP_LIMITS if via == "udp" else TCP_LIMITS
+def addresses_fitting(octets: int, family: int) -> int:
+    """How many of a name's addresses a datagram tells that has so many octets for them."""
+    return max(1, min(UDP_LIMITS.addresses, octets // (_ADDRESS_BYTES + (4 if family == 4 else 16))))
+
+
+def _limits(response: dns.message.Message, node: Node, room: int, via: Transport) -> Limits:
+    """`response`: with its question and options alone."""
+    if via == "udp":
+        question = response.question[0]
+        used = HEADER.size + len(question.name.to_wire() or b"") + 4
+        if response.edns >= 0:
+            used += OPT_BYTES + sum(4 + len(option.to_wire() or b"") for option in response.options)
+        fitting = addresses_fitting(room - used, 4 if question.rdtype == dns.rdatatype.A else 6)
+        return Limits(fitting, UDP_LIMITS.services, UDP_LIMITS.pointers)
+    if not node.task_bytes:
+        return TCP_LIMITS
     # A fifth more than the least a record takes covers indexes of seven digits.
     fitting = _TCP_SERVICES_BYTES // (node.task_bytes * 6 // 5) or 1
     return Limits(TCP_LIMITS.addresses, min(TCP_LIMITS.services, fitting), TCP_LIMITS.pointers)

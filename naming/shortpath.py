@@ -23,10 +23,12 @@ from naming.directory import Directory
 from naming.jobs import Job, Service
 from naming.names import SERVICE, InvalidName, is_service, parse_index
 from naming.nodes import EXPIRE_S, REFRESH_S, RETRY_S
-from naming.resolver import UDP_LIMITS, UDP_PAYLOAD
+from naming.resolver import UDP_PAYLOAD, addresses_fitting
 from naming.table import NameTable
 
 MOST_KEPT = 500_000  # answers; then all are dropped: who asked for them once may never ask again
+# In rings of records (`_Shuffled`), then they are dropped: EDNS has sizes and flags for billions of forms of a question.
+MOST_OCTETS = 64 * 2**20
 # Of one shuffle of a job's addresses, each use beginning at another of them. Where weights differ an answer is one draw
 # (`naming.pools`), used until each of it has been the first.
 USES = 64
@@ -41,16 +43,20 @@ _QUESTION_AT = 12
 _LONGEST = 10 + 255 + 4 + len(_OPT)  # of what is read here, without its id
 _ANSWERS_AT = 4  # in a head: how many there are
 _IN_KEY = 2  # octets of the message that a key is without: its id
+_BESIDE_RING = 700  # octets, about: key, head and objects
+_WITHOUT_EDNS = 512  # octets of a datagram (RFC 1035 §2.3.4)
 
 
 class Question(NamedTuple):
-    """`labels`: in lower case, without the root. `ends`: behind its class, in the message. `edns`: it has OPT."""
+    """`labels`: in lower case, without the root. `ends`: behind its class, in the message. `edns`: it has OPT.
+    `room`: octets of an answer that the client takes."""
 
     labels: list[bytes]
     ends: int
     fixed: bytes  # type and class
     recursion: int  # RD, which is sent back
     edns: bool
+    room: int
 
     def head(self, rcode: int, *, answers: int, authority: int) -> bytes:
         return struct.pack(
@@ -100,6 +106,7 @@ class ShortPath:
         self._generation = directory.generation
         self._tasks: dict[bytes, tuple[Job, int, bytes, int, bytes]] = {}
         self._jobs: dict[bytes, _Shuffled] = {}
+        self._octets = 0  # of the latter
 
     def __len__(self) -> int:
         """How many answers are kept."""
@@ -124,6 +131,7 @@ class ShortPath:
     def _drop(self) -> None:
         self._tasks.clear()
         self._jobs.clear()
+        self._octets = 0
         self._generation = self._directory.generation
 
     def _find(self, query: bytes, key: bytes) -> bytes | None:
@@ -175,21 +183,31 @@ class ShortPath:
         if family not in table.families or not answering.strata:
             return self._negative(query, question, table, 0)
         self._make_room()
-        even, most = answering.even, UDP_LIMITS.addresses
+        even = answering.even
+        most = addresses_fitting(question.room - question.ends - len(question.tail), family)
         chosen = answering.sample(most + USES if even else most, self._rng)
         owner = self._owner(question, named)
         records = [owner + _data(packed(task.address, family)) for task in chosen]
         sent = min(len(records), most)
-        several = self._jobs[key] = _Shuffled(
+        several = _Shuffled(
             named, named.revision, question.head(0, answers=sent, authority=0), question.ends,
             b"".join([*records, *records[: sent - 1]]), len(records[0]), sent, question.tail,
             left=USES if even else sent, repeats=len(set(records)) < len(records),
         )  # fmt: skip
+        self._keep(key, several)
         return several.take(query)
+
+    def _keep(self, key: bytes, several: _Shuffled) -> None:
+        before = self._jobs.get(key)
+        self._octets += len(several.ring) - (len(before.ring) if before else -_BESIDE_RING)
+        self._jobs[key] = several
 
     def _make_room(self) -> None:
         if len(self) >= MOST_KEPT:
             self._drop()
+        if self._octets >= MOST_OCTETS:
+            self._jobs.clear()
+            self._octets = 0
 
     def _owner(self, question: Question, named: Job | Service) -> bytes:
         """What comes before the data of a record: the name is a pointer to the question."""
@@ -240,7 +258,9 @@ def read(key: bytes) -> Question | None:
             return None
     elif rest:
         return None
-    return Question(labels, at + 5 + _IN_KEY, fixed, flags[0], edns)
+    # A key is in lower case, so of a size no more is to be known than whether it is as large as ours.
+    room = UDP_PAYLOAD if edns and int.from_bytes(rest[3:5]) >= UDP_PAYLOAD else _WITHOUT_EDNS
+    return Question(labels, at + 5 + _IN_KEY, fixed, flags[0], edns, room)
 
 
 def _data(address: bytes) -> bytes:

@@ -310,6 +310,48 @@ def test_cookies_and_other_options_are_the_long_paths() -> None:
     assert short_of(directory).answer(query.to_wire()) is None
 
 
+@pytest.mark.parametrize("rdtype", ["A", "AAAA"])
+@pytest.mark.parametrize("payload", [0, 512, 800, 1_232, 4_096])
+def test_an_answer_is_no_larger_than_who_asks_takes(rdtype: str, payload: int) -> None:
+    long = "j" * 60
+    six = [machine(number, f"2001:db8::{number + 1:x}") for number in range(30)]
+    machines = six if rdtype == "AAAA" else [machine(number) for number in range(30)]
+    tasks = [each for number in range(30) for each in (placed(number, number), reported(number))]
+    directory = directory_of(table_of(*machines, submitted(long, tasks=30), *tasks))
+    query = dns.message.make_query(
+        f"{long}.ubar.cc.borg.internal.", rdtype, use_edns=0 if payload else -1, payload=payload
+    )
+    wire = query.to_wire()
+    quick, slow = short_of(directory).answer(wire), answer(wire, directory, via="udp", rng=Random(1))
+    assert quick is not None
+    assert slow is not None
+    room = max(512, min(payload, 1_232))
+    for got in (quick, slow):
+        message = dns.message.from_wire(got)
+        assert len(got) <= room
+        assert not message.flags & dns.flags.TC
+        assert 10 < len(message.answer[0]) <= UDP_LIMITS.addresses
+    if payload not in range(513, 1_232):
+        assert len(quick) == len(slow)
+
+
+def test_what_is_kept_is_bounded_by_octets_however_a_question_is_spelt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("naming.shortpath.MOST_OCTETS", 20_000)
+    directory = directory_of(table_of(*running(3)))
+    short = short_of(directory)
+    short.answer(query_of("0.web.ubar.cc").to_wire())
+    wire = query_of("web.ubar.cc", edns=True).to_wire()
+    sizes = set()
+    for flags in range(300):
+        assert short.answer(wire[:-4] + flags.to_bytes(2) + wire[-2:]) is not None
+        sizes.add(len(short))
+    assert max(sizes) < 50
+    short.answer(query_of("0.web.ubar.cc").to_wire())
+    assert min(sizes) > 1  # answers of tasks stay
+
+
 @given(st.binary(max_size=80), st.integers(0, 60), st.binary(max_size=4))
 @settings(max_examples=500, deadline=None)
 def test_no_bytes_break_it(noise: bytes, at: int, patch: bytes) -> None:
