@@ -101,10 +101,12 @@ class Primary:
             return
         async with self._transfers:
             zone = await self._published(table)
-            given, serial = transfer.given(query, zone), zone.serial
-            for wire in transfer.messages(query, zone):
+            given, serial = transfer.given(query, zone, source), zone.serial
+            for wire in transfer.messages(query, zone, source):
                 yield wire
                 await asyncio.sleep(0)  # a peer that reads at once would let nobody else come
+            if given != "current":
+                zone.taken_by.add(source)
             self.figures.transfer(given)
             self.figures.secondaries.setdefault(table.cell, {})[source] = serial
 

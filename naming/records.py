@@ -86,11 +86,12 @@ def find(directory: Directory, labels: tuple[bytes, ...]) -> Node:
         return Node(_parent(directory), False, empty)
     if not table.ready:
         raise NotLoaded
-    return _in_cell(directory, table, above[:-1])
+    return in_cell(directory, table, above[:-1])
 
 
-def _in_cell(directory: Directory, table: NameTable, above: list[str]) -> Node:
-    zone = _cell_zone(directory, table)
+def in_cell(directory: Directory, table: NameTable, above: list[str]) -> Node:
+    """The node of the labels above a cell's own name, in lower case. Of this table, whichever the directory has now."""
+    zone = cell_zone(directory, table)
     missing, between = Node(zone, False, empty), Node(zone, True, empty)
     if not above:
         return Node(zone, True, _cell_apex(directory, table))
@@ -116,7 +117,7 @@ def _in_cell(directory: Directory, table: NameTable, above: list[str]) -> Node:
 
 def _below(directory: Directory, table: NameTable, named: Job | Service, above: list[str]) -> Node:
     """The name of a job or service itself, or below it."""
-    zone = _cell_zone(directory, table)
+    zone = cell_zone(directory, table)
     missing, between = Node(zone, False, empty), Node(zone, True, empty)
     index = None
     if isinstance(named, Job) and above and not above[-1].startswith("_"):
@@ -170,7 +171,7 @@ def _parent(directory: Directory) -> Zone:
     return Zone(name, lambda: soa(directory, mailbox, directory.serial))
 
 
-def _cell_zone(directory: Directory, table: NameTable) -> Zone:
+def cell_zone(directory: Directory, table: NameTable) -> Zone:
     name = absolute([table.cell], directory)
     mailbox = absolute(["hostmaster", table.cell], directory)
     return Zone(name, lambda: soa(directory, mailbox, table.serial))
@@ -196,7 +197,7 @@ def _cell_apex(directory: Directory, table: NameTable) -> Read:
         yield f"names-revision={table.names_revision}"
         yield f"history={table.history_ordinal}"
 
-    return _apex(directory, _cell_zone(directory, table), text)
+    return _apex(directory, cell_zone(directory, table), text)
 
 
 def _health(directory: Directory) -> Read:

@@ -18,7 +18,7 @@ from naming.jobs import Job, Service
 from naming.names import SERVICE, is_service, parse_index
 from naming.nodes import Limits
 from naming.pools import Task
-from naming.records import about, about_task, find, with_port
+from naming.records import about, about_task, in_cell, with_port
 from naming.table import NameTable
 
 _WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)
@@ -65,13 +65,7 @@ class Renderer:
         return self._task(job, index, above[:-1]) if index in job.indexes else ()
 
     def _found(self, owner: Owner) -> Data:
-        labels = (
-            *(label.encode() for label in owner),
-            self._table.cell.encode(),
-            *self._directory.labels,
-            b"",
-        )
-        node = find(self._directory, labels)
+        node = in_cell(self._directory, self._table, list(owner))
         made: list[bytes] = []
         for rdtype in (A, AAAA) if owner else (NS, CAA, TXT):
             records = node.read(rdtype, _WITHOUT_LIMITS, _RNG)

@@ -3,7 +3,7 @@
     AXFR (RFC 5936)   SOA, everything, SOA
     IXFR (RFC 1995)   SOA, then for each change: SOA before, removed, SOA after, added; and SOA. One SOA: up to date
 
-Whoever is too far behind for an IXFR is given an AXFR in its place. Messages are put together by hand and hold some
+Whoever is too far behind for an IXFR, or has the zone from elsewhere, is given an AXFR in its place. Messages are put together by hand and hold some
 16 KB, as far as pointers to names reach: each costs the loop less than a millisecond. Where the question was signed,
 each is signed after the one before it (TSIG, RFC 8945 §5.3.1).
 """
@@ -47,30 +47,37 @@ def serial_asked(query: dns.message.Message) -> int | None:
     return None
 
 
-def given(query: dns.message.Message, zone: Zone) -> str:
+def given(query: dns.message.Message, zone: Zone, source: str) -> str:
     """What `messages` answers with: `axfr`, `ixfr`, or `current` where there is nothing new."""
+    changes = _changes(query, zone, source)
+    if changes is None:
+        return "axfr"
+    return "ixfr" if changes else "current"
+
+
+def messages(query: dns.message.Message, zone: Zone, source: str) -> Iterator[bytes]:
+    """The answer to a permitted question, in the order to send it: of the zone as it is now, whatever comes."""
+    return _signed(query, _contents(query, _records(query, zone, source)))
+
+
+def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[Change] | None:
+    """What is new to who asks from the address `source`; None: it is to take everything."""
     serial = serial_asked(query) if query.question[0].rdtype == IXFR else None
     if serial is None:
-        return "axfr"
+        return None
     if not serial_newer(zone.serial, serial):
-        return "current"
-    return "axfr" if zone.since(serial) is None else "ixfr"
+        return []
+    return zone.since(serial) if source in zone.taken_by else None
 
 
-def messages(query: dns.message.Message, zone: Zone) -> Iterator[bytes]:
-    """The answer to a permitted question, in the order to send it: of the zone as it is now, whatever comes."""
-    return _signed(query, _contents(query, _records(query, zone)))
-
-
-def _records(query: dns.message.Message, zone: Zone) -> Iterator[tuple[Owner, Iterable[bytes]]]:
+def _records(
+    query: dns.message.Message, zone: Zone, source: str
+) -> Iterator[tuple[Owner, Iterable[bytes]]]:
     """Owners with records of theirs. Takes hold of the zone at once."""
     soa = _soa(zone, zone.soa)
-    if query.question[0].rdtype == IXFR and (serial := serial_asked(query)) is not None:
-        if not serial_newer(zone.serial, serial):
-            return iter([soa])
-        changes = zone.since(serial)
-        if changes is not None:
-            return _steps(zone, soa, changes)
+    changes = _changes(query, zone, source)
+    if changes is not None:
+        return _steps(zone, soa, changes) if changes else iter([soa])
     owners, data = zone.sets()
     return _around(soa, zip(owners, data, strict=True))
 

@@ -19,7 +19,7 @@ from dns.rdtypes.ANY.SOA import SOA
 from naming.directory import Directory
 from naming.jobs import Job, Service
 from naming.names import SERVICE, is_service
-from naming.records import find
+from naming.records import cell_zone
 from naming.rendering import Data, Owner, Renderer
 from naming.table import NameTable, Touched
 from scheduling.core import events
@@ -56,13 +56,18 @@ class Change:
 
 
 class Zone:
-    """The zone of one ready table, which it makes collect what is touched. Empty until `fill` has ended."""
+    """The zone of one ready table, which it makes collect what is touched. Empty until `fill` has ended.
+
+    `taken_by`: addresses of those that were given it. Others of the same serial have it from another process or table,
+    where what says "revision" may differ: steps would not fit what they have.
+    """
 
     def __init__(
         self, directory: Directory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED
     ) -> None:
         assert table.ready
         self.filled = False
+        self.taken_by: set[str] = set()
         self.directory = directory
         self.table = table
         self.apex = dns.name.Name((table.cell.encode(), *directory.labels, b""))
@@ -161,7 +166,7 @@ class Zone:
         return None
 
     def _soa(self) -> SOA:
-        soa = find(self.directory, self.apex.labels).zone.soa()
+        soa = cell_zone(self.directory, self.table).soa()
         assert isinstance(soa, SOA)
         return soa
 

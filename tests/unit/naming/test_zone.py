@@ -73,7 +73,7 @@ class Secondary:
         rdatatype = query.question[0].rdtype
         with dns.xfr.Inbound(self.zone, rdatatype, serial) as inbound:
             done = False
-            for wire in messages(asked, primary):
+            for wire in messages(asked, primary, "192.0.2.1"):
                 response = dns.message.from_wire(
                     wire, keyring=keyring, request_mac=query.mac, xfr=True, origin=None,
                     tsig_ctx=context, multi=True, one_rr_per_rrset=rdatatype == dns.rdatatype.IXFR,
@@ -84,6 +84,7 @@ class Secondary:
                 count += 1
             assert done
             assert keyring is None or response.had_tsig
+        primary.taken_by.add("192.0.2.1")
         return count
 
 
@@ -276,7 +277,7 @@ def test_a_serial_that_is_not_older_gets_the_soa_alone() -> None:
     for serial in (primary.serial, primary.serial + 5):
         query = dns.message.make_query(APEX, "IXFR")
         query.authority.append(dns.rrset.from_text(APEX, 0, "IN", "SOA", f"ns.x. h.x. {serial} 1 1 1 1"))
-        (wire,) = messages(query, primary)
+        (wire,) = messages(query, primary, "192.0.2.1")
         assert [rrset.rdtype for rrset in dns.message.from_wire(wire).answer] == [dns.rdatatype.SOA]
 
 

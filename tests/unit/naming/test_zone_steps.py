@@ -73,9 +73,9 @@ def test_a_transfer_is_of_the_zone_when_it_was_asked_for() -> None:
     table = table_of(*running(600))
     zone = filled(directory_of(table))
     asked = dns.message.make_query(APEX, "AXFR")
-    still = b"".join(messages(asked, zone))
+    still = b"".join(messages(asked, zone, "192.0.2.1"))
     parts = []
-    for number, wire in enumerate(messages(asked, zone)):
+    for number, wire in enumerate(messages(asked, zone, "192.0.2.1")):
         parts.append(wire)
         table.apply(reported(number, "stopping"), 5_000 + number)
         zone.publish()

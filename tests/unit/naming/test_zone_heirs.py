@@ -1,0 +1,64 @@
+"""A zone goes on where another process, or another table of this one, left off: secondaries come to have what is so."""
+
+from __future__ import annotations
+
+from naming.table import NameTable
+from naming.zone import Zone
+from scheduling.core import events
+from tests.unit.naming.cells import directory_of, reported, running, table_of
+from tests.unit.naming.test_zone import Secondary, filled
+
+
+def lease(number: int) -> events.LeaseTaken:
+    return events.LeaseTaken(scheduler="all", holder="a", epoch=number)
+
+
+def rows_of(table: NameTable) -> NameTable:
+    """The same names, as who starts from rows has them: older revisions of single names are not known."""
+    again = NameTable(table.cell)
+    for event in running(3):
+        again.apply(event, table.names_revision)
+    again.revision, again.names_revision, again.ready = table.revision, table.names_revision, True
+    return again
+
+
+def test_who_has_a_serial_from_another_process_has_what_is_so_after_the_next_change() -> None:
+    table = table_of(*running(3))
+    secondary = Secondary()
+    secondary.refresh(filled(directory_of(table)))
+    heir = rows_of(table)
+    heir.apply(lease(1), heir.revision + 1)
+    directory = directory_of(heir)
+    primary = filled(directory)
+    assert primary.serial == table.serial
+    heir.apply(reported(0, "starting"), heir.revision + 1)
+    assert primary.publish()
+    secondary.refresh(primary)
+    whole = Secondary()
+    whole.refresh(primary)
+    assert exactly(secondary) == exactly(whole)
+
+
+def test_a_table_that_is_replaced_while_its_zone_is_read_gives_it_no_serial() -> None:
+    table = table_of(*running(3))
+    directory = directory_of(table)
+    primary, serial = Zone(directory, table), table.serial
+    later = rows_of(table)
+    later.apply(reported(0, "starting"), 5_000)
+    for _ in primary.fill():
+        directory.cells["cc"] = later
+    directory.cells["cc"] = later
+    assert primary.serial == serial
+    del directory.cells["cc"]
+    table.apply(reported(1, "starting"), 6_000)
+    assert primary.publish()
+    assert primary.serial == 6_000
+
+
+def exactly(secondary: Secondary) -> set[tuple[str, str]]:
+    return {
+        (name.to_text(), rdata.to_text())
+        for name, node in secondary.zone.nodes.items()
+        for rdataset in node.rdatasets
+        for rdata in rdataset
+    }
