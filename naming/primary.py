@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -142,12 +143,19 @@ class Primary:
         try:
             while True:
                 await asyncio.sleep(COALESCE_S)
+                self._forget()
                 for table in list(self.directory.cells.values()):
                     if table.ready and (self.peers.secondaries or table.cell in self._zones):
                         self._tell(await self._published(table))
         finally:
             for task in (*self._notifying.values(), *self._working.values()):
                 task.cancel()
+
+    def _forget(self) -> None:
+        """Zones of cells that are gone."""
+        for cell in self._zones.keys() - self.directory.cells.keys():
+            del self._zones[cell]
+            self._told.pop(cell, None)
 
     def _tell(self, zone: Zone) -> None:
         cell = zone.table.cell
@@ -163,7 +171,9 @@ class Primary:
         """Of the newest serial until it is acknowledged, less and less often. Who misses it asks by itself in time."""
         tries, reason = 0, ""
         while tries < NOTIFY_TRIES:
-            zone = self._zones[cell]
+            zone = self._zones.get(cell)
+            if zone is None:
+                return
             serial = zone.serial
             message = dns.message.make_query(zone.apex, dns.rdatatype.SOA)
             message.set_opcode(dns.opcode.NOTIFY)
@@ -178,11 +188,29 @@ class Primary:
                 log.debug("secondary silent", address=address, port=port, reason=reason)
                 await asyncio.sleep(2.0 ** (tries - 1))
             else:
-                if self._zones[cell].serial == serial:
+                now = self._zones.get(cell)
+                if now is None or now.serial == serial:
                     return
                 tries = 0  # it moved on while we waited
         self.figures.notify_failed(f"{address}@{port}")
         log.warning("secondary not told", address=address, port=port, cell=cell, reason=reason)
+
+
+class _Seldom:
+    """At most once in so many seconds: anybody may ask, and anybody's name be given."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._last = float("-inf")
+
+    def due(self, now: float) -> bool:
+        if now - self._last < self._every_s:
+            return False
+        self._last = now
+        return True
+
+
+_refusals = _Seldom(1.0)
 
 
 def read_transfer(query: bytes, directory: Directory) -> dns.message.Message | None:
@@ -201,7 +229,8 @@ def table_asked(
 ) -> tuple[dns.rcode.Rcode, NameTable | None]:
     """The table whose zone this peer may have, or why not."""
     if not peers.may_transfer(query, source):
-        log.info("transfer refused", source=source, zone=query.question[0].name.to_text())
+        if _refusals.due(time.monotonic()):
+            log.info("transfer refused", source=source, zone=query.question[0].name.to_text())
         return dns.rcode.REFUSED, None
     labels = tuple(label.lower() for label in query.question[0].name.labels[:-1])
     if labels[1:] != directory.labels:

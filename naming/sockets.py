@@ -60,6 +60,7 @@ class Server:
         self._rng = Random()
         self.short = ShortPath(directory, self._rng)
         self._streams: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
         self._udp: asyncio.DatagramTransport | None = None
         self._tcp: asyncio.Server | None = None
         self._error_logged_at = float("-inf")
@@ -128,7 +129,8 @@ class Server:
             writer.close()
 
     async def _serve_queries(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """RFC 7766: any number of queries on a connection, until it idles."""
+        """RFC 7766: any number of queries on a connection, until it idles. Between two answers, of whatever
+        connections, comes the turn of datagrams: what was read ahead would hold them up."""
         source: str = writer.get_extra_info("peername")[0]
         while True:
             async with asyncio.timeout(TCP_IDLE_S):
@@ -142,7 +144,9 @@ class Server:
                         async with asyncio.timeout(TCP_IDLE_S):
                             await writer.drain()
                 continue
-            response = self.answer(query, "tcp", source)
+            async with self._turn:
+                response = self.answer(query, "tcp", source)
+                await asyncio.sleep(0)
             if response is None:
                 return
             writer.write(len(response).to_bytes(2) + response)

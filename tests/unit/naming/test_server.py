@@ -16,6 +16,7 @@ import pytest
 from naming.directory import Directory, Status
 from naming.follower import Follower
 from naming.news import MemoryNews
+from naming.resolver import Transport
 from naming.server import Server, nameserver_address
 from scheduling.core import events
 from tests.unit.naming.cells import machine, reported, running, texts
@@ -101,6 +102,34 @@ def test_many_questions_share_one_stream_and_silence_ends_none_of_them(news: Mem
             writer.close()
 
     asyncio.run(scenario())
+
+
+def test_a_stream_that_is_read_ahead_of_its_answers_lets_others_come(news: MemoryNews) -> None:
+    """Without a turn for others between its answers they would wait for all of them."""
+    number = 500
+
+    async def scenario() -> int:
+        async with resolver(news) as cell:
+            answered = turns = 0
+            answer = cell.server.answer
+
+            def counted(query: bytes, via: Transport, source: str) -> bytes | None:
+                nonlocal answered
+                answered += 1
+                return answer(query, via, source)
+
+            cell.server.answer = counted  # type: ignore[method-assign]
+            reader, writer = await asyncio.open_connection("127.0.0.1", cell.server.port)
+            query = dns.message.make_query("none.ubar.cc.borg.internal.", "A").to_wire(prepend_length=True)
+            writer.write(query * number)
+            while answered < number:
+                before = answered
+                await asyncio.sleep(0)
+                turns += answered > before
+            writer.close()
+            return turns
+
+    assert asyncio.run(scenario()) > number // 2
 
 
 def test_a_stop_ends_streams_in_silence(news: MemoryNews) -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
+
+import dns.message
+from structlog.testing import capture_logs
+
+from naming.primary import Peers, Primary, current_soa
 from naming.table import NameTable
 from naming.zone import Zone
 from scheduling.core import events
@@ -62,3 +69,30 @@ def exactly(secondary: Secondary) -> set[tuple[str, str]]:
         for rdataset in node.rdatasets
         for rdata in rdataset
     }
+
+
+def test_the_zone_of_a_cell_that_is_gone_is_forgotten() -> None:
+    async def scenario() -> None:
+        directory = directory_of(table_of(*running(3)))
+        primary = Primary(directory, Peers.read(networks=["127.0.0.0/8"], keys=[], secondaries=[]))
+        query = dns.message.make_query("cc.borg.internal.", "AXFR")
+        assert [wire async for wire in primary.transfer(query, "127.0.0.1")]
+        zone = weakref.ref(primary._zones["cc"])
+        del directory.cells["cc"]
+        watch = asyncio.create_task(primary.watch())
+        async with asyncio.timeout(5.0):
+            while zone() is not None:
+                await asyncio.sleep(0.02)
+        watch.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_refusals_fill_no_log() -> None:
+    directory = directory_of(table_of(*running(1)))
+    peers = Peers.read(networks=["192.0.2.0/24"], keys=[], secondaries=[])
+    query = dns.message.make_query("cc.borg.internal.", "IXFR")
+    with capture_logs() as told:
+        for _ in range(20):
+            assert dns.message.from_wire(current_soa(query, "127.0.0.1", directory, peers)).rcode() == 5
+    assert len(told) <= 1
