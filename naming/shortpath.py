@@ -27,7 +27,7 @@ from naming.resolver import UDP_PAYLOAD, addresses_fitting
 from naming.table import NameTable
 
 MOST_KEPT = 500_000  # answers; then all are dropped: who asked for them once may never ask again
-# In rings of records (`_Shuffled`), then they are dropped: EDNS has sizes and flags for billions of forms of a question.
+# In rings of records (`_Shuffled`), then they are dropped: a question has as many forms as EDNS sizes and flags.
 MOST_OCTETS = 64 * 2**20
 # Of one shuffle of a job's addresses, each use beginning at another of them. Where weights differ an answer is one draw
 # (`naming.pools`), used until each of it has been the first.

@@ -3,9 +3,9 @@
     AXFR (RFC 5936)   SOA, everything, SOA
     IXFR (RFC 1995)   SOA, then for each change: SOA before, removed, SOA after, added; and SOA. One SOA: up to date
 
-Whoever is too far behind for an IXFR, or has the zone from elsewhere, is given an AXFR in its place. Messages are put together by hand and hold some
-16 KB, as far as pointers to names reach: each costs the loop less than a millisecond. Where the question was signed,
-each is signed after the one before it (TSIG, RFC 8945 §5.3.1).
+Whoever is too far behind for an IXFR, or has the zone from elsewhere, is given an AXFR in its place. Messages are put
+together by hand and hold some 16 KB, as far as pointers to names reach: each costs the loop less than a millisecond.
+Where the question was signed, each is signed after the one before it (TSIG, RFC 8945 §5.3.1).
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[Change
     return zone.since(serial) if source in zone.taken_by else None
 
 
-def _records(
-    query: dns.message.Message, zone: Zone, source: str
-) -> Iterator[tuple[Owner, Iterable[bytes]]]:
+def _records(query: dns.message.Message, zone: Zone, source: str) -> Iterator[tuple[Owner, Iterable[bytes]]]:
     """Owners with records of theirs. Takes hold of the zone at once."""
     soa = _soa(zone, zone.soa)
     changes = _changes(query, zone, source)

@@ -119,7 +119,7 @@ def test_a_stream_that_is_read_ahead_of_its_answers_lets_others_come(news: Memor
                 return answer(query, via, source)
 
             cell.server.answer = counted  # type: ignore[method-assign]
-            reader, writer = await asyncio.open_connection("127.0.0.1", cell.server.port)
+            _, writer = await asyncio.open_connection("127.0.0.1", cell.server.port)
             query = dns.message.make_query("none.ubar.cc.borg.internal.", "A").to_wire(prepend_length=True)
             writer.write(query * number)
             while answered < number:
