@@ -6,14 +6,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from django.contrib.auth import get_user_model
 
+from naming.processes import reserved
 from quota.models import Token
 from scheduling import journal, usage_history
 from scheduling.core.requirement import task_id
@@ -29,10 +30,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(scope="module")
-def dns_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def dns_port() -> Iterator[int]:
+    """Of a resolver that tests start: held, or a connection might have got it meanwhile."""
+    with reserved("127.0.0.1", 0) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")

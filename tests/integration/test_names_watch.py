@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from django.test import Client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from naming.processes import reserved
 from portal.live.consumers import LivePage
 from portal.live.watch import NamesWatch
 from quota.models import Token
@@ -44,13 +44,10 @@ WAIT_S = 10.0
 
 
 @pytest.fixture(scope="module")
-def dns_ports() -> list[int]:
-    """Of two resolvers and a secondary, which tests start."""
+def dns_ports() -> Iterator[list[int]]:
+    """Of two resolvers and a secondary, which tests start: held, or a connection might have got one meanwhile."""
     with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(3)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        yield [stack.enter_context(reserved("127.0.0.1", 0)) for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
