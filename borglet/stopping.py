@@ -20,8 +20,9 @@ from borglet.messages import EndCause, Exit, Health, Phase, RunTask, StopTask
 from borglet.phases import Step
 
 RETRY_S = 1.0
-# Nobody asks for this incarnation by its name any more: another serves in its place, or none will.
-AT_ONCE = frozenset({"machine-failure", "quarantine", "superseded"})
+# Nobody asks for this incarnation by its name any more: another serves in its place, or none will. And where the
+# machine is short (§5.5, §6.2), others pay for each second that it stays.
+AT_ONCE = frozenset({"machine-failure", "quarantine", "superseded", "out-of-resources"})
 
 
 def notice_s(task: RunTask, stop: StopTask) -> float:

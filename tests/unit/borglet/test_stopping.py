@@ -13,6 +13,7 @@ from borglet.events import Squeezed, Started, StopRefused
 from borglet.instructions import HoldAllocs, Instruction, Probe, Resize, Terminate
 from borglet.messages import EndCause, Exit, Health, Phase, RunTask, StopTask
 from borglet.runtimes.base import Presence
+from scheduling.core.states import EvictionCause
 from tests.unit.borglet import messages_1
 from tests.unit.borglet.builders import (
     Machine,
@@ -62,8 +63,10 @@ def test_a_stop_that_is_listed_still_is_no_news() -> None:
     assert machine.state.version == version
 
 
-@pytest.mark.parametrize("cause", ["machine-failure", "quarantine", "superseded"])
-def test_nobody_waits_for_what_nobody_asks_for(cause: str) -> None:
+@pytest.mark.parametrize(
+    "cause", ["machine-failure", "quarantine", "superseded", EvictionCause.OUT_OF_RESOURCES.value]
+)
+def test_nobody_waits_for_what_nobody_asks_for_or_a_short_machine_is_to_lose(cause: str) -> None:
     machine = serving()
     (told,) = machine.wants(desired(2, [], [stop_task(cause=cause)]))
     assert told == Terminate(key(), 10.0, EndCause.STOPPED, cause)
