@@ -113,7 +113,8 @@ class Keeper:
                 break
             delay_s = self.restarts.ended(time.monotonic() - began_s)
             self.state, self.why = State.RESTING, story
-            log.warning("%s %s; starting it again in %.1f s", self.spec.name, story, delay_s)
+            told = (self.spec.name, story, delay_s, self.logfile.path)
+            log.warning("%s %s; starting it again in %.1f s; its log is %s", *told)
             await self._unless_stopping(asyncio.sleep(delay_s))
         self.state = State.STOPPED
 
