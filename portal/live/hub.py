@@ -64,6 +64,7 @@ class Hub:
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._histories: dict[int, int] = {}  # of the cells of the last tick
 
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
         """Begin to tell `viewer`, whose page was made at `revision`. Returns the first message to send it.
@@ -159,11 +160,17 @@ class Hub:
         cells: dict[int, list[Topic]] = defaultdict(list)
         for topic in pages:
             cells[topic.cell_id].append(topic)
-        newest = dict(Cell.objects.filter(id__in=cells).values_list("id", "revision"))
+        newest, histories = {}, {}
+        for cell_id, revision, history in Cell.objects.filter(id__in=cells).values_list(
+            "id", "revision", "history_ordinal"
+        ):
+            newest[cell_id], histories[cell_id] = revision, history
         jobs = [topic.job_id for topic in pages if isinstance(topic, Tasks)]
         marks = verdict_marks(jobs) if jobs else {}
         for cell_id, topics in cells.items():
-            self._follow(cell_id, topics, pages, newest.get(cell_id, 0), marks)
+            restored = self._histories.get(cell_id, histories.get(cell_id)) != histories.get(cell_id)
+            self._follow(cell_id, topics, pages, newest.get(cell_id, 0), marks, restored=restored)
+        self._histories = histories
 
     def _follow(
         self,
@@ -172,9 +179,12 @@ class Hub:
         pages: dict[Topic, tuple[int, Any]],
         until: int,
         marks: dict[int, Any],
+        *,
+        restored: bool,
     ) -> None:
+        """`restored`: the cell was, from a backup; its revision may have gone up by it all the same."""
         after, most = min(pages[topic][0] for topic in topics), max(pages[topic][0] for topic in topics)
-        if until < most:  # the cell was restored from a backup
+        if restored or until < most:
             news = News(until, None)
         else:
             news = news_of(cell_id, after=after, until=until) if until > after else News(until, ())

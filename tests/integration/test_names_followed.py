@@ -22,6 +22,7 @@ from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.services import transitions
+from scheduling.services.cells import cell_new_history
 from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 
@@ -243,6 +244,20 @@ def test_more_news_than_are_told_one_by_one_are_read_as_a_whole(
     assert shown(names) == truth(JOB)
     assert names.changed_since(before)
     assert len(news(viewer)) == 1
+
+
+def test_a_restored_cell_is_told_anew_though_its_revision_is_higher(hub: NamesHub, job: Job) -> None:
+    """As `new_history` makes it, so that no reader sees revisions go back. No event tells what was lost."""
+    names, viewer = follow(hub, job)
+    hub._tick()
+    Task.objects.filter(job=job).update(health="unhealthy", up=False)
+    cell_new_history(principal=system("test"), cell=job.cell)
+    hub._tick()
+    (told,) = news(viewer)
+    assert (told.visible, told.history, names.history) == (True, 2, 2)
+    assert {one.health for one in told.changed} == {"unhealthy"}
+    hub._tick()
+    assert news(viewer) == []
 
 
 def test_a_restored_cell_is_told_anew_though_its_revision_is_lower(hub: NamesHub, job: Job) -> None:
