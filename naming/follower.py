@@ -67,9 +67,12 @@ class Follower:
     def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
         """Go on from a table kept before. Call it before `run`.
 
-        It answers once it has caught up; where the journal can't be reached at once, without, and as stale.
+        It answers once it has caught up; where the journal can't be reached at once, without, and as stale. It takes
+        the place of another one of this cell.
         """
         table.ready = False
+        if cell_id in self._tables:
+            self._drop(cell_id)
         self._kept.append(table)
         self._put(cell_id, table)
         self._histories[cell_id] = history_id
@@ -142,16 +145,19 @@ class Follower:
         names = {facts.cell_id: facts.name for facts in cells}
         for cell_id, table in list(self._tables.items()):
             if names.get(cell_id) != table.cell:
-                del self._tables[cell_id]
-                self._kept = [kept for kept in self._kept if kept is not table]
-                self._histories.pop(cell_id, None)
-                del self.directory.cells[table.cell]
-                self.directory.generation += 1
+                self._drop(cell_id)
         for cell_id, name in names.items():
             if cell_id not in self._tables:
                 self._put(cell_id, NameTable(name))
         self.directory.serial = max([self.directory.serial, *names])
         self.directory.loaded = True
+
+    def _drop(self, cell_id: int) -> None:
+        table = self._tables.pop(cell_id)
+        self._kept = [kept for kept in self._kept if kept is not table]
+        self._histories.pop(cell_id, None)
+        del self.directory.cells[table.cell]
+        self.directory.generation += 1
 
     def _put(self, cell_id: int, table: NameTable) -> None:
         self._tables[cell_id] = self.directory.cells[table.cell] = table

@@ -46,7 +46,7 @@ class Keeper:
 
     async def load(self, only: frozenset[str] = frozenset()) -> int:
         """Put what is usable into the follower; how many cells. `only`: names of cells, empty for all."""
-        loaded = 0
+        loaded: dict[int, Head] = {}  # by cell
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             if only and path.stem not in only:
                 continue
@@ -54,6 +54,10 @@ class Keeper:
             try:
                 data = path.read_bytes()
                 head = self._checked(path, read_head(data))
+                other = loaded.get(head.cell_id)
+                if other is not None and other.written_at > head.written_at:
+                    self._written[head.cell] = (asyncio.get_running_loop().time(), head)  # to be removed
+                    raise Unusable(f"a newer one has this cell under the name {other.cell}")
                 table = NameTable(head.cell)
                 for _ in restore(data, head, table):
                     await asyncio.sleep(0)
@@ -62,12 +66,12 @@ class Keeper:
                 continue
             self._follower.start_from(head.cell_id, table, head.history_id)
             self._written[head.cell] = (asyncio.get_running_loop().time(), head)
-            loaded += 1
+            loaded[head.cell_id] = head
             log.info(
                 "names read from a snapshot", cell=head.cell, revision=head.revision, serial=table.serial,
                 age_s=round(self._clock() - head.written_at), took_s=round(time.monotonic() - began, 2),
             )  # fmt: skip
-        return loaded
+        return len(loaded)
 
     def _checked(self, path: Path, head: Head) -> Head:
         zone = self._follower.directory.zone

@@ -358,3 +358,32 @@ def test_a_cell_that_departed_leaves_no_file_and_a_folder_that_is_full_stops_not
         assert blocked.keeper.failed == 1
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("former", ["ab", "zz"])
+def test_of_two_files_of_one_cell_the_newer_is_used_and_the_other_name_is_gone(
+    news: MemoryNews, tmp_path: Path, former: str
+) -> None:
+    """As where the cell was renamed and the process killed before it removed the older file."""
+
+    async def scenario() -> None:
+        renamed = MemoryNews()
+        renamed.add_cell(CELL, former)
+        renamed.write(CELL, running(3))
+        before = Process(renamed, tmp_path, now=4_000.0)
+        await before.start()
+        await before.loaded.wait()
+        await before.stop()
+        older = (tmp_path / f"{former}.names").read_bytes()
+        await one_run(news, tmp_path)  # which removes it
+        (tmp_path / f"{former}.names").write_bytes(older)
+        process = Process(news, tmp_path, now=5_001.0)
+        await process.start()
+        await process.reached()
+        assert set(process.directory.cells) == {"cc"}
+        assert process.directory.all_ready
+        news.write(CELL, [reported(0, health="unhealthy")])
+        await process.stop()
+        assert [path.name for path in tmp_path.iterdir()] == ["cc.names"]
+
+    asyncio.run(scenario())
