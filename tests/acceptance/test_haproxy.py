@@ -17,6 +17,7 @@ import socket
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,7 +205,9 @@ def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> Non
             # Those that left wait a little; what meets them when they stop counts too.
             wait_for(lambda: not listening(old), BOUND_S, story=lambda: (listening(old), story()))
 
-        clients = asyncio.run(asking_while(roll, ports))
+        # In a thread of its own: after browser tests this one has Playwright's loop.
+        with ThreadPoolExecutor(1) as thread:
+            clients = thread.submit(lambda: asyncio.run(asking_while(roll, ports))).result()
     for site in SITES:
         shared.borgctl("kill", site.name)
     for name in ("patient", "checked"):
