@@ -131,7 +131,7 @@ class Follower:
         for facts in cells:
             await self._catch_up(facts)
         self._heard_at = asyncio.get_running_loop().time()
-        if self._away:
+        if self._away or self.directory.status is Status.STALE:
             log.info("journal reached again", cells=len(cells))
         self._away = False
         if not self._loaded:
@@ -223,8 +223,10 @@ class Follower:
         while True:
             await asyncio.sleep(POLL_S)
             heard = self._heard_at
-            if heard is not None and asyncio.get_running_loop().time() - heard > self._stale_s:
+            silent_s = 0.0 if heard is None else asyncio.get_running_loop().time() - heard
+            if silent_s > self._stale_s and self.directory.status is not Status.STALE:
                 self.directory.status = Status.STALE
+                log.warning("names are stale, answering from memory", silent_s=round(silent_s, 1))
 
 
 def _apply_slice(table: NameTable, events: Iterable[Event], snapshot: Snapshot) -> None:

@@ -44,7 +44,7 @@ _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
-_EXPECTED = re.compile(r"Expected `(\w+)`, got")
+_EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`, got")
 _GIVE = {
     "bool": "true or false",
     "int": "a whole number, without quotes",

@@ -46,7 +46,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_DNS_NEGATIVE_TTL", "5", "Seconds that clients may remember that a name is not there."),
     Setting(
         "BORG_DNS_REVERSE",
-        "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.0/8,fc00::/7,::1/128",
+        "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,198.18.0.0/15,127.0.0.0/8,fc00::/7,::1/128",
         "Networks whose reverse names (PTR) the resolver answers, by comma; none: of no network.",
     ),
     Setting("BORG_DNS_CAA", "", 'CAA records of the zones, such as 0 issue "ca.example", by semicolon.'),

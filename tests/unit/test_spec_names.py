@@ -80,6 +80,7 @@ def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> N
         (web(names={"ttl_s": -1}), "names.ttl_s", "-1 is out of range; give a number from 0 to 86400"),
         (web(names={"ttl_s": 86_401}), "names.ttl_s", "86401 is out of range"),
         (web(names={"ttl_s": "5"}), "names.ttl_s", "give a whole number, without quotes"),
+        (web(names={"leave_s": "5s"}), "names.leave_s", "give a number, without quotes"),
         (web(names={"ttl_s": 1.5}), "names.ttl_s", "expected `int`, got `float`; give a whole number"),
         (web(names={"leave_s": 601}), "names.leave_s", "601 is out of range; give a number from 0 to 600"),
         (web(names={"leave_s": -0.1}), "names.leave_s", "-0.1 is out of range"),

@@ -37,7 +37,7 @@ def test_networks_make_zones_at_whole_labels(networks: list[str], zones: set[str
 def test_private_networks_and_loopback_are_ours_unless_said_otherwise() -> None:
     found = zones_of(*DEFAULT)
     assert {"10.in-addr.arpa", "127.in-addr.arpa", "168.192.in-addr.arpa", "c.f.ip6.arpa"} < found
-    assert len(found) == 1 + 16 + 1 + 1 + 2 + 1
+    assert len(found) == 1 + 16 + 1 + 2 + 1 + 2 + 1
 
 
 @pytest.mark.parametrize(
