@@ -62,6 +62,7 @@ class Job:
     revision: int = 0  # of the last change of its names, or `naming.table.GONE`
     versions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # spec version -> names of its ports
     service: Service | None = None  # that its labels name
+    _names: set[str] = field(default_factory=set)  # of ports, in any of `versions`
 
     @property
     def fails_open(self) -> bool:
@@ -87,9 +88,16 @@ class Job:
     def ttl_s_or(self, otherwise: int) -> int:
         return self.ttl_s or otherwise
 
+    def follow(self, version: int, port_names: tuple[str, ...]) -> None:
+        """A version of its spec is in force."""
+        if port_names == self.port_names:
+            port_names = self.port_names  # one object, however many versions
+        self.port_names = self.versions[version] = port_names
+        self._names.update(port_names)
+
     def all_port_names(self) -> set[str]:
-        """Those of every version that a placed task may still run."""
-        return set(self.port_names).union(*self.versions.values())
+        """Those of every version that a placed task may still run. The set is not ours to change."""
+        return self._names
 
     def weigh(self, weights: Weights) -> None:
         """Give its tasks other weights."""

@@ -138,7 +138,7 @@ class NameTable:
             event.job_id, event.tenant, event.name, event.job_kind, event.port_names, event.labels,
             ttl_s=event.published.ttl_s, weights=event.published.weights, revision=revision,
         )  # fmt: skip
-        job.versions[event.spec_version] = event.port_names
+        job.follow(event.spec_version, event.port_names)
         job.indexes.add(_ranges(event.groups))
         if (known := self.jobs.get(event.job_id)) is not None:
             self._forget_addresses(known)
@@ -158,8 +158,8 @@ class NameTable:
         published = event.published
         before = job.port_names, job.labels, job.ttl_s, job.weights
         changed = before != (event.port_names, event.labels, published.ttl_s, published.weights)
-        job.port_names, job.labels, job.ttl_s = event.port_names, event.labels, published.ttl_s
-        job.versions[event.spec_version] = event.port_names
+        job.labels, job.ttl_s = event.labels, published.ttl_s
+        job.follow(event.spec_version, event.port_names)
         if published.weights != job.weights:
             job.weigh(published.weights)
         self._serve_under_its_label(job, revision)

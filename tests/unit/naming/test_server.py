@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -130,6 +131,32 @@ def test_a_stream_that_is_read_ahead_of_its_answers_lets_others_come(news: Memor
             return turns
 
     assert asyncio.run(scenario()) > number // 2
+
+
+def test_after_a_long_answer_over_tcp_datagrams_have_half_as_long(news: MemoryNews) -> None:
+    number, long_s = 12, 0.01
+
+    async def scenario() -> float:
+        async with resolver(news) as cell:
+            answer = cell.server.answer
+
+            def slow(query: bytes, via: Transport, source: str) -> bytes | None:
+                time.sleep(long_s)
+                return answer(query, via, source)
+
+            cell.server.answer = slow  # type: ignore[method-assign]
+            began = time.monotonic()
+            streams = [await asyncio.open_connection("127.0.0.1", cell.server.port) for _ in range(3)]
+            query = dns.message.make_query("none.ubar.cc.borg.internal.", "A").to_wire(prepend_length=True)
+            for _, writer in streams:
+                writer.write(query * (number // 3))
+            for reader, writer in streams:
+                for _ in range(number // 3):
+                    await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+                writer.close()
+            return time.monotonic() - began
+
+    assert asyncio.run(scenario()) > number * long_s * 1.4
 
 
 def test_a_stop_ends_streams_in_silence(news: MemoryNews) -> None:

@@ -346,3 +346,15 @@ def test_the_reverse_index_is_what_a_walk_over_the_table_finds(news: list[events
         for length in range(1, len(path)):
             held = any((path_of(one) or b"").startswith(path[:length]) for one in expected)
             assert table.reverse.below(path[:length], len(path)) == held
+
+
+def test_many_versions_of_a_spec_cost_no_more_than_their_numbers() -> None:
+    table = table_of(*running(1))
+    for version in range(2, 500):
+        table.apply(changed(version=version), 100 + version)
+    job = web(table)
+    assert len({id(names) for names in job.versions.values()}) == 1
+    assert job.all_port_names() is job.all_port_names()  # made once, not of every version for every question
+    table.apply(changed(version=500, ports=("debug",)), 1_000)
+    assert job.all_port_names() == {"http", "rpc", "debug"}
+    assert [job.versions[version] for version in (1, 499, 500)] == [("http", "rpc")] * 2 + [("debug",)]
