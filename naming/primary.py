@@ -77,6 +77,7 @@ class Peers:
         if query.had_tsig:
             return True  # its signature was checked with one of our keys when it was read
         address = ipaddress.ip_address(source.split("%", 1)[0])
+        address = getattr(address, "ipv4_mapped", None) or address  # on a socket of both families
         return any(address in network for network in self.networks if network.version == address.version)
 
 

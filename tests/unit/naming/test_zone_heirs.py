@@ -96,3 +96,10 @@ def test_refusals_fill_no_log() -> None:
         for _ in range(20):
             assert dns.message.from_wire(current_soa(query, "127.0.0.1", directory, peers)).rcode() == 5
     assert len(told) <= 1
+
+
+def test_a_network_of_ipv4_is_known_on_a_socket_of_both_families() -> None:
+    peers = Peers.read(networks=["192.0.2.0/24"], keys=[], secondaries=[])
+    query = dns.message.make_query("cc.borg.internal.", "AXFR")
+    assert peers.may_transfer(query, "::ffff:192.0.2.7")
+    assert not peers.may_transfer(query, "::ffff:198.51.100.7")
