@@ -87,9 +87,18 @@ def servers() -> list[Server]:
     told = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
     resolvers = [_resolver_at(text) for text in settings.BORG_DNS_RESOLVERS]
     return [
-        *(resolvers or [Server(Role.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)]),
+        *(resolvers or [_own_resolver()]),
         *(Server(Role.SECONDARY, address, port) for address, port in told),
     ]
+
+
+def _own_resolver() -> Server:
+    try:
+        return Server(Role.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)
+    except ValueError:
+        raise InvalidPeers(
+            f"BORG_DNS_HOST: {settings.BORG_DNS_HOST!r}: give an address, such as 127.0.0.1"
+        ) from None
 
 
 def _resolver_at(text: str) -> Server:

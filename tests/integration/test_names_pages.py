@@ -56,6 +56,7 @@ def test_a_job_page_says_how_its_job_is_reached(world) -> None:
         ({"BORG_DNS_HOST": "192.0.2.1", "BORG_DNS_PORT": 53}, ">dig @192.0.2.1 +short "),
         ({"BORG_DNS_RESOLVERS": ["192.0.2.7", "192.0.2.8@5353"]}, ">dig @192.0.2.7 +short "),
         ({"BORG_DNS_HOST": "0.0.0.0", "BORG_DNS_PORT": 53}, ">dig +short "),
+        ({"BORG_DNS_HOST": "localhost"}, ">dig +short "),
         ({"BORG_DNS_RESOLVERS": ["no address"]}, ">dig +short "),
     ],
 )

@@ -248,14 +248,11 @@ def shared(groups: Sequence[Group]) -> list[Group]:
 
 def dig(question: str) -> str:
     """A command that asks this installation's first resolver, where the settings say where that is."""
-    everywhere = not settings.BORG_DNS_RESOLVERS and ip_address(settings.BORG_DNS_HOST).is_unspecified
     try:
-        first = None if everywhere else servers()[0]
-    except (
-        InvalidPeers
-    ):  # the console's page of names tells which setting is wrong; a tenant's page goes without
-        first = None
-    if first is None:
+        first = servers()[0]
+    except InvalidPeers:  # the console's page tells which setting is wrong; a tenant's page goes without
+        return f"dig +short {question}"
+    if not settings.BORG_DNS_RESOLVERS and ip_address(settings.BORG_DNS_HOST).is_unspecified:
         return f"dig +short {question}"
     return f"dig @{first.address}{f' -p {first.port}' if first.port != DNS_PORT else ''} +short {question}"
 

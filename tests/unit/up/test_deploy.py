@@ -2,6 +2,7 @@
 
 import configparser
 import re
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,19 @@ def test_compose_runs_every_process_above_the_machines(tmp_path: Path) -> None:
             else set()
         )
         assert given <= known, name
+
+
+def test_in_compose_a_resolver_is_asked_where_it_is_and_who_waits_holds_up_no_stop() -> None:
+    read = yaml.safe_load((_DEPLOY / "compose" / "compose.yaml").read_text())
+    services = read["services"]
+    address = services["resolver"]["networks"]["default"]["ipv4_address"]
+    assert ip_address(address) in ip_network(read["networks"]["default"]["ipam"]["config"][0]["subnet"])
+    own = f"{address}@{services['resolver']['environment']['BORG_DNS_PORT']}"
+    for process in ("web", "resolver"):
+        assert services[process]["environment"]["BORG_DNS_RESOLVERS"] == f"${{BORG_DNS_RESOLVERS:-{own}}}"
+    # Docker kills after 10 s; a name may be waited for for 60.
+    command = services["web"]["command"]
+    assert float(command[command.index("--timeout-graceful-shutdown") + 1]) < 10
 
 
 def test_an_engine_becomes_a_spec_whole(tmp_path: Path) -> None:
