@@ -100,6 +100,10 @@ def _path(ours: Context, name: str) -> str:
     if kind == "service" and (len(segments) == 4 or (len(segments) <= 3 and not whole)):
         return _service(ours, segments)
     job_name, index = context.split_index("/".join(segments))
+    if whole and job_name.count("/") < 2:
+        raise bad_usage(
+            f"{name!r} is not whole: write /bns/cell/tenant/job, or leave /bns/ out", job="not whole"
+        )
     job = ours.job(job_name)
     path = f"/bns/{part(job.cell)}/{part(job.tenant)}/{part(job.name)}/"
     return f"{path}{index}/" if index is not None else path

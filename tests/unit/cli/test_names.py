@@ -38,6 +38,9 @@ def test_the_profile_fills_in_what_is_left_out(name: str, path: str) -> None:
         ("../service/front", "tenant"),
         ("a/b/c/d/e", "job"),
         ("/bns/", "job"),
+        ("/bns/cc/ubar", "job"),
+        ("/bns/machine/m1", "job"),
+        ("/bns/cc/ubar/7", "job"),
     ],
 )
 def test_what_is_no_name_is_bad_usage(name: str, field: str) -> None:
