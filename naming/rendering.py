@@ -26,6 +26,8 @@ _RNG = Random(0)  # order means nothing in a zone
 
 MOST_KNOWN = 500_000  # tasks; then all are forgotten, those that have left among them
 
+_LONGEST = 255  # octets of a name (RFC 1035 §2.3.4); of ports some may be longer
+
 Owner = tuple[str, ...]  # labels below the apex, the apex itself ()
 Data = tuple[bytes, ...]  # records without their owner, each once
 
@@ -46,9 +48,12 @@ class Renderer:
         self._table = table
         self._known: dict[int, dict[Task, _Services]] = {}  # by TTL
         self._zone = wire.name((table.cell, *directory.labels)) + b"\0"
+        self._room = _LONGEST - len(self._zone)
 
     def render(self, owner: Owner) -> Data:
-        """Nothing for a name that is not there."""
+        """Nothing for a name that is not there, or that is too long to be asked for."""
+        if sum(map(len, owner)) + len(owner) > self._room:
+            return ()
         if not owner or owner[-1] == "machine":
             return self._found(owner)
         tenant, above = owner[-1], owner[:-1]

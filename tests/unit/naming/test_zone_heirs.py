@@ -8,11 +8,13 @@ import weakref
 import dns.message
 from structlog.testing import capture_logs
 
+from naming.directory import Directory
 from naming.primary import Peers, Primary, current_soa
 from naming.table import NameTable
+from naming.transfer import messages
 from naming.zone import Zone
 from scheduling.core import events
-from tests.unit.naming.cells import directory_of, reported, running, table_of
+from tests.unit.naming.cells import directory_of, machine, placed, reported, running, submitted, table_of
 from tests.unit.naming.test_zone import Secondary, filled
 
 
@@ -103,3 +105,20 @@ def test_a_network_of_ipv4_is_known_on_a_socket_of_both_families() -> None:
     query = dns.message.make_query("cc.borg.internal.", "AXFR")
     assert peers.may_transfer(query, "::ffff:192.0.2.7")
     assert not peers.may_transfer(query, "::ffff:198.51.100.7")
+
+
+def test_a_port_whose_name_is_too_long_for_dns_spoils_no_transfer() -> None:
+    """Who asks can't even spell it; the task's own name has just room enough."""
+    directory = Directory(zone=".".join(["z" * 60] * 3))
+    long = "j" * (253 - len(f"0..ubar.cc.{directory.zone}"))
+    events_ = (machine(0), submitted(long, tasks=1), placed(0, 0), reported(0))
+    directory.cells["cc"] = table_of(*events_)
+    zone = filled(directory)
+    query = dns.message.make_query(zone.apex, "AXFR")
+    owners = [
+        rrset.name.relativize(zone.apex).to_text()
+        for wire in messages(query, zone, "192.0.2.1")
+        for rrset in dns.message.from_wire(wire, xfr=True).answer
+    ]
+    assert f"0.{long}.ubar" in owners
+    assert f"_http._tcp.{long}.ubar" not in owners
