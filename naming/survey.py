@@ -37,6 +37,7 @@ class State(StrEnum):
     STALE = "stale"  # it says that it has not reached the journal for long
     SILENT = "silent"
     NO_ZONE = "no-zone"  # it answers, and not with this zone
+    UNKNOWN = "unknown"  # of a secondary, while no resolver tells how far it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,9 @@ def _secondary(server: Server, zone: _Said, serials: Sequence[int]) -> Follower:
     serial = zone.serial
     if serial is None:
         return Follower(server, State.NO_ZONE, detail=zone.rcode)
-    if serials and all(serial_newer(one, serial) for one in serials):
+    if not serials:
+        return Follower(server, State.UNKNOWN, serial)
+    if all(serial_newer(one, serial) for one in serials):
         behind = min((one - serial) % SERIAL_MODULUS for one in serials)
         return Follower(server, State.BEHIND, serial, behind=behind)
     return Follower(server, State.CAUGHT_UP, serial)

@@ -41,6 +41,7 @@ STATES: dict[State, tuple[str | Promise, str]] = {
     State.STALE: (gettext_lazy("stale"), "danger"),
     State.SILENT: (gettext_lazy("silent"), "danger"),
     State.NO_ZONE: (gettext_lazy("does not have the zone"), "danger"),
+    State.UNKNOWN: (gettext_lazy("not known"), "warning"),
 }
 ROLES = {Role.RESOLVER: gettext_lazy("resolver"), Role.SECONDARY: gettext_lazy("secondary")}
 
@@ -204,6 +205,8 @@ def _means(one: Follower) -> str:
                 "No answer within %(seconds)d s (%(error)s). Is it up, and its port reachable from here?"
             )
             return told % {"seconds": TIMEOUT_S, "error": one.detail}
+        case State.UNKNOWN:
+            return _("It has a zone; whether it is the newest, only a resolver could tell.")
         case State.NO_ZONE:
             return _("It answers %(rcode)s. Does it carry the zone, and may it transfer it?") % {
                 "rcode": one.detail or _("nothing")

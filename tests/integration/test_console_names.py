@@ -61,6 +61,18 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
         assert context["followers"][0].lag.startswith("2 revisions, ")
 
 
+def test_whether_a_secondary_has_caught_up_nobody_knows_without_a_resolver(world, asked) -> None:
+    with serving(Directory(loaded=True, status=Status.OK), following(0, names_revision=3)) as (
+        silent,
+        secondary,
+    ):
+        context = asked(silent, secondary)
+        assert told(context)[1] == ("secondary", "not known", "warning", 3, None)
+        assert "nobody knows" in context["problem"]
+        (one,) = signed_in("sre").get("/bns/cc/").json()["secondaries"]
+        assert (one["reached"], one["caught_up"], one["error"]) == (True, False, "unknown")
+
+
 @pytest.mark.parametrize(
     "directory, state, kind, means",
     [
