@@ -266,10 +266,12 @@ def sessions() -> int:
 
 def test_no_change_is_lost_between_polls(ann: httpx.Client, world: World) -> None:
     """A job is disturbed as fast as commits go; who polls with the revision of the last answer ends at the truth."""
-    done = threading.Event()
+    heard_of, done = threading.Event(), threading.Event()
 
     def disturb() -> None:
         for number in range(60):
+            if number == 30:  # a portal with much else to do would tell all of it at once
+                heard_of.wait(WAIT_S)
             report(world.cell, world.job, 0, health="unhealthy" if number % 2 else "healthy")
         report(world.cell, world.job, 0, health="healthy")
         place(world.cell, world.job, Machine.objects.get(), 2, ports=21_000)
@@ -284,6 +286,7 @@ def test_no_change_is_lost_between_polls(ann: httpx.Client, world: World) -> Non
     while time.monotonic() < until and not (done.is_set() and known["placed"] == 2):
         known = get(ann, after=known["revision"], wait_s=5, history=known["history"])
         answers += 1
+        heard_of.set()
     thread.join()
     assert without_revision(get(ann), known) == known["endpoints"]
     assert 2 <= answers <= 60, "coalesced"
