@@ -139,6 +139,9 @@ class Hub:
                 log.warning("live pages wait for the database", error=str(error))
                 connection.close()
                 self._stopped.wait(notices.POLL_S)
+            except Exception:  # one page's fault must not end the thread that all others live by
+                log.exception("live pages not followed")
+                self._stopped.wait(notices.POLL_S)
             self._stopped.wait(max(0.0, TICK_S - (time.monotonic() - began)))
             waiter.wait(notices.POLL_S)
         if waiter is not None:

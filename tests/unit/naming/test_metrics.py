@@ -241,6 +241,7 @@ def test_a_board_tells_only_what_was_written_whole() -> None:
         (bytes(12), 0),
         (b"\xff" * 40, 65_535),
     ],
+    ids=["a transfer", "nothing", "no question", "nonsense"],
 )
 def test_the_type_asked_for_is_found_without_reading_more(query: bytes, rdtype: int) -> None:
     assert type_asked(query) == rdtype
