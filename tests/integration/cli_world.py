@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -74,10 +75,11 @@ def of(folder: Path, url: str, user: str, *, tenant: Tenant | None = None, sre: 
 
 @contextmanager
 def started(cli: Cli, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on; it is killed at the end, and after half a minute."""
+    """A command that goes on; it is killed at the end, and after half a minute. Ctrl-C reaches it, as at a terminal,
+    also where a shell has started the tests in the background."""
     process = subprocess.Popen(
         [BORGCTL, *words], env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
+        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     killer = threading.Timer(30.0, process.kill)
     killer.start()

@@ -425,19 +425,13 @@ def test_output_that_nobody_reads_or_can_keep(ann, cell) -> None:
 def test_ctrl_c_ends_a_wait_with_130_and_no_traceback(ann, cell, portal_log) -> None:
     ann.out("submit", ann.file(world.a_file()))
     before = _questions(portal_log)
-    waiting = subprocess.Popen(
-        [BORGCTL, "wait", "web"],
-        env=ann.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    # Not while Python starts, which may lose the signal.
-    until = time.monotonic() + 20
-    while _questions(portal_log) < before + 2 and time.monotonic() < until:
-        time.sleep(0.05)
-    waiting.send_signal(signal.SIGINT)
-    out, err = waiting.communicate(timeout=20)
+    with cli_world.started(ann, "wait", "web") as waiting:
+        # Not while Python starts, which may lose the signal.
+        until = time.monotonic() + 20
+        while _questions(portal_log) < before + 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=20)
     assert (waiting.returncode, out, "Traceback" in err) == (130, "", False)
 
 
