@@ -142,7 +142,8 @@ class Borglet(RuleBasedStateMachine):
         self.terminated.add(told.key)
 
     def hear(self, stop: list[StopTask], *, adopted: bool = False) -> None:
-        """Each stop counts from when it was first heard of."""
+        """Each stop counts from when it was first heard of, also where later states don't list it: it may leave."""
+        self.to_stop |= {asked.key for asked in stop}
         served = {inc.key for inc in self.state.incarnations() if inc.phase == "up" and inc.was_up}
         for asked in stop:
             known = self.stops.setdefault(asked.key, [])
