@@ -38,6 +38,7 @@ from naming.zone import Zone
 
 log = structlog.get_logger(__name__)
 
+_QR = 0x80  # in the third octet: it is an answer
 COALESCE_S = 0.2  # between two serials that secondaries are told of
 NOTIFY_TIMEOUT_S = 2.0
 NOTIFY_TRIES = 5
@@ -216,7 +217,7 @@ _refusals = _Seldom(1.0)
 
 def read_transfer(query: bytes, directory: Directory) -> dns.message.Message | None:
     """A question for a transfer, its signature checked where it has one; None for all else there may be."""
-    if len(query) < HEADER.size or at_a_glance(query) is not None:
+    if len(query) < HEADER.size or query[2] & _QR or at_a_glance(query) is not None:
         return None
     try:
         message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)

@@ -16,7 +16,7 @@ import dns.message
 import dns.rcode
 import pytest
 
-from naming.primary import Peers, Primary
+from naming.primary import Peers, Primary, read_transfer
 from naming.resolver import answer, at_a_glance
 from naming.sockets import Server
 from tests.bombarded import Bombarded
@@ -118,3 +118,12 @@ def test_an_option_asked_for_many_times_is_answered_once(bombarded: Bombarded) -
     query = dns.message.make_query("cc.borg.internal.", "TXT", options=[nsid, cookie] * 20)
     (response,) = bombarded.take(next(packets(1))._replace(wire=query.to_wire()))
     assert len(dns.message.from_wire(response).options) == 2
+
+
+@pytest.mark.parametrize("rdtype", ["AXFR", "IXFR"])
+def test_an_answer_about_a_transfer_is_no_question_for_one(rdtype: str) -> None:
+    directory = directory_of(table_of(*running(2)))
+    question = dns.message.make_query("cc.borg.internal.", rdtype).to_wire()
+    assert read_transfer(question, directory) is not None
+    told = question[:2] + bytes([question[2] | 0x80]) + question[3:]
+    assert read_transfer(told, directory) is None
