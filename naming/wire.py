@@ -17,7 +17,6 @@ from dns.rdatatype import AAAA, SRV, TXT, A
 _FIXED = struct.Struct("!HHIH")
 _SRV = struct.Struct("!HHIHHHH")
 _IN = 1
-FIXED_BYTES = _FIXED.size
 # Enums are slow to compare and to pack.
 A_TYPE, AAAA_TYPE, SRV_TYPE, TXT_TYPE = int(A), int(AAAA), int(SRV), int(TXT)
 
