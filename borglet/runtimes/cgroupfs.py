@@ -1,10 +1,11 @@
-"""The control groups of one task, by their files. Imports `os` alone, for the supervisor's sake.
+"""The control groups of one task, by their files. Imports next to nothing, for the supervisor's sake.
 
 A task's groups are a dict of controller name to directory; version 2 has one entry, `unified`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
@@ -14,13 +15,28 @@ CHARGE_BYTES = 2**20
 
 
 def read_text(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name)) as file:
-        return file.read()
+    """Raises FileNotFoundError where the group is gone, OSError."""
+    try:
+        with open(os.path.join(directory, name)) as file:
+            return file.read()
+    except OSError as error:
+        raise _as_absent(error) from None
 
 
 def write_text(directory: str, name: str, value: str) -> None:
-    with open(os.path.join(directory, name), "w") as file:
-        file.write(value)
+    """Raises FileNotFoundError where the group is gone, OSError."""
+    try:
+        with open(os.path.join(directory, name), "w") as file:
+            file.write(value)
+    except OSError as error:
+        raise _as_absent(error) from None
+
+
+def _as_absent(error: OSError) -> OSError:
+    """A group removed between opening its file and using it is as absent as one removed before."""
+    if error.errno == errno.ENODEV:
+        return FileNotFoundError(errno.ENOENT, "the control group was removed")
+    return error
 
 
 def read_number(directory: str, name: str) -> int:
@@ -73,7 +89,10 @@ def kill(groups: Groups) -> set[int]:
     for directory in groups.values():
         for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):
             if os.path.exists(os.path.join(directory, name)):
-                write_text(directory, name, value)
+                try:
+                    write_text(directory, name, value)
+                except FileNotFoundError:  # removed: it has no members
+                    continue
     found = members(groups)
     for pid in found:
         try:

@@ -87,7 +87,7 @@ def measure(groups: Groups) -> Measured:
     if directory := groups.get("memory"):
         stat = cgroupfs.read_fields(directory, "memory.stat")
         shared = stat.get("total_shmem", 0)
-        ram = stat["total_rss"] + shared
+        ram = stat["total_rss"] + shared if stat else None  # none: removed since the caller looked
         cached = max(0, stat.get("total_cache", 0) - shared)
     if directory := groups.get("pids"):
         processes = int(cgroupfs.read_text(directory, "pids.current"))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from borglet.runtimes import cgroupfs, cgroupv1
 from borglet.runtimes.blockdevices import disk_of
+from borglet.runtimes.cgroupmounts import own_groups
 from borglet.runtimes.cgroups import CgroupTree, Measured, detect
 from borglet.runtimes.limits import KernelLimits
 from borglet.runtimes.shim import out_of_memory
+from tests.unit.borglet_runtime.machine import may_limit
 
 LIMITS = KernelLimits(
     ram_bytes=64 * 2**20, processes=50, cpu_shares=1024, cpu_quota_milli=250, nice=5, oom_score_adj=0
@@ -232,3 +236,38 @@ def test_the_peak_tells_where_the_kernel_counts_no_failures(tmp_path: Path) -> N
     assert out_of_memory(whose, ram_limit=0)["cause"] == "machine-short"
     peak.write_text(f"{48 * 2**20 - 4096}")
     assert out_of_memory(whose, ram_limit=0)["cause"] == "out-of-memory"
+
+
+def test_a_group_without_its_memory_measures_no_memory(tmp_path: Path) -> None:
+    """Groups of version 1 are removed one after the other, and a sample may come between."""
+    spent, processes = (
+        draw(tmp_path / "cpuacct", cpuacct__usage="7"),
+        draw(tmp_path / "pids", pids__current="1"),
+    )
+    groups = {"cpuacct": str(spent), "memory": str(tmp_path / "gone"), "pids": str(processes)}
+    assert cgroupv1.measure(groups) == Measured(cpu_ns=7, ram_bytes=None, processes=1)
+
+
+@pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
+def test_a_group_may_be_removed_while_its_files_are_read() -> None:
+    """An opened file of a removed group fails with a code of its own: found in one of fifteen looks here."""
+    own, name = own_groups(Path("/proc/self")), f"borg-removed-{os.getpid()}"
+    groups = {each: str(own[each] / name) for each in ("memory", "pids", "unified") if each in own}
+    deadline = time.monotonic() + 0.5
+    remover = os.fork()
+    if remover == 0:  # no Python of the test's own may run on here
+        try:
+            while time.monotonic() < deadline:
+                for directory in groups.values():
+                    os.mkdir(directory)
+                    os.rmdir(directory)
+        finally:
+            os._exit(0)
+    looks = 0
+    while time.monotonic() < deadline:
+        assert cgroupfs.members(groups) == cgroupfs.kill(groups) == set()
+        assert (cgroupfs.oom_kills(groups), cgroupfs.peak_memory(groups)) == (0, 0)
+        looks += 1
+    os.waitpid(remover, 0)
+    assert cgroupfs.remove(groups)
+    assert looks > 10
