@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from naming.sockets import bound
+from naming.dns.sockets import bound
 
 log = structlog.get_logger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from naming.figures import Board, CellFigures, Figures, together
-from naming.follower import Follower
-from naming.keeping import Keeper
+from naming.following.follower import Follower
+from naming.following.keeping import Keeper
 from naming.metrics import exposition
 
 EVERY_S = 1.0

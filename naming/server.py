@@ -21,19 +21,19 @@ from pathlib import Path
 
 import structlog
 
-from naming.cookies import Cookies
-from naming.directory import Directory
+from naming.dns.cookies import Cookies
+from naming.dns.directory import Directory
+from naming.dns.limiting import RateLimit
+from naming.dns.primary import InvalidPeers, Peers, Primary
+from naming.dns.sockets import Server
+from naming.dns.zone_settings import ZoneSettings
 from naming.figures import Board, Figures
-from naming.follower import STALE_S, Follower
-from naming.keeping import Keeper
-from naming.limiting import RateLimit
+from naming.following.follower import STALE_S, Follower
+from naming.following.keeping import Keeper
+from naming.following.news import NewsSource
 from naming.metrics import MetricsServer
-from naming.news import NewsSource
-from naming.primary import InvalidPeers, Peers, Primary
 from naming.processes import MOST_PROCESSES, Parent, Worker, reserved
 from naming.reporting import Reporter
-from naming.sockets import Server
-from naming.zone_settings import ZoneSettings
 
 log = structlog.get_logger(__name__)
 
@@ -192,7 +192,7 @@ def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: B
     import uvloop
     from django.conf import settings
 
-    from naming.journal_news import JournalNews
+    from naming.following.journal_news import JournalNews
 
     host = settings.BORG_DNS_HOST
     directory = Directory(

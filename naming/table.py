@@ -54,8 +54,8 @@ class NameTable:
     `revision` is the last one applied, `names_revision` the last that changed a name; the serial is made of
     the latter, so it moves only when names do, and every resolver of the cell counts alike.
     `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it.
-    `touched` collects what changed for whoever sets it to a set and empties it (`naming.zone`); those of `before` are
-    called with each event before it is applied, while they write down what they found.
+    `touched` collects what changed for whoever sets it to a set and empties it (`naming.dns.zone`); those of
+    `before` are called with each event before it is applied, while they write down what they found.
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from allauth.account.views import LoginView, LogoutView
 from django.urls import include, path
 
-from naming.urls import feeds
+from naming.api.urls import feeds
 from portal.admin_site import site
 from portal.sigma.account import by_an_sre
 from portal.sigma.team.invitations import JoinView
@@ -22,7 +22,7 @@ urlpatterns = [
     path("admin/", site.urls),
     path("accounts/", include(accounts)),
     path("api/v1/", include("portal.api.urls")),
-    path("bns/", include("naming.urls")),
+    path("bns/", include("naming.api.urls")),
     path("", include(feeds)),
     path("", include("portal.health")),
     path("", include("portal.wellknown")),

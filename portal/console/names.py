@@ -25,8 +25,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import SELECT_CLASSES
 
-from naming.primary import InvalidPeers
-from naming.survey import TIMEOUT_S, Follower, Role, State, followers, servers
+from naming.api.survey import TIMEOUT_S, Follower, Role, State, followers, servers
+from naming.dns.primary import InvalidPeers
 from quota.services.access import principal_of_user
 from scheduling.models import Cell, Event, Job
 from scheduling.selectors import cells_visible

@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
-from naming.changes import changed_after, members_changed_after
+from naming.api.changes import changed_after, members_changed_after
+from naming.api.loads import Busy, loads_of
+from naming.api.placed import Row, busy_of, endpoints_of, job_told, rows_of, service_told
+from naming.api.selectors import job_visible, jobs_of_service, live_job, service_visible
 from naming.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
-from naming.loads import Busy, loads_of
 from naming.names import SERVICE, JobName, ServiceName, TaskName
-from naming.placed import Row, busy_of, endpoints_of, job_told, rows_of, service_told
-from naming.selectors import job_visible, jobs_of_service, live_job, service_visible
 from naming.table import NAMING_KINDS
 from portal.live.hub import Hub
 from portal.live.topics import Happened, News

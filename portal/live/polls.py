@@ -18,7 +18,7 @@ import structlog
 from channels.auth import AuthMiddlewareStack
 from django.db import DatabaseError
 
-from naming.api import MOST_WAIT_S
+from naming.api.bns import MOST_WAIT_S
 from portal.bodies import Application, Receive, Send
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer

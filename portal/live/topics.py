@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 from django.db.models import Q
 from django.template.loader import render_to_string
 
+from naming.api.selectors import jobs_of_service
 from naming.names import ServiceName
-from naming.selectors import jobs_of_service
 from portal.sigma.job import status_context
 from portal.sigma.reads.cells import cell_counts, machine_rows_by_id
 from portal.sigma.reads.jobs import tasks_by_id

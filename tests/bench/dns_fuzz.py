@@ -33,7 +33,7 @@ from typing import Any
 import dns.message
 import psutil
 
-from naming.directory import Directory, Status
+from naming.dns.directory import Directory, Status
 from naming.table import NameTable
 from tests.bench.dns import guarded, running
 from tests.bench.dns_resolver import CELL, JOBS, TENANT, ZONE, address_of, machine_of, news

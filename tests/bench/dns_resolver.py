@@ -16,10 +16,10 @@ from collections.abc import Iterator
 import dns.tsig
 import uvloop
 
-from naming.cookies import Cookies
-from naming.directory import Directory
-from naming.news import CellFacts, News, Snapshot
-from naming.primary import Peers
+from naming.dns.cookies import Cookies
+from naming.dns.directory import Directory
+from naming.dns.primary import Peers
+from naming.following.news import CellFacts, News, Snapshot
 from naming.server import serve
 from scheduling.core import events
 from scheduling.core.requirement import Group, Requirement

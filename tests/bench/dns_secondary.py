@@ -63,17 +63,17 @@ class Churning:
         return self._revision
 
     def cells(self) -> list[Any]:
-        from naming.news import CellFacts
+        from naming.following.news import CellFacts
 
         return [CellFacts(1, CELL, self._due())]
 
     def snapshot(self, cell_id: int) -> Any:
-        from naming.news import Snapshot
+        from naming.following.news import Snapshot
 
         return Snapshot(1, 1, 1, list(news()))
 
     def tail(self, cell_id: int, after: int) -> list[Any]:
-        from naming.news import News
+        from naming.following.news import News
 
         made = []
         for revision in range(after + 1, self._due() + 1):
@@ -298,9 +298,9 @@ def main() -> None:
     """The primary: PORT SECONDARY CORE [FOLDER]. Lines on standard input let names change, and stop that."""
     import uvloop
 
-    from naming import keeping
-    from naming.directory import Directory
-    from naming.primary import Peers
+    from naming.dns.directory import Directory
+    from naming.dns.primary import Peers
+    from naming.following import keeping
     from naming.server import serve
     from tests.unit.naming.test_secondaries import SECRET
 

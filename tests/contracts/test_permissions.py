@@ -12,7 +12,7 @@ from django.core.cache import cache
 from django.db import transaction
 from django.test import Client
 
-from naming import survey
+from naming.api import survey
 from quota import clock
 from quota.models import ApprovalRule
 from quota.permissions import Role, Scope, system

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 
-from naming.directory import Directory, Status
-from naming.sockets import Server
+from naming.dns.directory import Directory, Status
+from naming.dns.sockets import Server
 from naming.table import NameTable
 
 

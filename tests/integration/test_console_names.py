@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from naming.directory import Directory, Status
-from naming.survey import TIMEOUT_S
+from naming.api.survey import TIMEOUT_S
+from naming.dns.directory import Directory, Status
 from scheduling.models import Job
 from tests.integration import portal_world, rows
 from tests.integration.name_servers import following, serving

@@ -11,8 +11,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from naming import placed, selectors
-from naming.changes import MOST_REVISIONS, members_changed_after
+from naming.api import placed, selectors
+from naming.api.changes import MOST_REVISIONS, members_changed_after
 from naming.names import JobName, ServiceName, TaskName
 from portal.live.hub import Hub, Viewer
 from portal.live.names import Names, NamesHub, NamesTold

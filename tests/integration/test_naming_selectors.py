@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.rows import snapshot as snapshot_of
+from naming.following.rows import snapshot as snapshot_of
 from naming.table import NameTable
 from scheduling import journal
 from scheduling.core import events

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.rows import snapshot as names_of
+from naming.following.rows import snapshot as names_of
 from scheduling import journal, snapshot
 from scheduling.core import events
 from scheduling.core.published import Published

@@ -10,13 +10,13 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Count, QuerySet, Sum
 
+from naming.api.loads import Busy, loads_of
+from naming.api.placed import name_of, published_of, ttl_of
+from naming.api.selectors import jobs_of_service, service_of
+from naming.api.survey import servers
+from naming.dns.primary import InvalidPeers
 from naming.endpoints import weight_of
-from naming.loads import Busy, loads_of
 from naming.names import MachineName, ServiceName, is_service
-from naming.placed import name_of, published_of, ttl_of
-from naming.primary import InvalidPeers
-from naming.selectors import jobs_of_service, service_of
-from naming.survey import servers
 from quota.errors import NotFound
 from quota.permissions import Action, Principal, may
 from quota.resources import CPU

@@ -8,8 +8,8 @@ from typing import Any
 import dns.flags
 import dns.message
 
-from naming.directory import Directory, Status
-from naming.resolver import Transport, answer
+from naming.dns.directory import Directory, Status
+from naming.dns.resolver import Transport, answer
 from naming.table import NameTable
 from scheduling.core import events
 from scheduling.core.published import Published

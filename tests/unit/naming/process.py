@@ -24,9 +24,9 @@ import dns.query
 import dns.rdata
 import uvloop
 
-from naming.cookies import Cookies
-from naming.directory import Directory
-from naming.news import MemoryNews
+from naming.dns.cookies import Cookies
+from naming.dns.directory import Directory
+from naming.following.news import MemoryNews
 from naming.server import serve
 from scheduling.core import events
 from scheduling.core.published import Published

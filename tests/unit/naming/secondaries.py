@@ -19,10 +19,10 @@ import dns.rdata
 import dns.tsig
 import dns.zone
 
-from naming.directory import Directory
-from naming.follower import Follower
-from naming.news import MemoryNews
-from naming.primary import Peers, Primary
+from naming.dns.directory import Directory
+from naming.dns.primary import Peers, Primary
+from naming.following.follower import Follower
+from naming.following.news import MemoryNews
 from naming.server import Server
 
 CELL, ZONE = 3, "cc.borg.internal"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from naming import feeds
+from naming.api import feeds
+from naming.api.feeds import Service
 from naming.endpoints import TaskEndpoint, shares
-from naming.feeds import Service
 from naming.names import JobName, ServiceName
 
 JOB = JobName("cc", "ubar", "web")

@@ -16,9 +16,9 @@ import dns.message
 import dns.rcode
 import pytest
 
-from naming.primary import Peers, Primary, read_transfer
-from naming.resolver import answer, at_a_glance
-from naming.sockets import Server
+from naming.dns.primary import Peers, Primary, read_transfer
+from naming.dns.resolver import answer, at_a_glance
+from naming.dns.sockets import Server
 from tests.bombarded import Bombarded
 from tests.malformed import KEY, KINDS, packets, questions, well_formed
 from tests.unit.naming.cells import ask, directory_of, running, table_of, texts

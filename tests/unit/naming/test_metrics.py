@@ -12,14 +12,14 @@ import dns.message
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from naming.dns.limiting import RateLimit
+from naming.dns.primary import Peers, Primary
+from naming.dns.sockets import Server, type_asked
 from naming.figures import Board, CellFigures, Figures, together
-from naming.follower import Follower
-from naming.limiting import RateLimit
+from naming.following.follower import Follower
+from naming.following.news import MemoryNews
 from naming.metrics import MetricsServer, exposition
-from naming.news import MemoryNews
-from naming.primary import Peers, Primary
 from naming.reporting import Reporter
-from naming.sockets import Server, type_asked
 from tests.unit.naming.cells import directory_of, reported, running, table_of
 
 Samples = dict[tuple[str, ...], float]
@@ -123,8 +123,8 @@ async def _send_rubbish(port: int) -> None:
 
 
 def test_a_secondary_that_acknowledges_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("naming.primary.NOTIFY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("naming.primary.NOTIFY_TRIES", 1)
+    monkeypatch.setattr("naming.dns.primary.NOTIFY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("naming.dns.primary.NOTIFY_TRIES", 1)
 
     async def scenario() -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as deaf:

@@ -11,11 +11,11 @@ import dns.rdatatype
 import dns.reversename
 import pytest
 
-from naming.directory import Directory
-from naming.resolver import UDP_PAYLOAD
+from naming.dns.directory import Directory
+from naming.dns.resolver import UDP_PAYLOAD
+from naming.dns.zone_settings import read_reverse
 from naming.reverse import Index, path_of
 from naming.table import NameTable
-from naming.zone_settings import read_reverse
 from scheduling.core import events
 from scheduling.core.published import Published
 from tests.unit.naming.cells import (

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from naming.directory import Directory
+from naming.dns.directory import Directory
+from naming.dns.resolver import UDP_PAYLOAD, answer
+from naming.dns.zone_settings import read_reverse
 from naming.names import JobName
-from naming.resolver import UDP_PAYLOAD, answer
 from naming.reverse import apexes
 from naming.table import NameTable
-from naming.zone_settings import read_reverse
 from scheduling.core import events
 from tests.unit.naming.cells import (
     WEB,

@@ -22,8 +22,8 @@ import dns.tsig
 import dns.zone
 import pytest
 
-from naming.news import MemoryNews
-from naming.primary import InvalidPeers, Peers
+from naming.dns.primary import InvalidPeers, Peers
+from naming.following.news import MemoryNews
 from naming.server import Server
 from scheduling.core import events
 from scheduling.core.published import Published

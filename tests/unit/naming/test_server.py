@@ -14,10 +14,10 @@ import dns.message
 import dns.rcode
 import pytest
 
-from naming.directory import Directory, Status
-from naming.follower import Follower
-from naming.news import MemoryNews
-from naming.resolver import Transport
+from naming.dns.directory import Directory, Status
+from naming.dns.resolver import Transport
+from naming.following.follower import Follower
+from naming.following.news import MemoryNews
 from naming.server import Server, nameserver_address
 from scheduling.core import events
 from tests.unit.naming.cells import machine, reported, running, texts
@@ -314,7 +314,7 @@ def test_a_journal_with_a_gap_is_replaced_by_a_snapshot(news: MemoryNews) -> Non
 
 
 def test_who_is_far_behind_reads_rows(news: MemoryNews, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("naming.follower.MOST_BEHIND", 5)
+    monkeypatch.setattr("naming.following.follower.MOST_BEHIND", 5)
 
     async def scenario() -> None:
         async with resolver(news) as cell:

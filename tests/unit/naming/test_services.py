@@ -10,8 +10,8 @@ import dns.rcode
 import dns.rdatatype
 import pytest
 
-from naming.directory import Directory
-from naming.zone_settings import read_caa
+from naming.dns.directory import Directory
+from naming.dns.zone_settings import read_caa
 from scheduling.core import events
 from scheduling.core.published import Published
 from tests.unit.naming.cells import (

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.directory import Directory
+from naming.dns.directory import Directory
+from naming.dns.resolver import UDP_LIMITS, answer
+from naming.dns.shortpath import USES, ShortPath
 from naming.jobs import Job, Service
-from naming.resolver import UDP_LIMITS, answer
-from naming.shortpath import USES, ShortPath
 from naming.table import NameTable
 from scheduling.core import events
 from scheduling.core.published import Published
@@ -338,7 +338,7 @@ def test_an_answer_is_no_larger_than_who_asks_takes(rdtype: str, payload: int) -
 def test_what_is_kept_is_bounded_by_octets_however_a_question_is_spelt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("naming.shortpath.MOST_OCTETS", 20_000)
+    monkeypatch.setattr("naming.dns.shortpath.MOST_OCTETS", 20_000)
     directory = directory_of(table_of(*running(3)))
     short = short_of(directory)
     short.answer(query_of("0.web.ubar.cc").to_wire())

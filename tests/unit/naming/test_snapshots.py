@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.directory import Directory, Status
-from naming.follower import Follower
+from naming.dns.directory import Directory, Status
+from naming.following.follower import Follower
+from naming.following.keeping import Keeper
+from naming.following.news import MemoryNews
+from naming.following.snapshots import SLICE, Capture, Unusable, read_head, restore
 from naming.jobs import Indexes, Job, Service
-from naming.keeping import Keeper
-from naming.news import MemoryNews
 from naming.pools import Pool, Task
 from naming.reverse import Index
-from naming.snapshots import SLICE, Capture, Unusable, read_head, restore
 from naming.table import NameTable
 from scheduling.core import events
 from scheduling.core.published import Published
@@ -123,7 +123,7 @@ def random_event(rng: Random, job_id: int, index: int, host: int) -> events.Even
 def test_what_is_read_is_the_table_of_the_instant_whatever_happens_while_it_is_written(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("naming.snapshots.SLICE", 3)
+    monkeypatch.setattr("naming.following.snapshots.SLICE", 3)
     rng = Random(seed)
     table = table_of(*random_events(rng, 400))
     before = plain(table)
@@ -263,8 +263,8 @@ def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(
 def test_a_snapshot_that_was_broken_off_by_the_end_is_written_then(
     news: MemoryNews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("naming.keeping.FIRST_S", 0.0)
-    monkeypatch.setattr("naming.keeping._PAUSE_S", 60.0)
+    monkeypatch.setattr("naming.following.keeping.FIRST_S", 0.0)
+    monkeypatch.setattr("naming.following.keeping._PAUSE_S", 60.0)
 
     async def scenario() -> None:
         process = Process(news, tmp_path)

@@ -17,11 +17,11 @@ import dns.zone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.directory import Directory
-from naming.resolver import answer
-from naming.transfer import messages
-from naming.zone import Zone
-from naming.zone_settings import read_caa
+from naming.dns.directory import Directory
+from naming.dns.resolver import answer
+from naming.dns.transfer import messages
+from naming.dns.zone import Zone
+from naming.dns.zone_settings import read_caa
 from scheduling.core import events
 from scheduling.core.published import Published
 from tests.unit.naming.cells import (

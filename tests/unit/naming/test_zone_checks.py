@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from naming.news import MemoryNews
-from naming.primary import Peers
+from naming.dns.primary import Peers
+from naming.following.news import MemoryNews
 from scheduling.core import events
 from scheduling.core.published import Published
 from tests.unit.naming.cells import machine, placed, reported, running, submitted

@@ -8,9 +8,9 @@ from random import Random
 import dns.message
 import pytest
 
+from naming.dns.transfer import messages
+from naming.dns.zone import Zone
 from naming.table import NameTable
-from naming.transfer import messages
-from naming.zone import Zone
 from scheduling.core import events
 from tests.unit.naming.cells import directory_of, reported, running, table_of
 from tests.unit.naming.test_snapshots import random_event
@@ -41,7 +41,7 @@ def below_the_apex(zone: Zone) -> set[tuple[object, ...]]:
 def test_a_serial_is_of_one_instant_whatever_moves_between_its_steps(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("naming.zone.STEP", 5)
+    monkeypatch.setattr("naming.dns.zone.STEP", 5)
     rng = Random(seed)
     seen = some_events(rng, 150)
     table = table_of(*seen)

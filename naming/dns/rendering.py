@@ -1,4 +1,4 @@
-"""What each name of a cell's zone holds, as bytes and without limits: `naming.records` once more, but fast. Pure.
+"""What each name of a cell's zone holds, as bytes and without limits: `naming.dns.records` once more, but fast. Pure.
 
 A change of one task changes the names of its job and of its service too, each with a record for every task. So these
 are made by hand; of machines and of the zone itself, which change seldom, what dnspython makes is taken.
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from dns.rdatatype import AAAA, CAA, NS, TXT, A
 
-from naming import wire
-from naming.directory import Directory
+from naming.dns import wire
+from naming.dns.directory import Directory
+from naming.dns.nodes import Limits
+from naming.dns.records import about, about_task, in_cell, with_port
 from naming.jobs import Job, Service
 from naming.names import SERVICE, is_service, parse_index
-from naming.nodes import Limits
 from naming.pools import Task
-from naming.records import about, about_task, in_cell, with_port
 from naming.table import NameTable
 
 _WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)

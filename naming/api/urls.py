@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from naming.api import (
+from naming.api.bns import (
     CellNamesView,
     JobEndpointsView,
     MachineEndpointView,
     ServiceEndpointsView,
     TaskEndpointView,
 )
-from naming.feeds_api import EnvoyView, PrometheusView, TraefikView
+from naming.api.feed_views import EnvoyView, PrometheusView, TraefikView
 
 _JOB = r"^(?P<cell>[^/]+)/(?P<tenant>[^/]+)/(?P<job>[^/]+)"
 

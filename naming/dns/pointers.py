@@ -16,8 +16,8 @@ import dns.rdtypes.ANY.PTR
 from dns.rdataclass import IN
 from dns.rdatatype import PTR, RdataType
 
-from naming.directory import Directory
-from naming.nodes import (
+from naming.dns.directory import Directory
+from naming.dns.nodes import (
     NOTHING,
     ROOT,
     Limits,

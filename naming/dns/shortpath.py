@@ -2,7 +2,7 @@
 
     datagram ─► known? ────────────────► id + flags + counts + question as asked + ready answer
                   └─ no ─► parsed by hand ─► addresses | NODATA | NXDOMAIN   (addresses are kept)
-                                └─ anything else: None, and the long path (`naming.resolver`) answers
+                                └─ anything else: None, and the long path (`naming.dns.resolver`) answers
 
 A question is known by its bytes in lower case behind the message's id: flags, counts, name, type, class and EDNS. Lower
 case changes nothing but names: lengths of labels are below 64, and of header and EDNS only forms that hold no capital
@@ -19,11 +19,11 @@ from functools import lru_cache
 from random import Random
 from typing import Final, NamedTuple
 
-from naming.directory import Directory
+from naming.dns.directory import Directory
+from naming.dns.nodes import EXPIRE_S, REFRESH_S, RETRY_S
+from naming.dns.resolver import UDP_PAYLOAD, addresses_fitting
 from naming.jobs import Job, Service
 from naming.names import SERVICE, InvalidName, is_service, parse_index
-from naming.nodes import EXPIRE_S, REFRESH_S, RETRY_S
-from naming.resolver import UDP_PAYLOAD, addresses_fitting
 from naming.table import NameTable
 
 MOST_KEPT = 500_000  # answers; then all are dropped: who asked for them once may never ask again

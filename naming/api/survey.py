@@ -15,8 +15,8 @@ import dns.message
 import dns.rcode
 from django.conf import settings
 
-from naming.directory import Status
-from naming.primary import InvalidPeers, Peers
+from naming.dns.directory import Status
+from naming.dns.primary import InvalidPeers, Peers
 from naming.table import SERIAL_MODULUS, serial_newer
 
 TIMEOUT_S = 2.0
@@ -84,7 +84,7 @@ class _Said:
 
 
 def servers() -> list[Server]:
-    """Those that the settings know. Raises `naming.primary.InvalidPeers`."""
+    """Those that the settings know. Raises `naming.dns.primary.InvalidPeers`."""
     told = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
     resolvers = [_resolver_at(text) for text in settings.BORG_DNS_RESOLVERS]
     return [

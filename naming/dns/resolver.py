@@ -29,10 +29,10 @@ import dns.tsig
 from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
-from naming.cookies import Client
-from naming.directory import Directory
-from naming.nodes import Limits, Node, NotLoaded, Outside, Records
-from naming.records import find
+from naming.dns.cookies import Client
+from naming.dns.directory import Directory
+from naming.dns.nodes import Limits, Node, NotLoaded, Outside, Records
+from naming.dns.records import find
 
 HEADER = struct.Struct("!HHHHHH")
 MAX_QUERY = 4_096  # octets; no question of ours comes near

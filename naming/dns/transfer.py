@@ -21,10 +21,10 @@ import dns.rdatatype
 import dns.tsig
 from dns.rdatatype import AXFR, IXFR, SOA
 
-from naming import wire
-from naming.rendering import Owner
+from naming.dns import wire
+from naming.dns.rendering import Owner
+from naming.dns.zone import Change, Zone
 from naming.table import serial_newer
-from naming.zone import Change, Zone
 
 MESSAGE_BYTES = 16_000  # about; the most there may be are 65,535
 _HEADER = struct.Struct("!HHHHHH")

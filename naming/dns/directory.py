@@ -10,7 +10,7 @@ import dns.name
 import dns.rdata
 import dns.tsig
 
-from naming.cookies import Cookies
+from naming.dns.cookies import Cookies
 from naming.names import check_zone
 from naming.reverse import Network, apexes
 from naming.table import NameTable

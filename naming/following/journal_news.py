@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 import msgspec
 from django.db import DatabaseError, InterfaceError, connection
 
-from naming import rows
-from naming.news import CellFacts, News, NewsUnavailable, NewsUnreadable, Snapshot
+from naming.following import rows
+from naming.following.news import CellFacts, News, NewsUnavailable, NewsUnreadable, Snapshot
 from scheduling import journal, notices
 
 P = ParamSpec("P")

@@ -3,7 +3,7 @@
     NameTable.touched ─► publishing ─► owners rendered anew ─► removed, added ─► changes ─► IXFR
                                                 └─► content ─► AXFR
 
-What a secondary is given is what `naming.records` answers, without limits of size (`naming.rendering`).
+What a secondary is given is what `naming.dns.records` answers, without limits of size (`naming.dns.rendering`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 import dns.name
 from dns.rdtypes.ANY.SOA import SOA
 
-from naming.directory import Directory
+from naming.dns.directory import Directory
+from naming.dns.records import cell_zone
+from naming.dns.rendering import Data, Owner, Renderer
 from naming.jobs import Job, Service
 from naming.names import SERVICE, is_service
-from naming.records import cell_zone
-from naming.rendering import Data, Owner, Renderer
 from naming.table import NameTable, Touched
 from scheduling.core import events
 from scheduling.core.events import Event
@@ -31,7 +31,7 @@ STEP = 200  # records: about half a millisecond
 
 
 class Record(NamedTuple):
-    """`data`: as in `naming.wire`, behind the owner. Another TTL makes another record."""
+    """`data`: as in `naming.dns.wire`, behind the owner. Another TTL makes another record."""
 
     owner: Owner
     data: bytes

@@ -1,6 +1,6 @@
 """Where a resolver hears of names: the port between the follower and whatever keeps the journal.
 
-`naming.journal_news.JournalNews` reads PostgreSQL; `MemoryNews` holds a journal of its own and can be away.
+`naming.following.journal_news.JournalNews` reads PostgreSQL; `MemoryNews` holds a journal of its own and can be away.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Feeds for load balancers and monitoring: the forms of `naming.feeds`, over HTTP, with a token that may read.
+"""Feeds for load balancers and monitoring: the forms of `naming.api.feeds`, over HTTP, with a token that may read.
 
 Each answer carries an ETag; who shows it again (`If-None-Match`) gets 304 while it would be the same. That costs one
 look at the end of the journals, as long as no name has changed since; loads alone don't change it.
@@ -20,8 +20,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from naming import feeds, selectors
-from naming.feeds import Service
+from naming.api import feeds, selectors
+from naming.api.feeds import Service
 from naming.names import InvalidName, JobName, ServiceName, parse_dns
 from quota.errors import Refused
 from quota.permissions import Principal

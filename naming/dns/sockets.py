@@ -1,7 +1,7 @@
 """The sockets of a resolver: UDP and TCP on one port, which several processes may share.
 
 datagram ─► rate ─► short path ─► bytes, or the long path
-stream ───► transfer (`naming.primary`) | the long path
+stream ───► transfer (`naming.dns.primary`) | the long path
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import dns.rcode
 import dns.rdatatype
 import structlog
 
-from naming.cookies import Client, at_the_end
-from naming.directory import Directory
+from naming.dns.cookies import Client, at_the_end
+from naming.dns.directory import Directory
+from naming.dns.limiting import RateLimit, Verdict
+from naming.dns.primary import Peers, Primary, current_soa, read_transfer
+from naming.dns.resolver import Transport, answer, bare, truncated
+from naming.dns.shortpath import ShortPath
 from naming.figures import Figures
-from naming.limiting import RateLimit, Verdict
-from naming.primary import Peers, Primary, current_soa, read_transfer
-from naming.resolver import Transport, answer, bare, truncated
-from naming.shortpath import ShortPath
 
 log = structlog.get_logger(__name__)
 

@@ -15,9 +15,9 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
-from naming.directory import Directory, Status
+from naming.dns.directory import Directory, Status
 from naming.figures import Figures
-from naming.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
+from naming.following.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
 from naming.table import NameTable
 from scheduling.core.events import Event
 

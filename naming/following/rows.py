@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from django.db import connection, transaction
 
-from naming.news import CellFacts, Snapshot
+from naming.following.news import CellFacts, Snapshot
 from naming.table import NAMING_KINDS
 from scheduling.core import events
 from scheduling.core.events import Event

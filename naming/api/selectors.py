@@ -10,10 +10,10 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
+from naming.api.feeds import Service
+from naming.api.placed import endpoints_of, job_told, name_of, rows_of, service_told
 from naming.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
-from naming.feeds import Service
 from naming.names import SERVICE, JobName, MachineName, ServiceName, TaskName, is_service
-from naming.placed import endpoints_of, job_told, name_of, rows_of, service_told
 from naming.table import NAMING_KINDS
 from quota.errors import NotFound, Refused
 from quota.permissions import Action, CapabilityKind, Principal, may

@@ -13,7 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from naming import selectors, survey
+from naming.api import selectors, survey
+from naming.dns.primary import InvalidPeers
 from naming.names import (
     MACHINE,
     PREFIX,
@@ -27,7 +28,6 @@ from naming.names import (
     check_label,
     parse_path,
 )
-from naming.primary import InvalidPeers
 from quota.errors import Refused
 from scheduling.selectors import cell_named
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import structlog
 
-from naming.follower import Follower
-from naming.nodes import EXPIRE_S
-from naming.snapshots import Capture, Head, Unusable, read_head, restore
+from naming.dns.nodes import EXPIRE_S
+from naming.following.follower import Follower
+from naming.following.snapshots import Capture, Head, Unusable, read_head, restore
 from naming.table import NameTable
 
 log = structlog.get_logger(__name__)

@@ -1,7 +1,7 @@
 """The primary of each cell's zone: who may transfer it, and who is told when it moved (NOTIFY, RFC 1996).
 
     Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names move ─► NOTIFY ─► secondaries
-    secondary ─► TCP ─► Server ─► Primary.transfer ─► messages of `naming.transfer`
+    secondary ─► TCP ─► Server ─► Primary.transfer ─► messages of `naming.dns.transfer`
 
 A zone is read when it is first asked for, or at once where there are secondaries to tell. It is kept by this process
 alone: of several on one port each remembers other steps, and who comes to another is given a whole zone.
@@ -28,13 +28,13 @@ import dns.rrset
 import dns.tsig
 import structlog
 
-from naming import transfer
-from naming.directory import Directory
+from naming.dns import transfer
+from naming.dns.directory import Directory
+from naming.dns.records import find
+from naming.dns.resolver import HEADER, at_a_glance
+from naming.dns.zone import Zone
 from naming.figures import Figures
-from naming.records import find
-from naming.resolver import HEADER, at_a_glance
 from naming.table import NameTable
-from naming.zone import Zone
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ import dns.rdtypes.IN.AAAA
 from dns.rdataclass import IN
 from dns.rdatatype import AAAA, NS, SOA, TXT, A, RdataType
 
-from naming.directory import Directory
+from naming.dns.directory import Directory
 
 # dnspython's constructors of records are untyped.
 _a: Any = dns.rdtypes.IN.A.A

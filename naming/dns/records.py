@@ -9,7 +9,7 @@
     <service>.service.<tenant>.<cell>.<zone>   A AAAA SRV TXT    those of all jobs with this label
     <index>.<job>.<tenant>.<cell>.<zone>       A | AAAA, SRV TXT one task, wherever it is placed
     _<port>._tcp.<job, service or task>        SRV               one port
-    <reverse name of an address>               PTR               see `naming.pointers`
+    <reverse name of an address>               PTR               see `naming.dns.pointers`
 
 What lies between these (`<tenant>.<cell>.<zone>`, `machine.…`, `service.…`, `_tcp.…`) exists and holds nothing
 (RFC 8020).
@@ -27,11 +27,9 @@ import dns.rdtypes.IN.SRV
 from dns.rdataclass import IN
 from dns.rdatatype import AAAA, CAA, SRV, TXT, A, RdataType
 
-from naming import pointers
-from naming.directory import Directory
-from naming.jobs import Job, Service
-from naming.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
-from naming.nodes import (
+from naming.dns import pointers
+from naming.dns.directory import Directory
+from naming.dns.nodes import (
     NOTHING,
     Extra,
     Limits,
@@ -49,6 +47,8 @@ from naming.nodes import (
     soa,
     texts,
 )
+from naming.jobs import Job, Service
+from naming.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
 from naming.pools import Answering, Task
 from naming.reverse import V4, V6
 from naming.table import NameTable
