@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -22,7 +22,7 @@ from rest_framework.views import APIView
 
 from naming.api import feeds, selectors
 from naming.api.feeds import Service
-from naming.names import InvalidName, JobName, ServiceName, parse_dns
+from naming.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
 from quota.errors import Refused
 from quota.permissions import Principal
 
@@ -107,25 +107,49 @@ def _who(principal: Principal) -> Hashable:
 
 
 def _asked(request: Request, *also: str) -> dict[str, Any]:
-    """The filters of a request. Raises `Refused`: a misspelt one would widen the answer in silence."""
+    """The filters of a request. Raises `Refused`: a misspelt one would widen or empty the answer in silence."""
     known = (*_FILTERS, *also)
-    for name, value in request.query_params.items():
+    for name, values in request.query_params.lists():
         if name not in known:
             raise Refused(
                 "invalid", f"{name}: no such filter; there is {', '.join(known)}", fields={name: "unknown"}
             )
-        if "\x00" in value:
-            raise Refused("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
-    labels = {}
-    for text in request.query_params.getlist("label"):
-        name, colon, value = text.partition(":")
-        if not (name and colon):
-            raise Refused("invalid", f"label: {text!r}; give name:value", fields={"label": "name:value"})
-        labels[name] = value
+        if wrong := _wrong(name, values):
+            raise Refused("invalid", f"{name}: {wrong}", fields={name: wrong})
     return {
-        "labels": labels,
+        "labels": dict(text.split(":", 1) for text in request.query_params.getlist("label")),
         **{name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")},
     }
+
+
+def _wrong(name: str, values: Sequence[str]) -> str:
+    """What is wrong with what a filter was given, and what to give; empty: nothing."""
+    if len(values) > 1 and name != "label":
+        return f"given {len(values)} times; give it once, and ask once for each"
+    if not all(values):
+        return "is empty; leave it out, or say which"
+    if any("\x00" in value for value in values):
+        return "holds a NUL character"
+    if name == "label":
+        return _wrong_labels(values)
+    try:
+        if name in ("cell", "tenant", "job", "port"):
+            check_label(values[0], name)
+        elif name == "service":
+            check_service(values[0])
+    except InvalidName as error:
+        return error.detail
+    return ""
+
+
+def _wrong_labels(values: Sequence[str]) -> str:
+    keys = [text.partition(":")[0] for text in values]
+    for text, key in zip(values, keys, strict=True):
+        if not key or ":" not in text:
+            return f"{text[:64]!r}; give name:value"
+        if keys.count(key) > 1:
+            return f"{key[:64]!r} stands there {keys.count(key)} times; no job has two values of one label"
+    return ""
 
 
 class PrometheusView(APIView):

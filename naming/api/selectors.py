@@ -79,8 +79,13 @@ def services(
 
     `service`: this one and its jobs; `names`: no others than these. Where `job` or `labels` narrow what is read there
     are no services: they would be told in part. Three queries, and one and a question to Redis a cell; see
-    `endpoints_of`. Raises `Refused` beyond `MOST_ENDPOINTS` tasks.
+    `endpoints_of`. Raises `Refused` beyond `MOST_ENDPOINTS` tasks, and `NotFound` for a cell or tenant that is not
+    there or may not be seen: a misspelt one must not look like one without tasks.
     """
+    if cell:
+        cell_named(principal, cell)
+    if tenant:
+        _check_tenant(principal, tenant)
     jobs = Job.objects.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").order_by("id")
     if not (principal.sre or any(kind is CapabilityKind.ANY_JOB for kind, _ in principal.capabilities)):
         jobs = jobs.filter(tenant__in=tenants_visible(principal))
@@ -113,6 +118,16 @@ def services(
         endpoints[row.job_id].append(endpoint)
     told = [Service(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
     return told if job or labels else [*told, *_over(found, endpoints)]
+
+
+def _check_tenant(principal: Principal, tenant: str) -> None:
+    """Raises `NotFound` unless `principal` may see it, or any job of it by a capability."""
+    visible = tenants_visible(principal)
+    if visible.filter(name=tenant).exists():
+        return
+    cells = Job.objects.filter(tenant__name=tenant).order_by().values_list("cell__name", flat=True).distinct()
+    if not any(may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell) for cell in cells):
+        raise NotFound("tenant", tenant, known=list(visible.values_list("name", flat=True)[:10]))
 
 
 def _over(jobs: Mapping[int, Job], endpoints: Mapping[int, list[TaskEndpoint]]) -> list[Service]:

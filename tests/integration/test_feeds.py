@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from quota.models import Tenant
+from quota.models import Capability, Tenant
 from quota.permissions import Role, Scope
 from scheduling.models import Cell, Job, Machine
 from tests.integration.naming_rows import place, report, use
@@ -67,8 +67,31 @@ def test_filters_narrow_by_label_cell_and_job(ann: Client, job: Job) -> None:
     Job.objects.filter(pk=job.pk).update(labels={"tier": "web", "odd name": "x"})
     assert ask(ann, PROMETHEUS, label="tier:web")[0]["labels"]["__meta_borg_label_odd_name"] == "x"
     assert ask(ann, PROMETHEUS, label="tier:db") == []
-    assert ask(ann, PROMETHEUS, cell="dd") == ask(ann, PROMETHEUS, job="other") == []
+    assert ask(ann, PROMETHEUS, job="other") == ask(ann, PROMETHEUS, port="rpc") == []
     assert len(ask(ann, PROMETHEUS, cell="cc", tenant="ubar", job="jfoo")) == 2
+
+
+@pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK])
+def test_a_cell_or_tenant_that_is_not_there_is_told_as_one_that_may_not_be_seen(
+    ann: Client, job: Job, path: str
+) -> None:
+    """What a balancer was given last stays; emptied in silence it would send its clients nowhere."""
+    told = ask(ann, path, 404, cell="dd")
+    assert told["fields"] == {"cell": "no such cell"}
+    assert "there is cc" in told["detail"]
+    a_job(job.cell, a_tenant("hidden"))
+    hidden, absent = ask(ann, path, 404, tenant="hidden"), ask(ann, path, 404, tenant="absent")
+    assert (
+        absent["detail"]
+        == hidden["detail"].replace("hidden", "absent")
+        == "no tenant 'absent'; there is ubar"
+    )
+    assert absent["fields"] == hidden["fields"] == {"tenant": "no such tenant"}
+    kim = a_user("kim", tenant=a_tenant("helpers"))
+    helper = bearer(kim, scopes=[Scope.READ])
+    ask(helper, path, 404, tenant="ubar")
+    Capability.objects.create(user=kim, kind="any-job", cell="cc", reason="on call")
+    assert ask(helper, path, tenant="ubar") == ask(ann, path, tenant="ubar")
 
 
 def test_traefik_gets_who_serves_and_everybody_when_nobody_does(ann: Client, job: Job) -> None:
@@ -166,11 +189,18 @@ def test_others_see_nothing(job: Job) -> None:
     [
         (PROMETHEUS, {"jobs": "x"}, "jobs"),
         (PROMETHEUS, {"label": "tier"}, "label"),
+        (PROMETHEUS, {"label": ["tier:web", "tier:db"]}, "label"),
         (PROMETHEUS, {"cell": "a\x00"}, "cell"),
+        (PROMETHEUS, {"cell": ""}, "cell"),
+        (PROMETHEUS, {"cell": ["cc", "dd"]}, "cell"),
+        (PROMETHEUS, {"tenant": "u_bar"}, "tenant"),
+        (PROMETHEUS, {"job": "Jfoo"}, "job"),
+        (PROMETHEUS, {"port": "_http"}, "port"),
+        (TRAEFIK, {"service": "1st"}, "service"),
         (TRAEFIK, {"scheme": "gopher"}, "scheme"),
     ],
 )
-def test_filters_that_are_none_are_named(ann: Client, path: str, query: dict[str, str], field: str) -> None:
+def test_filters_that_are_none_are_named(ann: Client, path: str, query: dict[str, Any], field: str) -> None:
     assert field in ask(ann, path, 422, **query)["fields"]
 
 
