@@ -21,8 +21,8 @@ from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
 from scheduling.core.states import EvictionCause, JobState
 from scheduling.models import Job, Task
-from scheduling.services import allocs, brakes, transitions
-from scheduling.services.transitions import Eviction, Placement
+from scheduling.services import allocs, brakes, counters, transitions
+from scheduling.services.changes import Eviction, Placement
 
 # News that can break a placement on the machine it is about. What only frees resources is not among them.
 _BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.removed")
@@ -230,7 +230,7 @@ def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assi
         # A victim that has left by itself meanwhile has freed its place as well.
         there = {
             row[0]: row[1:]
-            for row in Task.objects.filter(pk__in=claims, state=transitions.RUNNING).values_list(
+            for row in Task.objects.filter(pk__in=claims, state=counters.RUNNING).values_list(
                 "id", "machine_id", "incarnation"
             )
         }

@@ -34,7 +34,7 @@ from quota.bands import FREE_PRIORITY, Band, band_of
 from quota.resources import ACCELERATORS, CPU, DISK, DISK_BANDWIDTH, RAM, SIZE, ZERO, Vector, add
 from quota.services.admission import bands
 from quota.services.metering import MeteredRow
-from scheduling import spec
+from scheduling import jobfile
 from scheduling.models import Cell, JobSpec, MeteringHour, ReservedInHour
 from scheduling.usage_history import TABLE
 
@@ -253,7 +253,7 @@ def _asked(
         end = min(job.ends_at, rows[place + 1].created_at) if place + 1 < len(rows) else job.ends_at
         if end <= begin:
             continue
-        read = spec.load(row.spec, extra=extra)
+        read = jobfile.load(row.spec, extra=extra)
         band = _account(read.priority, known)
         result[band] = add(result.get(band, ZERO), _over(_fixed(read.charged()), end - begin))
     return result

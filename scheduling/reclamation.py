@@ -33,8 +33,8 @@ from scheduling.core.state import CellState
 from scheduling.core.states import EvictionCause
 from scheduling.link import usage
 from scheduling.services import brakes, transitions
+from scheduling.services.changes import Eviction
 from scheduling.services.reservations import reservations_set
-from scheduling.services.transitions import Eviction
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ import msgspec
 from django.db import connection, transaction
 from django.db.models import Q
 
-from scheduling import spec
+from scheduling import jobfile
 from scheduling.core import events
 from scheduling.core.events import Event
 from scheduling.core.published import Published
@@ -28,8 +28,8 @@ from scheduling.core.state import CellState
 from scheduling.core.states import EvictionCause, JobState
 from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
+from scheduling.services.counters import DEAD, RUNNING
 from scheduling.services.machine_events import machine_set_event
-from scheduling.services.transitions import DEAD, RUNNING
 
 
 @dataclass(slots=True)
@@ -280,7 +280,7 @@ class _Requirements:
         rows = JobSpec.objects.filter(job_id__in=job_ids).values_list("job_id", "version", "spec")
         for job_id, version, stored in rows.iterator():
             if (job_id, version) in used:
-                read = spec.load(stored, extra=extra)
+                read = jobfile.load(stored, extra=extra)
                 segments = list(read.segments())
                 self._specs[(job_id, version)] = (
                     [first for first, _, _ in segments],

@@ -16,7 +16,7 @@ from portal.sigma.why import WORDS
 from quota.errors import Refused
 from quota.permissions import Action, Principal, may
 from quota.selectors import tenants_visible
-from scheduling import selectors, spec
+from scheduling import jobfile, selectors, spec
 from scheduling.core.wording import tell_fit
 from scheduling.models import Cell
 from scheduling.services.jobs import job_apply, spec_for
@@ -94,8 +94,8 @@ class _PlainLoader(yaml.SafeLoader):
 
 def _file(text: str) -> dict[str, Any]:
     """JSON or YAML as a mapping. Raises `Refused` that names the line."""
-    if len(text.encode()) > spec.MAX_BYTES:
-        raise _unreadable(_("longer than a job file may be (%d bytes)") % spec.MAX_BYTES)
+    if len(text.encode()) > jobfile.MAX_BYTES:
+        raise _unreadable(_("longer than a job file may be (%d bytes)") % jobfile.MAX_BYTES)
     try:
         given = json.loads(text) if text.lstrip().startswith("{") else yaml.load(text, _PlainLoader)  # noqa: S506
     except (ValueError, yaml.YAMLError, RecursionError) as error:

@@ -11,16 +11,16 @@ from rest_framework.response import Response
 from quota.rehearsal import dry_run
 from scheduling import selectors
 from scheduling.api.base import PAGING, CellView, EventPaging, page_schema, valid
-from scheduling.api.serializers import (
+from scheduling.api.cell_shapes import (
     CellDetailSerializer,
     CellSerializer,
     DrainSerializer,
-    EventSerializer,
     JoinTokenSerializer,
     MachineSerializer,
     NewJoinTokenSerializer,
     ReasonSerializer,
 )
+from scheduling.api.task_shapes import EventSerializer
 from scheduling.models import Event, Job, Machine
 from scheduling.services.credentials import machine_revoke, machine_rotate
 from scheduling.services.joining import join_token_issue

@@ -11,7 +11,7 @@ from quota.errors import Refused
 from quota.paging import IdPaging
 from scheduling import drains
 from scheduling.api.base import PAGING, CellView, page_schema, valid
-from scheduling.api.serializers import DrainSerializer
+from scheduling.api.cell_shapes import DrainSerializer
 from scheduling.models import Cell, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.services.machines import machines_drain

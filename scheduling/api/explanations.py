@@ -7,8 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from scheduling.api.serializers import EventSerializer
 from scheduling.api.shapes import ConformingSerializer
+from scheduling.api.task_shapes import EventSerializer
 from scheduling.core.reasons import Basis, ChangeKind, ReasonCode
 from scheduling.core.requirement import Relation
 

@@ -12,24 +12,21 @@ from rest_framework.response import Response
 from quota.errors import Conflict, NotFound, Refused
 from quota.permissions import Action
 from quota.rehearsal import DRY_RUN, dry_run
-from scheduling import selectors, spec, why
+from scheduling import jobfile, selectors, spec, why
 from scheduling.api.base import PAGING, BodyParser, CellView, page_schema, valid, whole
 from scheduling.api.cells import event_names, events_page
+from scheduling.api.change_shapes import BulkSerializer, ChangeSerializer, change_document, problem_document
 from scheduling.api.explanations import WhySerializer
-from scheduling.api.jobfile import JobFileSerializer
-from scheduling.api.serializers import (
-    BulkSerializer,
-    ChangeSerializer,
-    EventSerializer,
+from scheduling.api.job_shapes import (
     JobDetailSerializer,
     JobSerializer,
     KilledSerializer,
     KillSerializer,
     UpdateDetailSerializer,
     VersionSerializer,
-    change_document,
-    problem_document,
 )
+from scheduling.api.jobfile import JobFileSerializer
+from scheduling.api.task_shapes import EventSerializer
 from scheduling.core.states import JobState
 from scheduling.models import Cell, Job
 from scheduling.services import jobs, plans, updates
@@ -98,7 +95,7 @@ class BulkView(CellView):
     def post(self, request: Request, cell: str) -> Response:
         """Submit many jobs: a verdict for each, in order, and what is refused hinders no other."""
         found, rehearsed = self.cell(cell), dry_run(request)
-        files = spec.decode(request.data)
+        files = jobfile.decode(request.data)
         if not isinstance(files, list):
             raise Refused("invalid-spec", "the body is a list of job files", fields={"file": "no list"})
         verdicts = jobs.jobs_submit_bulk(
@@ -271,7 +268,7 @@ class WhyView(CellView):
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpec:
     """The body as the spec of the job that the path names. Who may not write learns nothing of it."""
     require_tenant(view.principal(), Action.JOB_WRITE, tenant, cell.name)
-    file = spec.decode(view.request.data)
+    file = jobfile.decode(view.request.data)
     if isinstance(file, dict):
         file = {"name": job, **file}
     return jobs.spec_for(principal=view.principal(), cell=cell, file=file, tenant=tenant, name=job)

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from quota.errors import Refused
 from scheduling import selectors
 from scheduling.api.base import CellView, whole
-from scheduling.api.serializers import LogSerializer
+from scheduling.api.task_shapes import LogSerializer
 from scheduling.services.task_logs import MAX_LINES, MAX_LOG_BYTES, STREAMS, task_log
 
 

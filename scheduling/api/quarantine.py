@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from quota.paging import IdPaging
 from scheduling import selectors
 from scheduling.api.base import PAGING, CellView, page_schema, valid
-from scheduling.api.serializers import MachineSerializer
+from scheduling.api.cell_shapes import MachineSerializer
 from scheduling.services.machines import quarantine_release
 
 

@@ -10,7 +10,7 @@ from quota.paging import IdPaging
 from scheduling import selectors
 from scheduling.api.base import PAGING, CellView, page_schema
 from scheduling.api.cells import STATE
-from scheduling.api.serializers import TaskSerializer
+from scheduling.api.task_shapes import TaskSerializer
 from scheduling.models import Job, Task
 
 

@@ -22,7 +22,7 @@ from django.db import connection, transaction
 
 from borglet.messages import Desired, Health, Package, Phase, RunAlloc, RunTask, StopTask, TaskKey
 from quota.resources import as_mapping
-from scheduling import spec
+from scheduling import jobfile, spec
 from scheduling.core.requirement import task_id
 from scheduling.core.states import MachineStatus
 from scheduling.link import kept as kept_allocs
@@ -388,7 +388,7 @@ def _packages(job: spec.JobSpec, known: Mapping[str, Any]) -> dict[str, Package]
 
 def _parse(job_id: int, version: int, stored: Any, extra: Sequence[str]) -> spec.JobSpec | None:
     try:
-        return spec.load(stored, extra=extra)
+        return jobfile.load(stored, extra=extra)
     except spec.Refused as error:
         log.error("stored spec can't be read", job_id=job_id, version=version, error=error.detail)
         return None

@@ -23,7 +23,8 @@ from scheduling.journal import Entry
 from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_text
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.services import brakes, keeping, transitions
+from scheduling.services import brakes, counters, departures, keeping, observations, transitions
+from scheduling.services.changes import Ending, Eviction
 from scheduling.services.credentials import is_digest, secret_digest, secrets_renewed
 from scheduling.services.machine_events import machine_set_event
 from scheduling.services.machines import (
@@ -33,7 +34,7 @@ from scheduling.services.machines import (
     quarantine_set,
     set_facts,
 )
-from scheduling.services.transitions import Ending, Eviction, Observation
+from scheduling.services.observations import Observation
 
 log = structlog.get_logger(__name__)
 ME = system("link")
@@ -254,7 +255,7 @@ def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
             _note_strangers(entry, news.machine_id, news.changes.strangers)
     changes = [news.changes for news in valid]
     if gone := [(g.task_id, g.incarnation, g.exit) for c in changes for g in c.gone]:
-        transitions.tasks_gone(entry, gone)
+        departures.tasks_gone(entry, gone)
     if saved := [one for c in changes for one in c.saved]:
         keeping.savers_done(entry, saved)
     keeping.gone(entry, [kept for c in changes for kept in c.dropped])
@@ -276,7 +277,7 @@ def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
         for c in changes
         for s in c.seen
     ]:
-        transitions.tasks_observe(entry, seen)
+        observations.tasks_observe(entry, seen)
     return {news.machine_id for news in part if sessions.get(news.machine_id) != news.session}
 
 
@@ -377,7 +378,7 @@ def _known_to_be_over(strangers: Sequence[Stranger]) -> set[str]:
             continue
         incarnation, state = row
         same = incarnation == stranger.key.incarnation
-        if incarnation > stranger.key.incarnation or (same and state != transitions.RUNNING):
+        if incarnation > stranger.key.incarnation or (same and state != counters.RUNNING):
             result.add(str(stranger.key))
     return result
 

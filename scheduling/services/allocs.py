@@ -17,7 +17,7 @@ from django.db.models import F
 
 from quota.errors import Conflict, Refused
 from quota.resources import NAMES, PORTS, describe
-from scheduling import spec
+from scheduling import jobfile, spec
 from scheduling.core.states import JobState, TaskState
 from scheduling.envelopes import misfits
 from scheduling.models import Cell, Job, JobSpec, Task
@@ -89,7 +89,7 @@ def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple
     )
     extra = tuple(cell.extra_resources)
     return {
-        (tenant, name): AllocSet(job_id, spec.load(stored, extra=extra))
+        (tenant, name): AllocSet(job_id, jobfile.load(stored, extra=extra))
         for tenant, name, job_id, stored in rows
     }
 
@@ -137,7 +137,7 @@ def check_change(job: Job, alloc_set: spec.JobSpec) -> None:
         return
     rows = JobSpec.objects.filter(job__in=inside, version=F("job__spec_version")).select_related("job")
     for row in rows.order_by("job_id"):
-        problems = misfits(alloc_set, spec.load(row.spec, extra=alloc_set.extra))
+        problems = misfits(alloc_set, jobfile.load(row.spec, extra=alloc_set.extra))
         if problems:
             path, what = next(iter(problems.items()))
             told = f"job {row.job.name} lives there, and would fit no more ({path}: {what})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from django.db import connection
 from django.db.models import Count, F
 
-from scheduling import spec
+from scheduling import jobfile
 from scheduling.models import JobSpec, Task
 from scheduling.services.allocs import KIND
 
@@ -47,7 +47,7 @@ class Budgets:
         )
         self.of: dict[int, Budget] = {}
         for row in rows:
-            job_spec = spec.load(row.spec, extra=row.job.cell.extra_resources)
+            job_spec = jobfile.load(row.spec, extra=row.job.cell.extra_resources)
             self.of[row.job_id] = Budget(job_spec.may_be_down(), down.get(row.job_id, 0))
         self._left = defaultdict(int, {job: budget.may - budget.down for job, budget in self.of.items()})
         self._untouched = {job for job, budget in self.of.items() if not budget.down}

@@ -6,25 +6,21 @@ files ─► parse ─► may they? ─► chunks of ≤ 5,000 tasks ─► lock
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from django.conf import settings
-from django.db.models import Count, F
 
-from quota.bands import Band, band_of
-from quota.errors import Conflict, NotFound, Refused
+from quota.bands import Band
+from quota.errors import NotFound, Refused
 from quota.models import Tenant
 from quota.permissions import Action, Principal
 from quota.services import admission
-from scheduling import copying, journal, spec
-from scheduling.core import events
+from scheduling import jobfile, journal, spec
 from scheduling.core.requirement import INDEX_BITS
 from scheduling.core.states import JobState, TaskState
-from scheduling.models import Cell, Job, JobSpec, Task
+from scheduling.models import Cell, Job, Task
 from scheduling.services import (
     allocs,
     confirmation,
@@ -35,28 +31,20 @@ from scheduling.services import (
     transitions,
     updates,
 )
+from scheduling.services.changes import Ending
 from scheduling.services.privileges import privilege_refusal
+from scheduling.services.submission_checks import check_alloc_sets, check_names, check_numbers, pin_packages
+from scheduling.services.submission_rows import jobs_create, rejection_append
+from scheduling.services.submissions import Item, Submission
 from scheduling.services.tenancy import own_tenant, require_tenant
-from scheduling.services.transitions import Ending, NewTasks
 
 # Jobs of one transaction at most, however few tasks they have.
 JOBS_AT_ONCE = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """The verdict on one submitted job. `outcome`: submitted, updated, unchanged (it is live already), refused."""
-
-    name: str
-    tenant: str
-    outcome: str
-    job: Job | None = None
-    problem: Refused | None = None
-
-
-def spec_limits(cell: Cell) -> spec.Limits:
+def spec_limits(cell: Cell) -> jobfile.Limits:
     """What a job file may say in this cell."""
-    return spec.Limits(
+    return jobfile.Limits(
         max_tasks=min(settings.BORG_MAX_TASKS_PER_JOB, 1 << INDEX_BITS),
         bands=admission.bands(),
         extra=tuple(cell.extra_resources),
@@ -65,7 +53,7 @@ def spec_limits(cell: Cell) -> spec.Limits:
 
 def spec_for(
     *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = "",
-    limits: spec.Limits | None = None,
+    limits: jobfile.Limits | None = None,
 ) -> spec.JobSpec:  # fmt: skip
     """A job file read for this cell, tenant and name; what the file says must agree with them.
 
@@ -78,9 +66,9 @@ def spec_for(
 
 def _read(
     principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], *, tenant: str, name: str,
-    limits: spec.Limits | None,
+    limits: jobfile.Limits | None,
 ) -> spec.JobSpec:  # fmt: skip
-    read = spec.parse(file, limits=limits or spec_limits(cell))
+    read = jobfile.parse(file, limits=limits or spec_limits(cell))
     for path, found, wanted in (
         ("cell", read.cell, cell.name),
         ("tenant", read.tenant, tenant),
@@ -159,7 +147,13 @@ def jobs_submit_bulk(
 
 
 def _submit_part(
-    principal: Principal, cell: Cell, files: Sequence[Any], limits: spec.Limits, *, tenant: str, dry_run: bool
+    principal: Principal,
+    cell: Cell,
+    files: Sequence[Any],
+    limits: jobfile.Limits,
+    *,
+    tenant: str,
+    dry_run: bool,
 ) -> list[Submission]:
     read: list[spec.JobSpec | Submission] = []
     for file in files:
@@ -224,37 +218,13 @@ def job_kill(
             return killed
 
 
-@dataclass(slots=True, eq=False)
-class _Item:
-    """One job on its way in; `size` tasks are made with it, the rest by an update that adds them."""
-
-    spec: spec.JobSpec
-    tenant: Tenant
-    digest: str
-    size: int
-    verdict: Submission | None = None
-    job: Job | None = None
-    packages: dict[str, Any] = field(default_factory=dict)  # `JobSpec.packages`
-    inside: int | _Item | None = None  # its alloc set: the id of a live job, or one on its way in with it
-
-    @property
-    def key(self) -> tuple[int, str]:
-        return (self.tenant.id, self.spec.name)
-
-    def ask(self) -> admission.Ask:
-        return admission.Ask(self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged())
-
-    def refuse(self, problem: Refused) -> None:
-        self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)
-
-
 class _Rehearsal(Exception):
     """Takes a dry run back."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    items: list[_Item] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
     tasks: int = 0
 
 
@@ -263,7 +233,7 @@ def _submit(
 ) -> list[Submission]:
     refusals = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
     tenants = {row.name: row for row in Tenant.objects.filter(name__in=refusals)}
-    items: list[_Item | Submission] = []
+    items: list[Item | Submission] = []
     for job_spec in specs:
         problem = refusals[job_spec.tenant]
         if problem is None and job_spec.tenant not in tenants:
@@ -274,23 +244,23 @@ def _submit(
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:
             size = min(job_spec.tasks, journal.CHUNK)
-            items.append(_Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size))
+            items.append(Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size))
     bands = admission.bands()
-    for batch in _batches([item for item in items if isinstance(item, _Item)], whole=dry_run):
+    for batch in _batches([item for item in items if isinstance(item, Item)], whole=dry_run):
         try:
             _write(principal, cell, batch.items, bands, dry_run=dry_run)
         except _Rehearsal:
             for item in batch.items:
                 item.job = None
-    _explain(principal, cell, [item for item in items if isinstance(item, _Item)])
-    done = [_verdict(item) if isinstance(item, _Item) else item for item in items]
+    _explain(principal, cell, [item for item in items if isinstance(item, Item)])
+    done = [_verdict(item) if isinstance(item, Item) else item for item in items]
     for item in items:
-        if isinstance(item, _Item) and item.job is not None and item.size < item.spec.tasks:
+        if isinstance(item, Item) and item.job is not None and item.size < item.spec.tasks:
             updates.update_advance_job(item.job)
     return done
 
 
-def _explain(principal: Principal, cell: Cell, items: Sequence[_Item]) -> None:
+def _explain(principal: Principal, cell: Cell, items: Sequence[Item]) -> None:
     """Nobody waits for this: no lock is held any more."""
     refused = [
         (item.verdict.problem, item.ask())
@@ -300,7 +270,7 @@ def _explain(principal: Principal, cell: Cell, items: Sequence[_Item]) -> None:
     refusals.explain(principal, cell, refused)
 
 
-def _verdict(item: _Item) -> Submission:
+def _verdict(item: Item) -> Submission:
     return item.verdict or Submission(item.spec.name, item.spec.tenant, "submitted", job=item.job)
 
 
@@ -312,7 +282,7 @@ def _refusal(principal: Principal, cell: Cell, tenant: str) -> Refused | None:
     return None
 
 
-def _batches(items: Sequence[_Item], *, whole: bool) -> Iterator[_Batch]:
+def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[_Batch]:
     """At most about a chunk of tasks, so that no transaction holds the cell's lock for long; `whole`: all in one."""
     batch = _Batch()
     for item in items:
@@ -326,205 +296,23 @@ def _batches(items: Sequence[_Item], *, whole: bool) -> Iterator[_Batch]:
 
 
 def _write(
-    principal: Principal, cell: Cell, items: list[_Item], bands: Sequence[Band], *, dry_run: bool
+    principal: Principal, cell: Cell, items: list[Item], bands: Sequence[Band], *, dry_run: bool
 ) -> None:
     """One revision. The number of statements doesn't depend on the number of jobs."""
     with journal.write(cell.id, principal) as entry:
-        _pin(cell, items)
-        _check_names(cell, [item for item in items if item.verdict is None])
-        _check_numbers([item for item in items if item.verdict is None])
+        pin_packages(cell, items)
+        check_names(cell, [item for item in items if item.verdict is None])
+        check_numbers([item for item in items if item.verdict is None])
         asking = [item for item in items if item.verdict is None]
         asks = [item.ask() for item in asking]
         for item, problem in zip(asking, admission.admit(cell=cell.name, asks=asks), strict=True):
             if problem is not None:
                 item.refuse(problem)
-        _check_alloc_sets(cell, [item for item in items if item.verdict is None])
+        check_alloc_sets(cell, [item for item in items if item.verdict is None])
         if dry_run:
             raise _Rehearsal
         admitted = [item for item in items if item.verdict is None]
-        _create(entry, principal, cell, admitted, bands)
+        jobs_create(entry, principal, cell, admitted, bands)
         for item in items:
             if item.verdict is not None and item.verdict.problem is not None:
-                _append_rejection(entry, item.verdict)
-
-
-def _pin(cell: Cell, items: Sequence[_Item]) -> None:
-    """Under the cell's lock: a package that is there now can't be deleted before the job that names it is."""
-    for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
-        if isinstance(done, Refused):
-            item.refuse(done)
-        elif done.packages:
-            item.spec, item.digest, item.packages = done.spec, done.spec.digest(), done.packages
-
-
-def _check_names(cell: Cell, items: Sequence[_Item]) -> None:
-    """One live job a name; an equal one makes the submission an answered question."""
-    live = {
-        (job.tenant_id, job.name): job
-        for job in Job.objects.filter(
-            cell=cell,
-            tenant_id__in={item.tenant.id for item in items},
-            name__in=[item.spec.name for item in items],
-        ).exclude(state=JobState.DEAD.value)
-    }
-    current = JobSpec.objects.filter(job__in=live.values(), version=F("job__spec_version"))
-    digests = dict(current.values_list("job_id", "digest")) if live else {}
-    taken: set[tuple[int, str]] = set()
-    for item in items:
-        job = live.get(item.key)
-        if job is not None and digests.get(job.id) == item.digest:
-            item.verdict = Submission(item.spec.name, item.spec.tenant, "unchanged", job=job)
-        elif job is not None or item.key in taken:
-            item.refuse(
-                Conflict(
-                    "job-exists",
-                    f"tenant {item.spec.tenant} has a live job {item.spec.name} in cell {cell.name} already; "
-                    f"update it, kill it first, or choose another name",
-                    fields={"name": "taken by a live job"},
-                )
-            )
-        taken.add(item.key)
-
-
-def _check_numbers(items: Sequence[_Item]) -> None:
-    tenants = {item.tenant.id: item.tenant for item in items}
-    rows = (
-        Job.objects.filter(tenant_id__in=tenants)
-        .exclude(state=JobState.DEAD.value)
-        .order_by()
-        .values("tenant_id")
-        .annotate(number=Count("id"))
-    )
-    numbers = Counter({row["tenant_id"]: row["number"] for row in rows}) if items else Counter()
-    for item in items:
-        if numbers[item.tenant.id] >= item.tenant.max_jobs:
-            item.refuse(
-                Refused(
-                    "too-many-jobs",
-                    f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs, at most "
-                    f"{item.tenant.max_jobs}; kill some, or ask an SRE for more",
-                    figures={"live": numbers[item.tenant.id], "most": item.tenant.max_jobs},
-                    status=403,
-                )
-            )
-        else:
-            numbers[item.tenant.id] += 1
-
-
-def _check_alloc_sets(cell: Cell, items: Sequence[_Item]) -> None:
-    """A job inside an alloc set (§2.4) needs one that lives, or comes in before it, and is large enough."""
-    live = allocs.alloc_sets_named(
-        cell, {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
-    )
-    coming: dict[tuple[int, str], _Item] = {}
-    for item in items:
-        if item.spec.kind == allocs.KIND:
-            coming[item.key] = item
-        if not item.spec.alloc_set:
-            continue
-        named = (item.tenant.id, item.spec.alloc_set)
-        if named in coming:
-            item.inside, alloc_set = coming[named], coming[named].spec
-        elif named in live:
-            item.inside, alloc_set = live[named].job_id, live[named].spec
-        else:
-            alloc_set = None
-        if problem := allocs.refusal(item.spec, alloc_set):
-            item.refuse(problem)
-
-
-def _create(
-    entry: journal.Entry, principal: Principal, cell: Cell, items: Sequence[_Item], bands: Sequence[Band]
-) -> None:
-    # Alloc sets first: whoever is inside points to their ids.
-    for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
-        rows = [_row(entry, principal, cell, item, bands) for item in part]
-        copying.rows(Job, rows)
-        for item, row in zip(part, rows, strict=True):
-            item.job = row
-    jobs = [item.job for item in items if item.job is not None]
-    copying.values(
-        JobSpec,
-        ("job_id", "version", "spec", "digest", "packages", "actor", "created_at"),
-        [
-            (
-                job.id,
-                1,
-                msgspec.Raw(item.spec.canonical),
-                item.digest,
-                item.packages,
-                principal.name,
-                entry.time,
-            )
-            for job, item in zip(jobs, items, strict=True)
-        ],
-    )
-    new: list[NewTasks] = []
-    for job, item in zip(jobs, items, strict=True):
-        groups = item.spec.groups(0, item.size - 1)
-        new.append(NewTasks(job.id, groups, 1))
-        entry.append(
-            events.JobSubmitted(
-                job_id=job.id,
-                uid=job.uid.hex,
-                tenant_id=item.tenant.id,
-                tenant=item.tenant.name,
-                name=job.name,
-                job_kind=job.kind,
-                priority=job.priority,
-                latency_sensitive=job.latency_sensitive,
-                spec_version=1,
-                groups=groups,
-                labels=job.labels,
-                port_names=item.spec.base.ports,
-                alloc_set=job.alloc_set_id or 0,
-                gang=job.gang,
-                disruption_budget=job.disruption_budget,
-                published=item.spec.published(),
-            )
-        )
-    if new:
-        transitions.tasks_create(entry, new, counted=True)
-    for item in items:
-        if item.job is not None and item.size < item.spec.tasks:
-            updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)
-
-
-def _row(entry: journal.Entry, principal: Principal, cell: Cell, item: _Item, bands: Sequence[Band]) -> Job:
-    inside = item.inside.job if isinstance(item.inside, _Item) else None
-    return Job(
-        cell=cell,
-        tenant=item.tenant,
-        name=item.spec.name,
-        kind=item.spec.kind,
-        alloc_set_id=inside.id if inside is not None else item.inside,
-        labels=item.spec.labels,
-        priority=item.spec.priority,
-        band=band_of(item.spec.priority, bands).name,
-        latency_sensitive=item.spec.latency_sensitive,
-        port_names=list(item.spec.base.ports),
-        gang=item.spec.gang,
-        disruption_budget=item.spec.disruption_budget,
-        published=msgspec.to_builtins(item.spec.published()),
-        requested=list(item.spec.charged()),
-        tasks_total=item.size,
-        tasks_pending=item.size,
-        submitted_by=principal.name,
-        created_at=entry.time,
-    )
-
-
-def _append_rejection(entry: journal.Entry, verdict: Submission) -> None:
-    """Admission's refusals are news; a name that is taken is only an answer to the caller."""
-    assert verdict.problem is not None
-    if verdict.problem.code == "job-exists":
-        return
-    entry.append(
-        events.JobRejected(
-            tenant=verdict.tenant,
-            name=verdict.name,
-            code=verdict.problem.code,
-            detail=verdict.problem.detail,
-            figures=verdict.problem.figures,
-        )
-    )
+                rejection_append(entry, item.verdict)

@@ -20,11 +20,11 @@ from scheduling.config import CellSettings
 from scheduling.core.states import EvictionCause
 from scheduling.journal import Cause
 from scheduling.models import Drain, Machine, Task
-from scheduling.services import brakes, transitions
+from scheduling.services import brakes, counters, transitions
 from scheduling.services.allocs import KIND
 from scheduling.services.budgets import Budgets, inside_allocs
+from scheduling.services.changes import Eviction
 from scheduling.services.machines import DOWN, DRAINING
-from scheduling.services.transitions import Eviction
 
 
 def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: int = 0) -> int:
@@ -94,7 +94,7 @@ def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
     """Who runs on the bare machines: what lives in an alloc leaves with it."""
     return (
         Task.objects.filter(
-            machine__cell_id=cell_id, machine__state=state, state=transitions.RUNNING, alloc__isnull=True
+            machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True
         )
         .select_related("machine", "job")
         .only(

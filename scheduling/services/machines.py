@@ -30,10 +30,10 @@ from scheduling.link import contact
 from scheduling.link.facts import Facts, read_facts
 from scheduling.models import Cell, Departure, Drain, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.services import confirmation, credentials, keeping, transitions
+from scheduling.services import confirmation, counters, credentials, departures, keeping, transitions
+from scheduling.services.changes import Eviction
 from scheduling.services.credentials import must_be_there
 from scheduling.services.machine_events import machine_set_event
-from scheduling.services.transitions import Eviction
 
 UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
 # The longest that a drain may be told to take.
@@ -195,7 +195,7 @@ def _confirm_drain(
 
 
 def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
-    there = Task.objects.filter(machine__in=list(machine_ids), state=transitions.RUNNING).order_by()
+    there = Task.objects.filter(machine__in=list(machine_ids), state=counters.RUNNING).order_by()
     return dict(there.values_list("machine_id").annotate(number=Count("id")))
 
 
@@ -246,7 +246,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         must_be_there(row)
         tasks = list(
-            Task.objects.filter(machine=row, state=transitions.RUNNING).values_list("id", "incarnation")
+            Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation")
         )
         if tasks and row.state != DOWN:
             detail = f"{len(tasks)} tasks run on {row.hostname}; drain it and wait until they have left"
@@ -267,7 +267,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
             ],
         )
         left = Departure.objects.filter(machine=row).values_list("task_id", "incarnation")
-        transitions.tasks_gone(entry, [(identity, incarnation, None) for identity, incarnation in left])
+        departures.tasks_gone(entry, [(identity, incarnation, None) for identity, incarnation in left])
         keeping.forget_machine(row.id)
         row.state, row.reason, row.quarantined, row.kept = REMOVED, reason, [], []
         credentials.void(row)

@@ -8,16 +8,17 @@ from typing import Any
 from django.db.models import Max, Q, QuerySet
 
 from quota.permissions import Principal
-from scheduling import journal, spec
+from scheduling import jobfile, journal, spec
 from scheduling.core import events
 from scheduling.core.requirement import Requirement
 from scheduling.core.states import EvictionCause, TaskState
 from scheduling.journal import Cause, Entry
 from scheduling.models import CrashedPair, Event, JobSpec, Task, Update
-from scheduling.services import counters, transitions
+from scheduling.services import counters, new_tasks, transitions
+from scheduling.services.changes import Ending, Eviction
 from scheduling.services.counters import SHRUNK
+from scheduling.services.new_tasks import NewTasks
 from scheduling.services.room import Room
-from scheduling.services.transitions import Ending, Eviction, NewTasks
 from scheduling.taskspec import Change
 
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
@@ -82,7 +83,7 @@ def _step(entry: Entry, job_id: int) -> bool:
 def _load(update: Update, versions: list[int]) -> dict[int, spec.JobSpec]:
     rows = JobSpec.objects.filter(job_id=update.job_id, version__in=versions).values_list("version", "spec")
     extra = tuple(update.job.cell.extra_resources)
-    return {version: spec.load(stored, extra=extra) for version, stored in rows}
+    return {version: jobfile.load(stored, extra=extra) for version, stored in rows}
 
 
 def _add_missing(entry: Entry, update: Update, target: spec.JobSpec) -> bool:
@@ -92,7 +93,7 @@ def _add_missing(entry: Entry, update: Update, target: spec.JobSpec) -> bool:
         return False
     groups = target.groups(first, min(target.tasks, first + journal.CHUNK) - 1)
     entry.append(events.TasksAdded(job_id=update.job_id, groups=groups, spec_version=update.to_version))
-    transitions.tasks_create(entry, [NewTasks(update.job_id, groups, update.to_version)])
+    new_tasks.tasks_create(entry, [NewTasks(update.job_id, groups, update.to_version)])
     return True
 
 

@@ -8,108 +8,24 @@ no longer holds is left out of the answer: the caller looks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
 from django.db import connection
 
 from borglet.messages import Phase
 from scheduling.copying import column
 from scheduling.core import events
-from scheduling.core.requirement import INDEX_BITS, Requirement, split_task_id
+from scheduling.core.requirement import Requirement, split_task_id
 from scheduling.core.states import EvictionCause
-from scheduling.journal import Cause, Entry
+from scheduling.journal import Entry
 from scheduling.services import allocs, keeping
-from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts, notices_given
+from scheduling.services.changes import WAS, Ending, Eviction, Placement, Was, as_json, read_was
+from scheduling.services.counters import DEAD, PENDING, RUNNING, Counts
+from scheduling.services.departures import depart
 
 # A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
 # or a Borglet would take a task placed anew for one that it has (DESIGN §2.4).
 INCARNATIONS_A_HISTORY = 1_000_000
-
-
-class Placement(msgspec.Struct, frozen=True):
-    """pending -> running. `victims` (task ids) must be evicted under the same entry, before this.
-
-    `alloc`: task id of the running alloc on that machine that it is put into (§2.4), 0 for none. `devices`: which of
-    the machine's accelerators. `runners_up`: (machine id, score) of what else was considered.
-    """
-
-    task_id: int
-    machine_id: int
-    ports: tuple[int, ...] = ()
-    score: dict[str, float] = {}
-    victims: tuple[int, ...] = ()
-    alloc: int = 0
-    devices: tuple[int, ...] = ()
-    runners_up: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """running -> pending. `cause`: a value of `core.states.EvictionCause`.
-
-    `gone`: its processes have already ended there. `avoid`: don't pair the two again for a while.
-    `preemptor`: task id of whoever takes its place. `notice_s` shortens the notice the task asked for.
-    """
-
-    task_id: int
-    incarnation: int
-    cause: str
-    detail: str = ""
-    gone: bool = False
-    avoid: bool = False
-    preemptor: int | None = None
-    notice_s: float | None = None
-    exit: dict[str, Any] | None = None
-    caused_by: Cause | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """pending or running -> dead. `how`: finished, failed or killed. `cause` is told to the Borglet."""
-
-    task_id: int
-    how: str
-    incarnation: int | None = None  # None: whichever it is
-    cause: str = "kill"
-    detail: str = ""
-    gone: bool = False
-    notice_s: float | None = None
-    exit: dict[str, Any] | None = None
-    caused_by: Cause | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What a Borglet says of a running incarnation. `up`: phase up, and healthy where a check is declared."""
-
-    task_id: int
-    incarnation: int
-    phase: str
-    health: str
-    up: bool
-    restarts: int = 0
-    exit: dict[str, Any] | None = None
-    address: str = ""  # of a network of its own; empty: its machine's
-
-
-@dataclass(frozen=True, slots=True)
-class Was:
-    """A task as it was before the change."""
-
-    task_id: int
-    job_id: int
-    index: int
-    state: str
-    machine_id: int | None
-    incarnation: int
-    ports: tuple[int, ...]
-    up: bool
-
-
-_WAS = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t.up"
 
 
 def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement]:
@@ -211,7 +127,7 @@ def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
     by_id = {eviction.task_id: eviction for eviction in evictions}
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH was AS (SELECT {_WAS}, a.detail AS new_detail, a.exit AS new_exit"
+            f"WITH was AS (SELECT {WAS}, a.detail AS new_detail, a.exit AS new_exit"
             " FROM scheduling_task AS t"
             " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[])"
             " AS a(id, incarnation, detail, exit) ON a.id = t.id AND a.incarnation = t.incarnation"
@@ -220,16 +136,16 @@ def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
             " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
             " evictions = t.evictions + 1,"
             " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
-            f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
+            f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
             [
                 column(by_id),
                 column([e.incarnation for e in by_id.values()]),
                 [e.detail[:500] for e in by_id.values()],
-                [_json(e.exit) for e in by_id.values()],
+                [as_json(e.exit) for e in by_id.values()],
                 entry.time,
             ],
         )
-        evicted = _was(cursor.fetchall())
+        evicted = read_was(cursor.fetchall())
     counts = Counts()
     for was in evicted:
         eviction = by_id[was.task_id]
@@ -249,7 +165,7 @@ def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
             caused_by=eviction.caused_by,
         )
         counts.move(was.job_id, RUNNING, PENDING, was_up=was.up)
-    _depart(
+    depart(
         entry,
         [(was, e.cause, e.notice_s, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone],
     )
@@ -267,7 +183,7 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
     by_id = {ending.task_id: ending for ending in endings}
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH was AS (SELECT {_WAS}, a.how AS new_how, a.detail AS new_detail, a.exit AS new_exit"
+            f"WITH was AS (SELECT {WAS}, a.how AS new_how, a.detail AS new_detail, a.exit AS new_exit"
             " FROM scheduling_task AS t"
             " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[])"
             " AS a(id, incarnation, how, detail, exit)"
@@ -276,17 +192,17 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
             " UPDATE scheduling_task AS t SET state = 'dead', machine_id = NULL, phase = '', health = '',"
             " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
             " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
-            f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
+            f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
             [
                 column(by_id),
                 column([e.incarnation for e in by_id.values()]),
                 [e.how for e in by_id.values()],
                 [e.detail[:500] for e in by_id.values()],
-                [_json(e.exit) for e in by_id.values()],
+                [as_json(e.exit) for e in by_id.values()],
                 entry.time,
             ],
         )
-        ended = _was(cursor.fetchall())
+        ended = read_was(cursor.fetchall())
     counts = Counts()
     for was in ended:
         ending = by_id[was.task_id]
@@ -304,7 +220,7 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
             caused_by=ending.caused_by,
         )
         counts.move(was.job_id, was.state, DEAD, was_up=was.up)
-    _depart(
+    depart(
         entry,
         [
             (was, e.cause, e.notice_s, None)
@@ -366,175 +282,6 @@ def tasks_follow(entry: Entry, changes: Sequence[tuple[int, int, Requirement]]) 
     return changed
 
 
-def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int]:
-    """Note what Borglets say of running incarnations. Returns the ids that changed."""
-    by_id = {observation.task_id: observation for observation in observations}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"WITH was AS (SELECT {_WAS}, a.phase AS new_phase, a.health AS new_health, a.up AS new_up,"
-            " a.restarts AS new_restarts, a.exit AS new_exit, a.address AS new_address FROM scheduling_task AS t"
-            " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::boolean[], %s::integer[],"
-            " %s::text[], %s::text[]) AS a(id, incarnation, phase, health, up, restarts, exit, address)"
-            " ON a.id = t.id AND a.incarnation = t.incarnation"
-            " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
-            " UPDATE scheduling_task AS t SET phase = was.new_phase, health = was.new_health, up = was.new_up,"
-            " restarts = was.new_restarts, exit = coalesce(was.new_exit::jsonb, t.exit),"
-            " address = was.new_address,"
-            " since = CASE WHEN t.up = was.new_up THEN t.since ELSE %s END"
-            f" FROM was WHERE t.id = was.id RETURNING {_WAS.replace('t.', 'was.')}",
-            [
-                column(by_id),
-                column([o.incarnation for o in by_id.values()]),
-                [o.phase for o in by_id.values()],
-                [o.health for o in by_id.values()],
-                [o.up for o in by_id.values()],
-                column([o.restarts for o in by_id.values()]),
-                [_json(o.exit) for o in by_id.values()],
-                [o.address for o in by_id.values()],
-                entry.time,
-            ],
-        )
-        observed = _was(cursor.fetchall())
-    counts = Counts()
-    for was in observed:
-        seen = by_id[was.task_id]
-        entry.append(
-            events.TaskReported(
-                job_id=was.job_id,
-                index=was.index,
-                machine_id=was.machine_id or 0,
-                incarnation=was.incarnation,
-                phase=seen.phase,
-                health=seen.health,
-                up=seen.up,
-                restarts=seen.restarts,
-                exit=seen.exit,
-                address=seen.address,
-            )
-        )
-        counts.up(was.job_id, int(seen.up) - int(was.up))
-    counts.store(entry)
-    return [was.task_id for was in observed]
-
-
-def tasks_gone(
-    entry: Entry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
-) -> list[tuple[int, int]]:
-    """Departed incarnations whose processes have ended: (task id, incarnation, exit). Their ports are free."""
-    exits = {(identity, incarnation): exit_ for identity, incarnation, exit_ in departed}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "DELETE FROM scheduling_departure AS d USING unnest(%s::bigint[], %s::integer[]) AS g(id, incarnation)"
-            " WHERE d.task_id = g.id AND d.incarnation = g.incarnation"
-            " RETURNING d.task_id, d.incarnation, d.machine_id, d.cause",
-            [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])],
-        )
-        rows = sorted(cursor.fetchall())
-        cursor.execute(
-            "UPDATE scheduling_task AS t SET exit = g.exit::jsonb"
-            " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS g(id, incarnation, exit)"
-            " WHERE t.id = g.id AND t.incarnation = g.incarnation AND t.state <> 'running' AND g.exit IS NOT NULL",
-            [
-                column([identity for identity, _ in exits]),
-                column([incarnation for _, incarnation in exits]),
-                [_json(exit_) for exit_ in exits.values()],
-            ],
-        )
-    notices_given(entry, [(row[3], _notice(exits[(row[0], row[1])])) for row in rows])
-    for identity, incarnation, machine_id, _ in rows:
-        job_id, index = split_task_id(identity)
-        entry.append(
-            events.TaskGone(
-                job_id=job_id,
-                index=index,
-                machine_id=machine_id,
-                incarnation=incarnation,
-                exit=exits[(identity, incarnation)],
-            )
-        )
-    return [(identity, incarnation) for identity, incarnation, *_ in rows]
-
-
-def _notice(exit_: dict[str, Any] | None) -> str:
-    """What a departed task had of the notice it had asked for, as its Borglet says."""
-    if exit_ is None or exit_.get("cause") == "machine-restarted":
-        return "none"
-    return str(exit_.get("notice") or "unknown")
-
-
-@dataclass(frozen=True, slots=True)
-class NewTasks:
-    """Rows to be made for one job: `groups` as in the event that announces them."""
-
-    job_id: int
-    groups: tuple[events.Group, ...]
-    spec_version: int
-
-
-def tasks_create(entry: Entry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
-    """Make pending tasks, by one statement. The caller appends `JobSubmitted` or `TasksAdded`. Returns their number.
-
-    `counted`: the jobs' rows were made with their counters already.
-    """
-    spans = [
-        (new.job_id, new.spec_version, column(group.requirement.limit), first, last)
-        for new in many
-        for group in new.groups
-        for first, last in group.ranges
-    ]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "WITH span AS MATERIALIZED (SELECT job_id, version, vector::bigint[] AS vector, first, last"
-            " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';'), %s::integer[], %s::integer[])"
-            " AS s(job_id, version, vector, first, last))"
-            " INSERT INTO scheduling_task (id, cell_id, job_id, index, state, incarnation, spec_version,"
-            ' "limit", reservation, ports, phase, health, up, restarts, evictions, outcome, detail, since)'
-            " SELECT (s.job_id << %s) | i, %s, s.job_id, i, 'pending', 0, s.version, s.vector, s.vector, '{}',"
-            " '', '', false, 0, 0, '', '', %s FROM span AS s, generate_series(s.first, s.last) AS i",
-            [
-                column([job_id for job_id, *_ in spans]),
-                column([version for _, version, *_ in spans]),
-                ";".join([vector for _, _, vector, *_ in spans]),
-                column([first for *_, first, _ in spans]),
-                column([last for *_, last in spans]),
-                INDEX_BITS,
-                entry.cell_id,
-                entry.time,
-            ],
-        )
-        made = cursor.rowcount
-    if not counted:
-        counts = Counts()
-        for new in many:
-            counts.add(new.job_id, sum(group.size for group in new.groups))
-        counts.store(entry)
-    return made
-
-
-def _depart(entry: Entry, left: Sequence[tuple[Was, str, float | None, int | None]]) -> None:
-    if not left:
-        return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO scheduling_departure"
-            " (task_id, incarnation, machine_id, cause, notice_s, ports, preemptor, since)"
-            " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.notice_s, d.ports::integer[], d.preemptor, %s"
-            " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], %s::float8[],"
-            " string_to_array(%s, ';'), %s::bigint[])"
-            " AS d(id, incarnation, machine_id, cause, notice_s, ports, preemptor)",
-            [
-                entry.time,
-                column([was.task_id for was, *_ in left]),
-                column([was.incarnation for was, *_ in left]),
-                column([was.machine_id for was, *_ in left]),
-                [cause for _, cause, _, _ in left],
-                [notice for _, _, notice, _ in left],
-                ";".join([column(was.ports) for was, *_ in left]),
-                column([preemptor for *_, preemptor in left]),
-            ],
-        )
-
-
 def _avoid(entry: Entry, crashed: Sequence[Was]) -> None:
     if not crashed:
         return
@@ -549,13 +296,3 @@ def _avoid(entry: Entry, crashed: Sequence[Was]) -> None:
                 column([was.machine_id for was in crashed]),
             ],
         )
-
-
-def _was(rows: Iterable[tuple]) -> list[Was]:
-    return sorted(
-        (Was(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows), key=lambda was: was.task_id
-    )
-
-
-def _json(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode()

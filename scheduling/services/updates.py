@@ -21,7 +21,7 @@ from quota.errors import Conflict, Refused
 from quota.permissions import Action, Principal, system
 from quota.resources import Vector
 from quota.services import admission
-from scheduling import journal, spec
+from scheduling import jobfile, journal, spec
 from scheduling.core import events
 from scheduling.core.states import JobState
 from scheduling.models import Job, JobSpec, Update
@@ -96,7 +96,7 @@ def spec_of(job: Job, version: int | None = None) -> spec.JobSpec:
     row = JobSpec.objects.filter(job=job, version=version or job.spec_version).first()
     if row is None:
         raise LookupError(f"job {job.name} has no version {version}")
-    return spec.load(row.spec, extra=tuple(job.cell.extra_resources))
+    return jobfile.load(row.spec, extra=tuple(job.cell.extra_resources))
 
 
 def update_open(
@@ -239,7 +239,7 @@ def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpec, cu
     """The spec in force is read only for who lacks what the new one asks for."""
     if privilege_refusal(principal, job.cell.name, job_spec) is None:
         return
-    before = spec.load(current.spec, extra=tuple(job.cell.extra_resources))
+    before = jobfile.load(current.spec, extra=tuple(job.cell.extra_resources))
     problem = privilege_refusal(principal, job.cell.name, job_spec, before)
     if problem is not None:
         raise problem

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from quota.resources import Vector
-from scheduling import spec
+from scheduling import jobfile, spec
 from scheduling.core import events
 from scheduling.core.requirement import Constraint, Group, Relation, Requirement
 from scheduling.core.state import CellState
@@ -84,7 +84,7 @@ class _Job:
 
 @cache
 def _real_jobs() -> tuple[_Job, ...]:
-    return tuple(_read(spec.parse(given), int(given["name"][1:])) for given in trace.specs())
+    return tuple(_read(jobfile.parse(given), int(given["name"][1:])) for given in trace.specs())
 
 
 def _read(read: spec.JobSpec, number: int) -> _Job:

@@ -269,7 +269,7 @@ class Bench:
         from scheduling import journal
         from scheduling.models import Task
         from scheduling.services import transitions
-        from scheduling.services.transitions import Ending
+        from scheduling.services.changes import Ending
 
         while True:
             ids = list(Task.objects.exclude(state="dead").order_by("id").values_list("id", flat=True)[:5000])

@@ -110,10 +110,10 @@ class Writer:
     def _evict(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
         from scheduling import journal
         from scheduling.link.writer import ME
-        from scheduling.services import transitions
+        from scheduling.services import changes, transitions
 
         with journal.write(self.cell_id, ME) as entry:
-            evictions = [transitions.Eviction(one, self.incarnations[one], "preemption") for one in ids]
+            evictions = [changes.Eviction(one, self.incarnations[one], "preemption") for one in ids]
             assert len(transitions.tasks_evict(entry, evictions)) == len(ids)
         return lambda _: ("A", "")
 

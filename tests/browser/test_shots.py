@@ -14,7 +14,7 @@ from quota.services.notices import tell
 from scheduling import journal, lease, passes, verdicts
 from scheduling.core import events
 from scheduling.core.requirement import task_id
-from scheduling.services import jobs, transitions, updates
+from scheduling.services import changes, jobs, transitions, updates
 from scheduling.services.brakes import stops_pass
 from scheduling.services.cells import cell_set
 from scheduling.services.leaving import tasks_drain
@@ -92,7 +92,7 @@ def furnished(world):
         drained = entry.append(events.MachineState(machine_id=1, state="draining", reason="new disk"))
         transitions.tasks_evict(
             entry,
-            [transitions.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)],
+            [changes.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)],
         )
     _drain(world)
     _notices()
@@ -160,9 +160,9 @@ def _preempt(victim, winner, machine) -> None:
     """Task 0 of one job makes way for task 4 of the other."""
     loser = task_id(victim.id, 0)
     with journal.write(victim.cell_id, rows.ME) as entry:
-        evicted = transitions.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
+        evicted = changes.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
         transitions.tasks_evict(entry, [evicted])
-        placed = transitions.Placement(
+        placed = changes.Placement(
             task_id(winner.id, 4), machine.id, (20_009,),
             score={"packing": -0.31, "spread-machine": -0.24, "mixing": -0.01, "preemption": -21.0},
             victims=(loser,),

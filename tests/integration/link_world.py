@@ -31,14 +31,14 @@ from borglet.messages import (
     decode_to_borglet,
     encode,
 )
-from scheduling import journal, spec
+from scheduling import jobfile, journal
 from scheduling.core.requirement import task_id
 from scheduling.link import authority
 from scheduling.link.server import LinkServer, make_server
 from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.services import transitions
+from scheduling.services.changes import Placement
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Placement
 from tests.integration import rows
 
 GIB = 2**30
@@ -252,7 +252,7 @@ def a_job(cell: Cell, name: str = "jfoo", *, tasks: int = 1, leave_s: float = 0,
         "names": {"leave_s": leave_s},
         "task": {"command": ["run", "$(port.http)"], "ports": ["http"], "limit": {"cpu": "100m"}, **task},
     }
-    parsed = spec.parse(file)
+    parsed = jobfile.parse(file)
     JobSpec.objects.update_or_create(
         job=job, version=1, defaults={"spec": parsed.to_json(), "digest": parsed.digest(), "actor": "test"}
     )

@@ -8,14 +8,14 @@ from scheduling import journal, notices
 from scheduling.core.requirement import task_id
 from scheduling.link import usage
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import transitions
+from scheduling.services import changes, observations, transitions
 from tests.integration.rows import ME
 
 
 def place(cell: Cell, job: Job, machine: Machine, *indexes: int, ports: int = 20_000) -> None:
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_place(
-            entry, [transitions.Placement(task_id(job.id, i), machine.id, (ports + i,)) for i in indexes]
+            entry, [changes.Placement(task_id(job.id, i), machine.id, (ports + i,)) for i in indexes]
         )
 
 
@@ -31,15 +31,15 @@ def report(
 ) -> None:
     with journal.write(cell.id, ME) as entry:
         up = phase == "up" and health == "healthy"
-        seen = transitions.Observation(
+        seen = observations.Observation(
             task_id(job.id, index), incarnation, phase, health, up, address=address
         )
-        transitions.tasks_observe(entry, [seen])
+        observations.tasks_observe(entry, [seen])
 
 
 def evict(cell: Cell, job: Job, index: int) -> None:
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_evict(entry, [transitions.Eviction(task_id(job.id, index), 1, "preemption")])
+        transitions.tasks_evict(entry, [changes.Eviction(task_id(job.id, index), 1, "preemption")])
 
 
 def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:

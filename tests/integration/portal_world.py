@@ -12,8 +12,9 @@ from quota.models import Membership, Tenant
 from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import transitions
-from scheduling.services.transitions import Observation, Placement
+from scheduling.services import observations, transitions
+from scheduling.services.changes import Placement
+from scheduling.services.observations import Observation
 from tests.integration import rows
 
 PASSWORD = "correct horse battery"
@@ -65,7 +66,7 @@ def report(job: Job, index: int, *, phase: str = "up", up: bool = True) -> None:
     task = Task.objects.get(job=job, index=index)
     seen = Observation(task.id, task.incarnation, phase, "healthy" if up else "unknown", up)
     with journal.write(job.cell_id, rows.ME) as entry:
-        transitions.tasks_observe(entry, [seen])
+        observations.tasks_observe(entry, [seen])
 
 
 _BACKEND = "django.contrib.auth.backends.ModelBackend"

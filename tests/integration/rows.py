@@ -6,10 +6,10 @@ from quota.bands import DEFAULT_BANDS, band_of
 from quota.models import PriorityBand, Quota, Tenant
 from quota.permissions import system
 from quota.resources import NAMES, Vector, scale
-from scheduling import journal, spec
+from scheduling import jobfile, journal
 from scheduling.core import events
 from scheduling.models import Cell, Job, JobSpec, Machine, Package, PackageTag
-from scheduling.services import transitions
+from scheduling.services import new_tasks
 
 ME = system("test")
 SMALL: Vector = (100, 2**26, 2**26, 0, 0, 1)
@@ -89,7 +89,7 @@ def a_job(
     limit: Vector = SMALL,
     latency_sensitive: bool = True,
 ) -> Job:
-    read = spec.parse(
+    read = jobfile.parse(
         {
             "name": name,
             "tasks": tasks,
@@ -133,5 +133,5 @@ def a_job(
                 port_names=("http",),
             )
         )
-        transitions.tasks_create(entry, [transitions.NewTasks(job.id, groups, 1)])
+        new_tasks.tasks_create(entry, [new_tasks.NewTasks(job.id, groups, 1)])
     return job

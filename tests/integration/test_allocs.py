@@ -19,7 +19,7 @@ from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.services import jobs, machines, transitions, updates
-from scheduling.services.transitions import Ending, Eviction, Placement
+from scheduling.services.changes import Ending, Eviction, Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

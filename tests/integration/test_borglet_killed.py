@@ -17,8 +17,8 @@ from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.services import transitions
+from scheduling.services.changes import Eviction, Placement
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Eviction, Placement
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, running_link, until
 from tests.integration.real_borglet import Borglet

@@ -16,7 +16,7 @@ from scheduling.core.requirement import task_id
 from scheduling.models import Brake, Machine, Task
 from scheduling.services import brakes as service
 from scheduling.services import leaving, machines, transitions
-from scheduling.services.transitions import Placement
+from scheduling.services.changes import Placement
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

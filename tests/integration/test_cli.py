@@ -19,8 +19,8 @@ from quota.models import Token
 from scheduling import journal, usage_history
 from scheduling.core.requirement import task_id
 from scheduling.models import Job
-from scheduling.services import transitions
-from scheduling.services.transitions import Ending
+from scheduling.services import changes, transitions
+from scheduling.services.changes import Ending
 from tests.integration import cli_world, link_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.test_naming_process import Process as Resolver
@@ -125,7 +125,7 @@ def test_why_shows_the_score_and_what_else_was_considered(ann, cell) -> None:
     job = Job.objects.get()
     machines = [rows.a_machine(cell, name) for name in ("m1", "m2")]
     with journal.write(cell.id, rows.ME) as entry:
-        placed = transitions.Placement(
+        placed = changes.Placement(
             task_id(job.id, 0), machines[0].id, (20_000,), score={"packing": -0.25, "mixing": -0.01},
             runners_up=((machines[1].id, -0.3),),
         )  # fmt: skip

@@ -13,8 +13,8 @@ from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Machine
 from scheduling.services import transitions
+from scheduling.services.changes import Ending, Eviction
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Ending, Eviction
 from tests.integration import cli_world, portal_server, rows
 from tests.integration.cli_world import BORGCTL
 from tests.integration.link_world import a_job, place, running_link, task, until

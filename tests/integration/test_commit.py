@@ -15,7 +15,7 @@ from scheduling.core import events
 from scheduling.core.plan import Assignment, Plan
 from scheduling.core.requirement import task_id
 from scheduling.models import Brake, Departure, Event, Job, Task
-from scheduling.services import transitions
+from scheduling.services import changes, transitions
 from scheduling.services.brakes import brake_release
 from tests.integration import rows
 
@@ -190,7 +190,7 @@ def test_what_only_frees_resources_refuses_nothing(cell, machines, job) -> None:
     commit(cell.id, plan(cell, put(job, 0, machines[0])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0]))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_end(entry, [transitions.Ending(task_id(job.id, 0), "finished", gone=True)])
+        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, 0), "finished", gone=True)])
     assert commit(cell.id, decided, principal=rows.ME).refused == []
 
 
@@ -199,7 +199,7 @@ def test_a_task_killed_meanwhile_takes_no_victims(cell, machines, job) -> None:
     commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_end(entry, [transitions.Ending(task_id(job.id, 1), "killed")])
+        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, 1), "killed")])
     outcome = commit(cell.id, decided, principal=rows.ME)
     assert [a.index for a in outcome.refused] == [1]
     assert running(low) == {0: "m1"}
@@ -216,7 +216,7 @@ def test_nobody_takes_room_that_a_spared_victim_still_holds(cell, machines, job,
         put(job, 0, machines[1]),
     )
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_end(entry, [transitions.Ending(task_id(job.id, 1), "killed")])
+        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, 1), "killed")])
     outcome = commit(cell.id, decided, principal=rows.ME, chunk=chunk)
     assert [a.index for a in outcome.refused] == [1, 2]
     assert [a.index for a in outcome.applied] == [0]
@@ -230,7 +230,7 @@ def test_a_disruption_budget_that_others_used_up_meanwhile_is_respected(cell, ma
     commit(cell.id, plan(cell, put(low, 1, machines[1])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_evict(entry, [transitions.Eviction(task_id(low.id, 1), 1, "other", gone=True)])
+        transitions.tasks_evict(entry, [changes.Eviction(task_id(low.id, 1), 1, "other", gone=True)])
     assert [a.index for a in commit(cell.id, decided, principal=rows.ME).refused] == [1]
     assert running(low) == {0: "m1"}
 
@@ -253,7 +253,7 @@ def test_a_victim_that_moved_meanwhile_is_spared(cell, machines, job) -> None:
     commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_evict(entry, [transitions.Eviction(task_id(low.id, 0), 1, "other", gone=True)])
+        transitions.tasks_evict(entry, [changes.Eviction(task_id(low.id, 0), 1, "other", gone=True)])
     commit(cell.id, plan(cell, put(low, 0, machines[1])), principal=rows.ME)
     assert commit(cell.id, decided, principal=rows.ME).refused == []
     assert running(low) == {0: "m2"}

@@ -12,7 +12,7 @@ from scheduling.config import CellSettings
 from scheduling.core.requirement import task_id
 from scheduling.models import Job, Task
 from scheduling.services import leaving, machines, transitions
-from scheduling.services.transitions import Placement
+from scheduling.services.changes import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,7 +15,7 @@ from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Drain, Job, Machine, Task
 from scheduling.services import joining, leaving, machines, transitions
-from scheduling.services.transitions import Placement
+from scheduling.services.changes import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -30,9 +30,9 @@ from scheduling.identities import RENEW_S, issue
 from scheduling.link.identities import SPREAD_S
 from scheduling.models import Event, IdentityKey, Job, JobSpec, Machine
 from scheduling.services import transitions
+from scheduling.services.changes import Eviction
 from scheduling.services.identity_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Eviction
 from tests.integration import rows
 from tests.integration.link_world import Link, Played, a_job, place, ran, running_link, task, until
 from tests.integration.test_link_borglet import Borglet

@@ -20,7 +20,7 @@ from scheduling.link.diff import Changes, compare
 from scheduling.link.writer import News, apply
 from scheduling.models import Departure, Job, KeptAlloc, Machine, Task
 from scheduling.services import jobs, keeping, machines, transitions
-from scheduling.services.transitions import Eviction, Placement
+from scheduling.services.changes import Eviction, Placement
 from scheduling.snapshot import load_state
 from scheduling.validate import validate
 from tests.integration import link_world, world

@@ -14,8 +14,8 @@ from scheduling.core.requirement import task_id
 from scheduling.core.states import EvictionCause
 from scheduling.models import Departure, KeptAlloc, Machine, Task
 from scheduling.services import transitions
+from scheduling.services.changes import Eviction, Placement
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Eviction, Placement
 from tests.integration import world
 from tests.integration.link_world import Link, running_link, until
 from tests.integration.real_borglet import Borglet

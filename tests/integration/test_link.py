@@ -18,9 +18,9 @@ from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
 from scheduling.link.shard import DatabaseAway
 from scheduling.models import Brake, Departure, Machine, Task
-from scheduling.services import joining, machines, transitions
+from scheduling.services import changes, joining, machines, transitions
 from scheduling.services.cells import cell_new_history
-from scheduling.services.transitions import Eviction
+from scheduling.services.changes import Eviction
 from tests.integration import link_world, rows
 from tests.integration.link_world import Link, a_job, exited, place, ran, running_link, task, until
 
@@ -355,7 +355,7 @@ def test_a_departed_incarnation_is_stopped_and_then_gone(cell, link: Link) -> No
             transitions.tasks_evict(
                 entry, [Eviction(task_id(job.id, 0), 1, "preemption", preemptor=preemptor, notice_s=2.0)]
             )
-            transitions.tasks_place(entry, [transitions.Placement(preemptor, machine_id(), ports=(20001,))])
+            transitions.tasks_place(entry, [changes.Placement(preemptor, machine_id(), ports=(20001,))])
         poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
         (stop,) = poll.desired.stop
         (run,) = poll.desired.run

@@ -21,7 +21,7 @@ from quota.models import Membership
 from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.models import Job
-from scheduling.services import transitions
+from scheduling.services import changes, transitions
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.portal_world import signed_in
 
@@ -214,7 +214,7 @@ def test_too_much_news_asks_for_the_page_instead_of_rows(world) -> None:
         transitions.tasks_place(
             entry,
             [
-                transitions.Placement(task_id(big.id, index), world.machine.id, (20100 + index,))
+                changes.Placement(task_id(big.id, index), world.machine.id, (20100 + index,))
                 for index in range(MOST_ROWS + 1)
             ],
         )

@@ -14,9 +14,10 @@ from scheduling.core.requirement import task_id
 from scheduling.link import contact
 from scheduling.link.contact import Contacts
 from scheduling.models import Departure, Machine, Task
-from scheduling.services import leaving, machines, transitions
+from scheduling.services import leaving, machines, observations, transitions
+from scheduling.services.changes import Placement
 from scheduling.services.contact import Silence
-from scheduling.services.transitions import Observation, Placement
+from scheduling.services.observations import Observation
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,7 +42,7 @@ def placed(cell, machine, *, tasks: int = 3, up: bool = True, name: str = "jfoo"
             entry, [Placement(identity, machine.id, ports=(20000 + n,)) for n, identity in enumerate(ids)]
         )
         if up:
-            transitions.tasks_observe(
+            observations.tasks_observe(
                 entry, [Observation(identity, 1, "up", "unknown", up=True, restarts=0) for identity in ids]
             )
     return job

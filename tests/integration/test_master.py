@@ -17,7 +17,7 @@ from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.master import Master
 from scheduling.models import Job, JobSpec, Lease, PendingVerdict, Task
-from scheduling.services import transitions, updates
+from scheduling.services import observations, updates
 from scheduling.snapshot import load_state
 from scheduling.validate import validate
 from tests.integration import rows, world
@@ -151,7 +151,7 @@ def test_a_report_alone_causes_no_pass(cell) -> None:
     running = Task.objects.get(job=job, state="running")
     before = passes(cell)
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_observe(entry, [transitions.Observation(running.id, 1, "up", "unknown", up=True)])
+        observations.tasks_observe(entry, [observations.Observation(running.id, 1, "up", "unknown", up=True)])
     master.tick()
     assert passes(cell) == before
     with journal.write(cell.id, rows.ME) as entry:

@@ -21,7 +21,7 @@ from scheduling import journal, notices
 from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import transitions
+from scheduling.services import changes, transitions
 from scheduling.services.cells import cell_new_history
 from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
@@ -210,9 +210,7 @@ def test_jobs_come_to_a_service_and_leave_it(hub: NamesHub, job: Job) -> None:
 def test_a_job_that_ends_is_gone_and_another_of_its_name_is_another(hub: NamesHub, job: Job) -> None:
     names, viewer = follow(hub, job)
     with journal.write(job.cell_id, ME) as entry:
-        transitions.tasks_end(
-            entry, [transitions.Ending(task_id(job.id, index), "killed") for index in range(3)]
-        )
+        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, index), "killed") for index in range(3)])
     hub._tick()
     assert news(viewer)[-1].facts is None
     assert names.body(0)[2] is None

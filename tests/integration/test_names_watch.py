@@ -30,7 +30,7 @@ from scheduling import journal
 from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine
-from scheduling.services import transitions
+from scheduling.services import changes, transitions
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.cli_world import Cli, started
 from tests.integration.cuts import Cut
@@ -176,7 +176,7 @@ def test_a_job_that_ends_is_not_found_by_who_waits_for_it(ann: httpx.Client, wor
     def end() -> None:
         with journal.write(world.cell.id, rows.ME) as entry:
             transitions.tasks_end(
-                entry, [transitions.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+                entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
             )
 
     now = get(ann)["revision"]
@@ -376,7 +376,7 @@ def test_a_watcher_of_a_browser_hears_of_loads_and_the_end(portal: str, world: W
         assert [one["load"] for one in change["changed"]] == [0.3]
         with journal.write(world.cell.id, rows.ME) as entry:
             transitions.tasks_end(
-                entry, [transitions.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+                entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
             )
         assert heard(socket)["type"] == "gone"
         with pytest.raises(ConnectionClosed) as closed:
@@ -523,7 +523,7 @@ def test_borgctl_prints_messages_and_ends_with_the_job(cli: Cli, world: World) -
         assert json.loads(process.stdout.readline())["changed"][0]["serving"]
         with journal.write(world.cell.id, rows.ME) as entry:
             transitions.tasks_end(
-                entry, [transitions.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+                entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
             )
         assert json.loads(process.stdout.readline())["type"] == "gone"
         assert json.loads(process.stdout.read())["code"] == "not-found"

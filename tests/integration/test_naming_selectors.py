@@ -15,7 +15,7 @@ from scheduling.core import events
 from scheduling.core.published import Published
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import transitions
+from scheduling.services import changes, transitions
 from tests.integration.naming_rows import evict, place, report
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 
@@ -92,7 +92,7 @@ def test_rows_and_journal_tell_the_same_names(cell: Cell) -> None:
     report(cell, web, 3, phase="starting", health="unknown")
     evict(cell, web, 2)
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_end(entry, [transitions.Ending(task_id(done.id, i), "finished") for i in range(2)])
+        transitions.tasks_end(entry, [changes.Ending(task_id(done.id, i), "finished") for i in range(2)])
         Machine.objects.filter(pk=machines[2].pk).update(state="removed")
         entry.append(events.MachineRemoved(machine_id=machines[2].id))
     with journal.write(cell.id, ME) as entry:
@@ -115,7 +115,7 @@ def test_tasks_of_an_older_version_keep_their_port_names(cell: Cell) -> None:
         )
     with journal.write(cell.id, ME) as entry:
         Task.objects.filter(job=job, index=1).update(spec_version=2)
-        transitions.tasks_place(entry, [transitions.Placement(task_id(job.id, 1), machine.id, (30_000,))])
+        transitions.tasks_place(entry, [changes.Placement(task_id(job.id, 1), machine.id, (30_000,))])
     rows = from_rows(cell)
     assert names(rows) == names(from_journal(cell))
     ports = {task.index: task.named_ports() for task in rows.jobs[job.id].placed.in_order()}

@@ -15,8 +15,8 @@ from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.services import transitions
+from scheduling.services.changes import Ending
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Ending
 from tests.integration import rows
 from tests.integration.link_world import a_job, place, running_link, until
 from tests.integration.real_borglet import Borglet

@@ -16,7 +16,7 @@ from quota.permissions import system
 from scheduling import journal
 from scheduling.core import events
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import jobs, transitions, updates
+from scheduling.services import changes, jobs, new_tasks, transitions, updates
 from scheduling.services.machines import machine_drain, machine_undrain, machines_down
 from scheduling.validate import validate
 from tests.integration import rows, world
@@ -87,7 +87,7 @@ def test_a_killed_job_keeps_no_task_that_was_added_meanwhile(cell, tenant) -> No
         threads.start(lambda: jobs.job_kill(principal=SRE, job=job))
         wait_until_blocked()
         entry.append(events.TasksAdded(job_id=job.id, groups=groups, spec_version=1))
-        transitions.tasks_create(entry, [transitions.NewTasks(job.id, groups, 1)])
+        new_tasks.tasks_create(entry, [new_tasks.NewTasks(job.id, groups, 1)])
     threads.join()
     assert set(Task.objects.filter(job=job).values_list("state", flat=True)) == {"dead"}
     assert Job.objects.get(pk=job.pk).state == "dead"
@@ -102,10 +102,10 @@ def test_quota_goes_back_once_when_the_last_task_ends_and_is_killed_at_once(cell
         world.submit(SRE, cell, world.a_file(f"stays{turn}", tasks=1), tenant=tenant.name)
         world.bring_up(job, machine)
         task = Task.objects.get(job=job)
-        ended = transitions.Ending(task.id, "finished", task.incarnation, gone=True)
+        ended = changes.Ending(task.id, "finished", task.incarnation, gone=True)
         threads = Threads()
 
-        def report(ended: transitions.Ending = ended) -> None:
+        def report(ended: changes.Ending = ended) -> None:
             with journal.write(cell.id, rows.ME) as entry:
                 transitions.tasks_end(entry, [ended])
 

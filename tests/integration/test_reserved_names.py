@@ -9,7 +9,7 @@ from naming import names
 from quota.errors import Refused
 from quota.models import Record, Tenant
 from quota.services import tenants
-from scheduling import journal, spec
+from scheduling import jobfile, journal
 from scheduling.models import Cell, Job
 from scheduling.services import cells, job_names, jobs, plans, updates
 from tests.integration import rows, world
@@ -94,7 +94,7 @@ def test_the_label_service_is_a_name(value: str) -> None:
     with pytest.raises(Refused, match="use lower-case letters") as caught:
         jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
     assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
-    assert spec.load(file).labels["service"] == value  # what was accepted before is read
+    assert jobfile.load(file).labels["service"] == value  # what was accepted before is read
 
 
 def test_the_longest_name_of_a_service_fits(settings) -> None:

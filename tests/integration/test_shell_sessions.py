@@ -18,7 +18,7 @@ from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.models import Event, ShellSession, Task
 from scheduling.services import shells, transitions
-from scheduling.services.transitions import Eviction
+from scheduling.services.changes import Eviction
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import World
 from tests.integration.world import a_user

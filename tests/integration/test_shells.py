@@ -26,8 +26,8 @@ from scheduling.core.requirement import task_id
 from scheduling.link import contact
 from scheduling.models import Cell, Event, Job, Machine, ShellSession
 from scheduling.services import transitions
+from scheduling.services.changes import Ending
 from scheduling.services.joining import join_token_issue
-from scheduling.services.transitions import Ending
 from tests.integration import cli_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.link_world import a_job, place, running_link, task, until

@@ -290,7 +290,7 @@ def test_an_eviction_is_told_with_what_caused_it(world) -> None:
     from scheduling import journal
     from scheduling.core import events
     from scheduling.core.requirement import task_id
-    from scheduling.services import transitions
+    from scheduling.services import changes, transitions
 
     with journal.write(world.cell.id, rows.ME) as entry:
         drained = entry.append(
@@ -299,7 +299,7 @@ def test_an_eviction_is_told_with_what_caused_it(world) -> None:
         transitions.tasks_evict(
             entry,
             [
-                transitions.Eviction(
+                changes.Eviction(
                     task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained, detail="drained"
                 )
             ],
@@ -353,7 +353,7 @@ def test_the_password_and_the_second_factor_have_pages(world, path) -> None:
 def test_who_lives_in_an_alloc_is_told_to(world) -> None:
     from scheduling import journal
     from scheduling.core.requirement import task_id
-    from scheduling.services import transitions
+    from scheduling.services import changes, transitions
     from tests.integration import world as submitting
 
     owner = submitting.principal("owner")
@@ -364,11 +364,11 @@ def test_who_lives_in_an_alloc_is_told_to(world) -> None:
         owner, world.cell, submitting.a_file("inside", tasks=1, alloc_set="shelf"), tenant="ubar"
     )
     with journal.write(world.cell.id, rows.ME) as entry:
-        transitions.tasks_place(entry, [transitions.Placement(task_id(outer.id, 0), world.machine.id)])
+        transitions.tasks_place(entry, [changes.Placement(task_id(outer.id, 0), world.machine.id)])
         transitions.tasks_place(
             entry,
             [
-                transitions.Placement(
+                changes.Placement(
                     task_id(inner.id, 0), world.machine.id, ports=(20_900,), alloc=task_id(outer.id, 0)
                 )
             ],
@@ -379,7 +379,7 @@ def test_who_lives_in_an_alloc_is_told_to(world) -> None:
     assert "It lives in shelf/0, and is wherever that is." in told
     assert "No score" not in told
     with journal.write(world.cell.id, rows.ME) as entry:
-        transitions.tasks_evict(entry, [transitions.Eviction(task_id(outer.id, 0), 1, "preemption")])
+        transitions.tasks_evict(entry, [changes.Eviction(task_id(outer.id, 0), 1, "preemption")])
     assert "task 0 was evicted from m1: left with its alloc shelf/0" in signed_in("viewer").get(page).text
 
 

@@ -12,8 +12,8 @@ from scheduling import journal
 from scheduling.core.requirement import task_id
 from scheduling.master import Master
 from scheduling.models import Departure, Job, Machine, Task
-from scheduling.services import jobs, machines, transitions
-from scheduling.services.transitions import Eviction
+from scheduling.services import departures, jobs, machines, transitions
+from scheduling.services.changes import Eviction
 from scheduling.snapshot import load_state
 from scheduling.validate import validate
 from tests.integration import rows, world
@@ -98,7 +98,7 @@ def gone(cell: Any) -> None:
     """The Borglets say that nothing of what left is there any more."""
     with journal.write(cell.id, rows.ME) as entry:
         left = Departure.objects.filter(machine__cell=cell).values_list("task_id", "incarnation")
-        transitions.tasks_gone(entry, [(task, incarnation, None) for task, incarnation in left])
+        departures.tasks_gone(entry, [(task, incarnation, None) for task, incarnation in left])
 
 
 def test_inner_tasks_leave_with_their_alloc_and_come_back_into_it(cell, ann, placing) -> None:

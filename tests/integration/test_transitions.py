@@ -11,8 +11,9 @@ from scheduling.core import events
 from scheduling.core.requirement import Requirement, task_id
 from scheduling.core.states import EvictionCause
 from scheduling.models import Departure, Job, NoticeCount, Task
-from scheduling.services import transitions
-from scheduling.services.transitions import Ending, Eviction, Observation, Placement
+from scheduling.services import departures, observations, transitions
+from scheduling.services.changes import Ending, Eviction, Placement
+from scheduling.services.observations import Observation
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,7 +60,7 @@ def test_a_preempted_task_departs_and_its_preemptor_is_named(cell, job) -> None:
     machine = rows.a_machine(cell)
     place(cell, job, machine, 0)
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_observe(
+        observations.tasks_observe(
             entry, [Observation(task_id(job.id, 0), 1, "up", "unknown", up=True, restarts=0)]
         )
     assert counters(job) == (3, 2, 1, 1, 0)
@@ -75,7 +76,7 @@ def test_a_preempted_task_departs_and_its_preemptor_is_named(cell, job) -> None:
     assert isinstance(event, events.TaskEvicted)
     assert event.preemptor == (99, 4)
     with journal.write(cell.id, rows.ME) as entry:
-        assert transitions.tasks_gone(entry, [(task_id(job.id, 0), 1, {"cause": "stopped"})])
+        assert departures.tasks_gone(entry, [(task_id(job.id, 0), 1, {"cause": "stopped"})])
     assert not Departure.objects.exists()
     assert Task.objects.get(job=job, index=0).exit == {"cause": "stopped"}
 
@@ -86,7 +87,9 @@ def test_news_of_an_older_incarnation_changes_nothing(cell, job) -> None:
     before = journal.newest(cell.id)
     with journal.write(cell.id, rows.ME) as entry:
         assert transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 7, "lost")]) == []
-        assert transitions.tasks_observe(entry, [Observation(task_id(job.id, 0), 7, "up", "", up=True)]) == []
+        assert (
+            observations.tasks_observe(entry, [Observation(task_id(job.id, 0), 7, "up", "", up=True)]) == []
+        )
     assert journal.newest(cell.id) == before
 
 
@@ -166,10 +169,10 @@ def test_notices_are_counted_by_cause_and_by_what_there_was_of_them(cell) -> Non
         transitions.tasks_end(entry, [Ending(ids[3], "killed", 1)])
     said = [{"notice": "full"}, {"notice": "short"}, None, {"notice": "full"}]
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_gone(entry, [(ids[0], 1, {"cause": "stopped", **said[0]})])
+        departures.tasks_gone(entry, [(ids[0], 1, {"cause": "stopped", **said[0]})])
     with journal.write(cell.id, rows.ME) as entry:
         rest = zip(ids[1:], said[1:], strict=True)
-        transitions.tasks_gone(entry, [(i, 1, exit_ and {"cause": "stopped", **exit_}) for i, exit_ in rest])
+        departures.tasks_gone(entry, [(i, 1, exit_ and {"cause": "stopped", **exit_}) for i, exit_ in rest])
     counted = NoticeCount.objects.order_by("cause", "delivered").values_list("cause", "delivered", "number")
     assert list(counted) == [
         ("kill", "full", 1), ("preemption", "full", 1), ("preemption", "none", 1), ("preemption", "short", 1),

@@ -13,7 +13,7 @@ from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, JobSpec, Task, Update
 from scheduling.services import jobs, plans, transitions, updates
-from scheduling.services.transitions import Ending, Eviction
+from scheduling.services.changes import Ending, Eviction
 from scheduling.validate import validate
 from tests.integration import rows, world
 

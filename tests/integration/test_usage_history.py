@@ -12,7 +12,7 @@ from borglet.messages import TaskKey, UsageWindow
 from scheduling import journal, usage_history
 from scheduling.models import InstanceUsage, Machine
 from scheduling.services import transitions
-from scheduling.services.transitions import Ending
+from scheduling.services.changes import Ending
 from scheduling.usage_history import TaskWindow, drop_old, sensible, store
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, place, ran, running_link, task, until

@@ -10,7 +10,7 @@ from scheduling.core.requirement import task_id
 from scheduling.core.states import MachineStatus
 from scheduling.models import Cell, Job, PendingVerdict, Task
 from scheduling.services import transitions
-from scheduling.services.transitions import Eviction, Placement
+from scheduling.services.changes import Eviction, Placement
 from tests.integration import portal_world, rows, world
 from tests.integration.simulated_cell import SimulatedCell
 

@@ -12,11 +12,12 @@ from django.test import Client
 from quota.models import Membership, Tenant
 from quota.permissions import Principal, Role, Scope, system
 from quota.services.access import principal_of_user, token_issue
-from scheduling import journal, spec
+from scheduling import jobfile, journal, spec
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import jobs, transitions
-from scheduling.services.transitions import Observation, Placement
+from scheduling.services import jobs, observations, transitions
+from scheduling.services.changes import Placement
+from scheduling.services.observations import Observation
 
 ALL_SCOPES = tuple(Scope)
 
@@ -71,7 +72,7 @@ def submit(who: Principal, cell: Cell, file: dict[str, Any], *, tenant: str = "u
 
 
 def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> spec.JobSpec:
-    return spec.parse(file, limits=jobs.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
+    return jobfile.parse(file, limits=jobs.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
 
 
 def place(job: Job, machine: Machine, *indexes: int) -> None:
@@ -96,7 +97,7 @@ def report(job: Job, *indexes: int, up: bool = True, restarts: int = 0) -> None:
     """What the Borglets say of tasks that run."""
     running = Task.objects.filter(job=job, index__in=indexes).values_list("id", "incarnation")
     with journal.write(job.cell_id, system("test")) as entry:
-        transitions.tasks_observe(
+        observations.tasks_observe(
             entry,
             [
                 Observation(task, incarnation, "up" if up else "backoff", "unknown", up=up, restarts=restarts)

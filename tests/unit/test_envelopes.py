@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from scheduling.envelopes import fits, misfits
-from scheduling.spec import JobSpec, Limits, parse
+from scheduling.jobfile import Limits, parse
+from scheduling.spec import JobSpec
 
 LIMITS = Limits(extra=("tpu",))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quota.errors import Refused
-from scheduling import spec
+from scheduling import jobfile, spec
 from scheduling.packages import pins
 from scheduling.packages.names import LATEST, Reference, parse
 from scheduling.taskspec import Change
@@ -44,7 +44,7 @@ def test_what_names_no_package_says_the_cure(text: str, told: str) -> None:
 
 
 def a_spec(*packages: str, **overrides: list[str]) -> spec.JobSpec:
-    return spec.parse(
+    return jobfile.parse(
         {
             "name": "web",
             "tasks": 9,
@@ -60,7 +60,7 @@ def test_every_mention_is_found_and_pinned_and_reads_back_equal() -> None:
     done = pins.pinned(given, {"web": DIGEST, "lib@v1": DIGEST, "web@v2": OTHER})
     assert done.base.packages == (f"web@{DIGEST}", f"lib@v1@{DIGEST}")
     assert done.task(3).packages == (f"web@v2@{OTHER}",)
-    assert spec.load(done.to_json()) == done
+    assert jobfile.load(done.to_json()) == done
     assert done.digest() != given.digest()
     again = {text: parse(text).digest for text in pins.mentions(done)}
     assert pins.pinned(done, again) is done, "what is pinned stays as it is"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling import publishing
-from scheduling.spec import parse
+from scheduling.jobfile import parse
 
 
 def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",), **changes: Any) -> Any:

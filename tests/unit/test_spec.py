@@ -11,8 +11,8 @@ import pytest
 from borglet.messages import HealthCheck
 from quota.errors import Refused
 from quota.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
-from scheduling import spec
-from scheduling.spec import Limits, parse
+from scheduling import jobfile, spec
+from scheduling.jobfile import Limits, parse
 from scheduling.taskspec import Change
 
 
@@ -244,7 +244,7 @@ FULL = hello(
 
 def test_a_spec_written_out_reads_back_equal() -> None:
     job = parse(FULL)
-    again = spec.load(json.loads(json.dumps(job.to_json(), sort_keys=True)))
+    again = jobfile.load(json.loads(json.dumps(job.to_json(), sort_keys=True)))
     assert again == job
     assert again.digest() == job.digest()
     assert [override.key for override in job.overrides] == ["5-9", "11"]
@@ -319,7 +319,7 @@ def test_accelerators_are_a_share_of_one_or_several_whole_ones(asked: Any, milli
 def test_specs_stored_before_devices_were_whole_are_still_read() -> None:
     stored = parse(with_task(limit={"accelerators": 1})).to_json()
     stored["task"]["limit"]["accelerators"] = "1500m"
-    assert spec.load(stored).base.limit[ACCELERATORS] == 1500
+    assert jobfile.load(stored).base.limit[ACCELERATORS] == 1500
 
 
 def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
@@ -362,21 +362,21 @@ def test_a_job_inside_an_alloc_set_is_charged_nothing() -> None:
 def test_single_tasks_may_have_other_flags() -> None:
     """§2.3: the properties of a task can be overridden, its flags above all."""
     file = with_task(command=["serve"], flags={"level": 3, "debug": False, "name": "$(index)"})
-    job = spec.parse({**file, "tasks": 2, "overrides": {"0": {"flags": {"leader": True, "level": 4}}}})
+    job = jobfile.parse({**file, "tasks": 2, "overrides": {"0": {"flags": {"leader": True, "level": 4}}}})
     assert job.task(1).argv == ["serve", "--level=3", "--name=$(index)"]
     assert job.task(0).argv == ["serve", "--leader", "--level=4", "--name=$(index)"]
-    assert spec.load(job.to_json()) == job
-    assert spec.change(job, spec.parse({**file, "tasks": 2}), 0) is spec.Change.RESTART
+    assert jobfile.load(job.to_json()) == job
+    assert spec.change(job, jobfile.parse({**file, "tasks": 2}), 0) is spec.Change.RESTART
 
 
 def test_what_a_task_needs_of_a_runtime_is_a_demand_on_machines() -> None:
     file = with_task(root="packages", packages=["web@v1"], network="own", whole_cores=True, limit={"cpu": 2})
-    job = spec.parse({**file, "appclass": "latency-sensitive"})
+    job = jobfile.parse({**file, "appclass": "latency-sensitive"})
     assert [(c.attribute, c.relation, c.value, c.hard) for c in job.requirement(0).constraints] == [
         ("isolation.cores", "!=", "none", True),
         ("isolation.network", "=", "own", True),
         ("runtime", "=", "oci", True),
     ]
-    assert spec.parse(hello()).requirement(0).constraints == ()
-    inside = spec.parse({**file, "appclass": "latency-sensitive", "alloc_set": "shelf"})
+    assert jobfile.parse(hello()).requirement(0).constraints == ()
+    inside = jobfile.parse({**file, "appclass": "latency-sensitive", "alloc_set": "shelf"})
     assert inside.requirement(0).constraints == ()

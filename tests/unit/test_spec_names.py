@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from quota.errors import Refused
-from scheduling import spec
+from scheduling import jobfile, spec
 from scheduling.core.published import Published
-from scheduling.spec import parse
+from scheduling.jobfile import parse
 from scheduling.taskspec import Change
 
 
@@ -43,7 +43,7 @@ def refused(data: dict[str, Any]) -> dict[str, str]:
 def test_what_is_published_follows_from_the_file(file: dict[str, Any], published: Published) -> None:
     job = parse(file)
     assert job.published() == published
-    again = spec.load(job.to_json())
+    again = jobfile.load(job.to_json())
     assert (again, again.digest(), again.published()) == (job, job.digest(), published)
     for first, last, weight in published.weights:
         assert {job.task(index).weight for index in range(first, last + 1)} == {weight}

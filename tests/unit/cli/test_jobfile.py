@@ -11,7 +11,7 @@ import pytest
 from portal.cli import jobfile
 from portal.cli.failure import Failed
 from scheduling.core.published import Published
-from scheduling.spec import parse
+from scheduling.jobfile import parse
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 WEB = {"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}

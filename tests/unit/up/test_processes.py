@@ -7,7 +7,7 @@ import pytest
 from portal.up.home import Home
 from portal.up.processes import LONGEST_NOTICE_S, stop_tasks
 from quota.errors import Refused
-from scheduling.spec import parse
+from scheduling.jobfile import parse
 
 
 @pytest.mark.parametrize(("more_s", "fits"), [(0.0, True), (1.0, False)])

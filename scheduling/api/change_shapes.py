@@ -1,0 +1,118 @@
+"""The shapes of verdicts: what a submission or change did, or would do, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from drf_spectacular.utils import inline_serializer
+from rest_framework import serializers
+
+from quota.errors import Refused
+from scheduling.api.fields import Texts
+from scheduling.api.job_shapes import JobSerializer
+from scheduling.api.shapes import FitSerializer, fit_document
+from scheduling.models import Job
+from scheduling.services.plans import JobPlan
+
+_SHARES = ("added", "removed", "restarted", "in_place", "kept")
+
+
+class ProblemSerializer(serializers.Serializer):
+    """RFC 9457: why not. `fields`: what is wrong, by path. `figures`: the numbers behind it."""
+
+    type = serializers.CharField()
+    status = serializers.IntegerField()
+    code = serializers.CharField()
+    detail = serializers.CharField()
+    fields_ = Texts(required=False)
+    figures = serializers.DictField(required=False)
+    request_id = serializers.CharField(required=False)
+
+    def get_fields(self) -> dict[str, serializers.Field]:
+        known = super().get_fields()
+        return {name.rstrip("_"): field for name, field in known.items()}
+
+
+class SharesSerializer(serializers.Serializer):
+    added = serializers.IntegerField()
+    removed = serializers.IntegerField()
+    restarted = serializers.IntegerField()
+    in_place = serializers.IntegerField()
+    kept = serializers.IntegerField()
+
+
+class ChangeSerializer(serializers.Serializer):
+    """What a submission or change does, or with `dry_run` and in plans would do.
+
+    `tasks`: how many are added, removed, restarted, changed in place, kept; `ranges`: which, as [first, last].
+    """
+
+    outcome = serializers.ChoiceField(["submitted", "updated", "unchanged", "refused"])
+    dry_run = serializers.BooleanField()
+    version = serializers.IntegerField()
+    sentence = serializers.CharField()
+    tasks = SharesSerializer()
+    ranges = serializers.DictField(
+        child=serializers.ListField(child=serializers.ListField(child=serializers.IntegerField()))
+    )
+    max_down = serializers.IntegerField()
+    problem = ProblemSerializer(allow_null=True)
+    job = JobSerializer(allow_null=True)
+    guidance = FitSerializer(many=True, help_text="Of plans: whether its tasks would fit.")
+    names = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="What changes for who asks for the job by name, at once: times, weights, its service.",
+    )
+
+
+class VerdictSerializer(serializers.Serializer):
+    """On one job of a bulk. `uid` of the job that is live by it."""
+
+    name = serializers.CharField()
+    tenant = serializers.CharField()
+    outcome = serializers.ChoiceField(["submitted", "unchanged", "refused"])
+    uid = serializers.UUIDField(allow_null=True)
+    problem = ProblemSerializer(allow_null=True)
+
+
+BulkSerializer = inline_serializer(
+    "BulkVerdicts",
+    {
+        "submitted": serializers.IntegerField(),
+        "unchanged": serializers.IntegerField(),
+        "refused": serializers.IntegerField(),
+        "dry_run": serializers.BooleanField(),
+        "results": VerdictSerializer(many=True),
+    },
+)
+
+
+def problem_document(refused: Refused) -> dict[str, Any]:
+    return {
+        "type": f"urn:borg:{refused.code}",
+        "status": refused.status,
+        "code": refused.code,
+        "detail": refused.detail,
+        "fields": refused.fields,
+        "figures": refused.figures,
+    }
+
+
+def change_document(
+    plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None, extra: Sequence[str] = ()
+) -> dict[str, Any]:
+    """`extra`: the cell's own resources, for what plans say of them."""
+    return {
+        "outcome": outcome,
+        "dry_run": rehearsed,
+        "version": plan.version,
+        "sentence": plan.sentence(),
+        "tasks": {name: plan.tasks[name].count if name in plan.tasks else 0 for name in _SHARES},
+        "ranges": {name: [list(span) for span in share.ranges] for name, share in plan.tasks.items()},
+        "max_down": plan.max_down,
+        "problem": problem_document(plan.problem) if plan.problem else None,
+        "job": JobSerializer(job, context={"extra": job.cell.extra_resources}).data if job else None,
+        "guidance": [fit_document(fit, extra=extra) for fit in plan.guidance],
+        "names": list(plan.names),
+    }

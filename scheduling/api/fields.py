@@ -1,0 +1,38 @@
+"""Fields that many answers have."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from quota.resources import as_mapping
+from scheduling.core.states import MachineStatus, TaskState
+from scheduling.models import Update
+from scheduling.models.machines import REMOVED
+from scheduling.spec import KINDS
+
+
+class Quantities(serializers.Field):
+    """A vector as an object: CPU in milli-cores, RAM and disk in bytes."""
+
+    def to_representation(self, value: list[int]) -> dict[str, int]:
+        return as_mapping(value, extra=self.context.get("extra", ()))
+
+
+Quantities = extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})(Quantities)
+
+
+def _one_of(*values: str) -> type[serializers.CharField]:
+    """A text with few values. Written as constants: OpenAPI's generator gives enumerations clashing names."""
+    field = type("OneOf", (serializers.CharField,), {})
+    return extend_schema_field({"type": "string", "oneOf": [{"const": value} for value in values]})(field)
+
+
+LifeField = _one_of(*(state.value for state in TaskState))  # of jobs and tasks alike
+MachineStateField = _one_of(*(state.value for state in MachineStatus), REMOVED)
+UpdateStateField = _one_of(Update.OPEN, Update.DONE, Update.SUPERSEDED, Update.STOPPED)
+JobKindField = _one_of(*KINDS.values())
+
+
+class Texts(serializers.DictField):
+    child = serializers.CharField()

@@ -1,0 +1,114 @@
+"""The shapes of answers about jobs, and of small bodies. Job files have their own schema: `scheduling.api.jobfile`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field, inline_serializer
+from rest_framework import serializers
+
+from scheduling.api.fields import JobKindField, LifeField, Quantities, Texts, UpdateStateField
+from scheduling.api.jobfile import JobFileSerializer
+from scheduling.models import Job, JobSpec, Update
+
+
+class UpdateSerializer(serializers.ModelSerializer):
+    state = UpdateStateField()
+
+    class Meta:
+        model = Update
+        fields = [
+            "from_version", "to_version", "state", "detail", "undo", "max_down", "max_disruptions", "disruptions",
+            "actor", "created_at", "ended_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class UpdateDetailSerializer(UpdateSerializer):
+    tasks_followed = serializers.IntegerField(help_text="Tasks that follow the new version.")
+
+    class Meta(UpdateSerializer.Meta):
+        fields = [*UpdateSerializer.Meta.fields, "tasks_followed"]
+        read_only_fields = fields
+
+
+class JobSerializer(serializers.ModelSerializer):
+    """`tasks_up`: up, and healthy where a check is declared. `tasks_wanted`: what the spec in force asks for.
+
+    `requested` is what quota is charged with: nothing for a job inside an alloc set.
+    """
+
+    cell = serializers.CharField(source="cell.name")
+    tenant = serializers.CharField(source="tenant.name")
+    kind = JobKindField()
+    alloc_set = serializers.CharField(
+        source="alloc_set.name",
+        default=None,
+        allow_null=True,
+        help_text="The alloc set that its tasks live in.",
+    )
+    state = LifeField()
+    labels = Texts()
+    appclass = serializers.SerializerMethodField()
+    requested = Quantities()
+    tasks_wanted = serializers.IntegerField()
+    update = serializers.SerializerMethodField()
+    revision = serializers.IntegerField(source="cell.revision", help_text="Of the cell, when this was read.")
+
+    class Meta:
+        model = Job
+        fields = [
+            "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "labels", "priority",
+            "band", "appclass", "state", "outcome", "spec_version", "requested", "tasks_wanted", "tasks_total",
+            "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "update", "submitted_by", "created_at",
+            "ended_at", "revision",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_appclass(self, job: Job) -> str:
+        return "latency-sensitive" if job.latency_sensitive else "batch"
+
+    @extend_schema_field(UpdateSerializer(allow_null=True))
+    def get_update(self, job: Job) -> dict[str, Any] | None:
+        return UpdateSerializer(job.open_updates[0]).data if job.open_updates else None
+
+
+class JobDetailSerializer(JobSerializer):
+    """`why`: sentences on what the job waits for. `spec`: its job file, every field present."""
+
+    why = serializers.ListField(child=serializers.CharField(), source="told")
+    spec = JobFileSerializer(source="file")
+
+    class Meta(JobSerializer.Meta):
+        fields = [*JobSerializer.Meta.fields, "why", "spec"]
+        read_only_fields = fields
+
+
+class VersionSerializer(serializers.ModelSerializer):
+    spec = JobFileSerializer()
+
+    class Meta:
+        model = JobSpec
+        fields = ["version", "digest", "actor", "created_at", "spec"]
+        read_only_fields = fields
+
+
+class KillSerializer(serializers.Serializer):
+    indexes = serializers.ListField(
+        child=serializers.IntegerField(min_value=0, max_value=2**31 - 1), required=False, allow_null=True,
+        allow_empty=False, help_text="Only these tasks; without it the whole job.",
+    )  # fmt: skip
+    reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
+    confirm = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=0,
+        help_text="How many running tasks may stop, where that is much of the cell.",
+    )  # fmt: skip
+
+
+KilledSerializer = inline_serializer(
+    "Killed",
+    {
+        "killed": serializers.IntegerField(help_text="Tasks that die by it."),
+        "dry_run": serializers.BooleanField(),
+    },
+)
