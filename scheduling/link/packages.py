@@ -43,8 +43,8 @@ from scheduling.link.desired import Specs
 from scheduling.link.tracker import Peer, Tracker
 from scheduling.link.writer import Known
 from scheduling.packages import names
+from scheduling.packages.choice import store as the_store
 from scheduling.packages.store import NotThere, Store, StoreAway
-from scheduling.packages.store import store as the_store
 
 log = structlog.get_logger(__name__)
 Message = Any

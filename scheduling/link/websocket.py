@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -23,9 +23,6 @@ from websockets.server import ServerProtocol
 
 from borglet.frames import POLICY_VIOLATION, BadFrame, FrameReader, Opcode, close_code, closing, frame
 from borglet.messages import MAX_FRAME_BYTES
-
-if TYPE_CHECKING:
-    from scheduling.link.app import LinkApp
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +39,13 @@ class Hangup(Exception):
     """The peer has gone."""
 
 
+class Host(Protocol):
+    """Who talks to machines: `scheduling.link.app.LinkApp`."""
+
+    async def converse(self, socket: LinkSocket, authorization: str) -> None:
+        """From the request for a WebSocket, with its header, until its machine is served."""
+
+
 class LinkHttp(HttpToolsProtocol):
     """HTTP as uvicorn speaks it; who asks for the WebSocket at `PATH` gets a `LinkSocket`."""
 
@@ -53,7 +57,7 @@ class LinkHttp(HttpToolsProtocol):
         head = [b"GET ", self.url, b" HTTP/1.1\r\n"]
         for name, value in self.scope["headers"]:
             head += [name, b": ", value, b"\r\n"]
-        made = LinkSocket(cast("LinkApp", self.config.app), self.server_state)
+        made = LinkSocket(cast("Host", self.config.app), self.server_state)
         self.transport.set_protocol(made)
         made.open(self.transport, b"".join([*head, b"\r\n"]))
 
@@ -62,12 +66,12 @@ class LinkSocket(asyncio.BufferedProtocol):
     """One connection. `hangup` is called once, when it has ended, whoever ended it."""
 
     __slots__ = (
-        "_app", "_close_timer", "_ended", "_frames", "_handshake", "_heard", "_opening", "_reader", "_response",
+        "_close_timer", "_ended", "_frames", "_handshake", "_heard", "_host", "_opening", "_reader", "_response",
         "_server_state", "_transport", "closing", "congested", "hangup", "receive",
     )  # fmt: skip
 
-    def __init__(self, app: LinkApp, server_state: Any) -> None:
-        self._app, self._server_state = app, server_state
+    def __init__(self, host: Host, server_state: Any) -> None:
+        self._host, self._server_state = host, server_state
         self._reader = FrameReader(MAX_FRAME_BYTES)
         self._heard: deque[bytes] | None = deque()
         self._frames: asyncio.Future[None] | None = None
@@ -99,7 +103,7 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._transport.close()
             return
         authorization = request.headers.get("Authorization", "")
-        self._opening = asyncio.get_running_loop().create_task(self._app.converse(self, authorization))
+        self._opening = asyncio.get_running_loop().create_task(self._host.converse(self, authorization))
         self._server_state.tasks.add(self._opening)
         self._opening.add_done_callback(self._opened)
 

@@ -1,4 +1,4 @@
-"""The port to where archives of packages are kept, and which implementation the settings ask for.
+"""The port to where archives of packages are kept. `directory` and `s3` are its implementations, `choice` chooses.
 
     upload ─► draft (a local file, hashed as it grows) ─► put ─► <cell>/<digest>, whole or not at all
     link shard ─► read(cell, digest, offset) ─► chunks ─► Borglets
@@ -9,15 +9,11 @@ A store knows cells and digests, no names. Its calls block; who has an event loo
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
-
-from django.conf import settings
 
 CHUNK_BYTES = 1 << 20
 
@@ -62,39 +58,3 @@ class Store(Protocol):
 
     def delete(self, cell: str, digest: str) -> None:
         """Nothing happens when it isn't there."""
-
-
-def store() -> Store:
-    """The store of this installation. Raises `ValueError` that names the setting."""
-    return open_store(settings.BORG_PACKAGE_STORE)
-
-
-@functools.lru_cache(maxsize=8)
-def open_store(url: str) -> Store:
-    """`file:///folder`, or `s3://bucket/prefix?endpoint=http://host:port&region=…`; keys come by environment.
-
-    Raises `ValueError` that names the setting.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        from scheduling.packages.directory import DirectoryStore
-
-        path = unquote(parts.path)
-        if parts.netloc not in ("", "localhost") or not path.startswith("/"):
-            raise ValueError(f"BORG_PACKAGE_STORE={url!r}: write file:/// and an absolute path")
-        return DirectoryStore(Path(path))
-    if parts.scheme == "s3":
-        from scheduling.packages.s3 import S3Store  # boto3: half a second that others need not wait
-
-        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        if not parts.netloc or query.keys() - {"endpoint", "region"}:
-            raise ValueError(
-                f"BORG_PACKAGE_STORE={url!r}: write s3://bucket/prefix, and behind it only ?endpoint=… and &region=…"
-            )
-        return S3Store(
-            parts.netloc,
-            parts.path.strip("/"),
-            endpoint=query.get("endpoint", ""),
-            region=query.get("region", ""),
-        )
-    raise ValueError(f"BORG_PACKAGE_STORE={url!r}: write file:///folder or s3://bucket/prefix")

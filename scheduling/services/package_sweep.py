@@ -12,7 +12,7 @@ from quota import records
 from quota.permissions import system
 from scheduling import config
 from scheduling.models import Cell, Package, PackageTag
-from scheduling.packages.store import store
+from scheduling.packages.choice import store
 from scheduling.packages.uploads import sweep_drafts
 from scheduling.packages.users import in_use
 from scheduling.services.packages import lock_store

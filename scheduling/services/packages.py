@@ -25,8 +25,8 @@ from quota.permissions import Action, Principal
 from scheduling import config
 from scheduling.models import Cell, Package, PackageTag
 from scheduling.packages import names
+from scheduling.packages.choice import store as the_store
 from scheduling.packages.store import Store, StoreAway
-from scheduling.packages.store import store as the_store
 from scheduling.packages.uploads import Draft, Readable
 from scheduling.packages.users import in_use
 from scheduling.services.tenancy import require_tenant

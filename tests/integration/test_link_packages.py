@@ -21,7 +21,7 @@ from borglet.packages import tickets
 from quota.permissions import Role
 from scheduling.link import authority
 from scheduling.models import Cell, Machine
-from scheduling.packages.store import store
+from scheduling.packages.choice import store
 from scheduling.services.jobs import job_kill
 from scheduling.services.joining import join_token_issue
 from scheduling.services.packages import package_upload

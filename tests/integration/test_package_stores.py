@@ -15,9 +15,10 @@ from urllib.error import URLError
 import boto3
 import pytest
 
+from scheduling.packages.choice import open_store
 from scheduling.packages.directory import DirectoryStore
 from scheduling.packages.s3 import S3Store
-from scheduling.packages.store import CHUNK_BYTES, NotThere, Store, StoreAway, open_store
+from scheduling.packages.store import CHUNK_BYTES, NotThere, Store, StoreAway
 
 DIGEST = "sha256:" + "ab" * 32
 CONTENT = os.urandom(2 * CHUNK_BYTES + 12345)

@@ -15,7 +15,7 @@ from quota.models import Record
 from quota.permissions import Role
 from scheduling.link.desired import Specs, load
 from scheduling.models import JobSpec, Package, Task
-from scheduling.packages.store import open_store, store
+from scheduling.packages.choice import open_store, store
 from scheduling.services import package_sweep
 from tests.archives import a_device, a_tar, an_image, digest_of
 from tests.integration import rows, world

@@ -1,0 +1,46 @@
+"""Which store of packages the settings ask for."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from django.conf import settings
+
+from scheduling.packages.directory import DirectoryStore
+from scheduling.packages.store import Store
+
+
+def store() -> Store:
+    """The store of this installation. Raises `ValueError` that names the setting."""
+    return open_store(settings.BORG_PACKAGE_STORE)
+
+
+@functools.lru_cache(maxsize=8)
+def open_store(url: str) -> Store:
+    """`file:///folder`, or `s3://bucket/prefix?endpoint=http://host:port&region=…`; keys come by environment.
+
+    Raises `ValueError` that names the setting.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        path = unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or not path.startswith("/"):
+            raise ValueError(f"BORG_PACKAGE_STORE={url!r}: write file:/// and an absolute path")
+        return DirectoryStore(Path(path))
+    if parts.scheme == "s3":
+        from scheduling.packages.s3 import S3Store  # boto3: half a second that others need not wait
+
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        if not parts.netloc or query.keys() - {"endpoint", "region"}:
+            raise ValueError(
+                f"BORG_PACKAGE_STORE={url!r}: write s3://bucket/prefix, and behind it only ?endpoint=… and &region=…"
+            )
+        return S3Store(
+            parts.netloc,
+            parts.path.strip("/"),
+            endpoint=query.get("endpoint", ""),
+            region=query.get("region", ""),
+        )
+    raise ValueError(f"BORG_PACKAGE_STORE={url!r}: write file:///folder or s3://bucket/prefix")
