@@ -243,8 +243,20 @@ class Agent:
                 await self.sample()
             except Exception:
                 log.exception("usage could not be measured; the next attempt follows")
-            pause = asyncio.sleep if self._guard is None else self._guard.pause
-            await pause(self._settings.sample_interval_s)
+            await self._pause(self._settings.sample_interval_s)
+
+    async def _pause(self, most_s: float) -> None:
+        """Until the next sample is due."""
+        if self._guard is not None:
+            try:
+                await self._guard.pause(most_s)
+            except Exception:
+                log.exception(
+                    "the machine's memory could not be looked at; the next sample comes in its time"
+                )
+            else:
+                return
+        await asyncio.sleep(most_s)
 
     async def _watch_ends(self) -> None:
         while True:

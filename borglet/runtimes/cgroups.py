@@ -103,7 +103,7 @@ class CgroupTree:
         """Where the groups of a task are, or would be if it were latency-sensitive."""
         return {
             controller: str(
-                next((found for top in self._tops(root) for found in top.glob(f"**/{name}")), root / name)
+                next((found for top in self._tops(root) for found in _below(top, name)), root / name)
             )
             for controller, root in self.roots.items()
         }
@@ -186,7 +186,7 @@ class CgroupTree:
         """Remove empty groups of tasks that are not in `keep`."""
         parents = list(self._parents())
         for directory in parents:
-            for entry in os.scandir(directory):
+            for entry in _entries(directory):
                 if not entry.is_dir() or entry.name in keep or Path(entry.path) in parents:
                     continue
                 if not cgroupfs.remove({"": entry.path}):
@@ -202,7 +202,7 @@ class CgroupTree:
         for root in self.roots.values():
             for directory in self._tops(root):
                 if directory.is_dir():
-                    yield from [Path(entry.path) for entry in os.scandir(directory) if _has_children(entry)]
+                    yield from [Path(entry.path) for entry in _entries(directory) if _has_children(entry)]
                     yield directory
 
 
@@ -305,7 +305,22 @@ def _leave_for_leaf(base: Path) -> bool:
 
 def _has_children(entry: os.DirEntry[str]) -> bool:
     """Whether it is the group of an alloc somebody lives in."""
-    if not entry.is_dir():
-        return False
-    with os.scandir(entry.path) as children:
-        return any(child.is_dir() for child in children)
+    return entry.is_dir() and any(child.is_dir() for child in _entries(entry.path))
+
+
+def _below(top: Path, name: str) -> Iterator[Path]:
+    """The groups of this name in `top`, in the groups of allocs too."""
+    for entry in _entries(top):
+        if entry.name == name:
+            yield Path(entry.path)
+        elif entry.is_dir():
+            yield from _below(Path(entry.path), name)
+
+
+def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
+    """What lies in a group; nothing where it is gone: a supervisor that ends removes those of its task."""
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []

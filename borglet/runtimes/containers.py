@@ -208,6 +208,9 @@ class Containers:
             return self.tree.limit(held.groups, self.limits_of(held.task))
         except FileNotFoundError:
             return []  # it is ending at this moment
+        except OSError as error:  # of this one task: the others get theirs
+            log.warning("task %s can't be given all its limits: %s", held.task.name, error)
+            return []
 
     def _repin(self, *, but: TaskKey) -> None:
         """Cores were given or taken back: other latency-sensitive tasks move off them, or may use them again."""
@@ -220,3 +223,5 @@ class Containers:
                 self.tree.pin(held.groups, self.pool.of(key))
             except FileNotFoundError:
                 continue  # it is ending at this moment
+            except OSError as error:
+                log.warning("task %s keeps the cores it has: %s", held.task.name, error)

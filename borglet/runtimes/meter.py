@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from borglet.messages import TaskKey, Usage
@@ -12,6 +14,8 @@ from borglet.runtimes import cgroupfs, proctable
 from borglet.runtimes.cgroups import CgroupTree, Measured
 from borglet.runtimes.proctable import Process
 from borglet.runtimes.traffic import Traffic
+
+log = logging.getLogger(__name__)
 
 # A walk over more entries than this is given up: the figure is then a lower bound.
 MAX_WALKED = 200_000
@@ -42,6 +46,27 @@ class Metered:
             self.traffic = Traffic.of_new()
 
 
+class _Table:
+    """The machine's processes, read where one task needs them, and then for all."""
+
+    @cached_property
+    def _read(self) -> tuple[dict[int, Process], float]:
+        return proctable.table(), time.monotonic()
+
+    @property
+    def processes(self) -> dict[int, Process]:
+        return self._read[0]
+
+    @property
+    def at(self) -> float:
+        """Monotonic seconds."""
+        return self._read[1]
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        return proctable.children_of(self.processes)
+
+
 class Meter:
     """CPU is the mean since the last call, over 0.2 s at least. One reading of the process table serves all tasks."""
 
@@ -49,50 +74,49 @@ class Meter:
         self._tree = tree
 
     def measure(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, Usage]:
-        processes: dict[int, Process] | None = None
-        children: dict[int, list[int]] = {}
+        """Without those whose figures can't be read: they keep nobody from being measured."""
+        table = _Table()
         found = {}
         for key, task in tasks.items():
-            measured = self._from_groups(task)
-            if measured.cpu_ns is None or measured.ram_bytes is None or measured.processes is None:
-                if processes is None:
-                    processes = proctable.table()
-                    children = proctable.children_of(processes)
-                measured = _fill(measured, processes, children, task.supervisor_pid)
-            pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all list the same
-            if not pids:
-                if processes is None:
-                    processes = proctable.table()
-                    children = proctable.children_of(processes)
-                pids = set(proctable.descendants(children, task.supervisor_pid))
-            now = time.monotonic()
-            elapsed_s = now - task.at
-            if task.cpu_ns is None or elapsed_s >= MIN_INTERVAL_S:
-                task.traffic.look(task.groups, pids, elapsed_s)
-            if task.cpu_ns is None:
-                task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
-            elif elapsed_s >= MIN_INTERVAL_S:
-                spent_ns = max(0, (measured.cpu_ns or 0) - task.cpu_ns)
-                task.cpu_milli = round(spent_ns / elapsed_s / 1e6)
-                task.throttled_milli = round(
-                    max(0, measured.throttled_ns - task.throttled_ns) / elapsed_s / 1e6
-                )
-                task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
-            found[key] = Usage(
-                cpu_milli=task.cpu_milli,
-                ram_bytes=measured.ram_bytes or 0,
-                disk_bytes=task.disk_bytes,
-                processes=measured.processes or 0,
-                throttled_milli=task.throttled_milli,
-                threads=measured.processes or 0,
-                read_bytes_s=task.traffic.last.read,
-                written_bytes_s=task.traffic.last.written,
-                received_bytes_s=task.traffic.last.received,
-                sent_bytes_s=task.traffic.last.sent,
-                cached_bytes=measured.cached_bytes,
-                oom_kills=measured.oom_kills,
-            )
+            try:
+                found[key] = self._usage(task, table)
+            except Exception:
+                log.exception("what task %s uses can't be read; the next sample tries again", key)
         return found
+
+    def _usage(self, task: Metered, table: _Table) -> Usage:
+        measured, now = self._from_groups(task), time.monotonic()
+        if measured.cpu_ns is None:
+            now = table.at
+        if measured.cpu_ns is None or measured.ram_bytes is None or measured.processes is None:
+            measured = _fill(measured, table.processes, table.children, task.supervisor_pid)
+        pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all list the same
+        if not pids:
+            pids = set(proctable.descendants(table.children, task.supervisor_pid))
+        elapsed_s = now - task.at
+        if task.cpu_ns is None or elapsed_s >= MIN_INTERVAL_S:
+            task.traffic.look(task.groups, pids, elapsed_s)
+        if task.cpu_ns is None:
+            task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
+        elif elapsed_s >= MIN_INTERVAL_S:
+            spent_ns = max(0, (measured.cpu_ns or 0) - task.cpu_ns)
+            task.cpu_milli = round(spent_ns / elapsed_s / 1e6)
+            task.throttled_milli = round(max(0, measured.throttled_ns - task.throttled_ns) / elapsed_s / 1e6)
+            task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
+        return Usage(
+            cpu_milli=task.cpu_milli,
+            ram_bytes=measured.ram_bytes or 0,
+            disk_bytes=task.disk_bytes,
+            processes=measured.processes or 0,
+            throttled_milli=task.throttled_milli,
+            threads=measured.processes or 0,
+            read_bytes_s=task.traffic.last.read,
+            written_bytes_s=task.traffic.last.written,
+            received_bytes_s=task.traffic.last.received,
+            sent_bytes_s=task.traffic.last.sent,
+            cached_bytes=measured.cached_bytes,
+            oom_kills=measured.oom_kills,
+        )
 
     def _from_groups(self, task: Metered) -> Measured:
         if self._tree is None or not task.groups:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
+import logging
 import shutil
 import subprocess
 import zlib
@@ -19,6 +20,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from borglet.runtimes.base import StartFailed
+
+log = logging.getLogger(__name__)
 
 _NAMESPACES = Path("/run/netns")
 _LARGEST_PREFIX = 30
@@ -96,15 +99,20 @@ class FormerNetworks:
             subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
 
     async def _run(self, options: list[str], commands: list[str], *, may_fail: bool = False) -> None:
-        process = await asyncio.create_subprocess_exec(
-            self._ip, *options, "-batch", "-",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        _, errors = await process.communicate("\n".join(commands).encode())
-        if process.returncode != 0 and not may_fail:
-            raise StartFailed(
-                f"network: the machine could not make it: {errors.decode(errors='replace').strip()}"
-            )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._ip, *options, "-batch", "-",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            errors = (await process.communicate("\n".join(commands).encode()))[1].decode(errors="replace")
+            failed = process.returncode != 0
+        except OSError as error:  # a machine with no room for one more process
+            failed, errors = True, str(error)
+        if not failed:
+            return
+        if not may_fail:
+            raise StartFailed(f"network: the machine could not make it: {errors.strip()}")
+        log.info("%s: %s", "; ".join(commands), errors.strip())
 
 
 class TaskNetworks(FormerNetworks):

@@ -27,11 +27,11 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    """The process, or None when there is none of that number."""
+    """The process, or None when there is none of that number, or of another user who hides it."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             return Process(pid, stat.read(1024))
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import errno
+from dataclasses import dataclass, replace
 
 from borglet.agent import Agent, AgentSettings
 from borglet.messages import EndCause, Phase, Poll, Report
@@ -18,6 +19,17 @@ from tests.unit.borglet_pressure.machine import PLENTY, Drawn, Recorder
 
 SHORT = Room(8 * GIB, 0)
 BATCH = {"latency_sensitive": False, "prod": False, "priority": 110, "limit": {"cpu": 1000, "ram": GIB}}
+
+
+@dataclass
+class Blind(Drawn):
+    """A machine without a descriptor left to look at itself."""
+
+    asked: int = 0
+
+    def memory(self) -> Room:
+        self.asked += 1
+        raise OSError(errno.EMFILE, "Too many open files")
 
 
 class Watched:
@@ -74,6 +86,20 @@ async def short_of_memory() -> None:
     await watched.agent.close()
 
 
+async def blind() -> None:
+    """Nothing that the machine fails to say of itself ends the look at its tasks."""
+    readings = Blind()
+    watched = Watched(Recorder(), readings, GuardSettings(least_interval_s=0.0))
+    await watched.agent.open()
+    sampling = asyncio.ensure_future(watched.agent.sample_forever())
+    async with asyncio.timeout(10.0):
+        while readings.asked < 20:
+            await asyncio.wait([sampling], timeout=0.01)
+    assert not sampling.done()
+    sampling.cancel()
+    await watched.agent.close()
+
+
 async def starving() -> None:
     runtime = Recorder()
     readings = replace(Drawn(), ram=PLENTY, busy=1.0)
@@ -95,6 +121,10 @@ async def starving() -> None:
 
 def test_a_short_machine_ends_its_batch_and_the_master_hears_why() -> None:
     asyncio.run(short_of_memory())
+
+
+def test_a_machine_that_can_not_be_looked_at_is_looked_at_again() -> None:
+    asyncio.run(blind())
 
 
 def test_the_master_is_asked_to_take_a_starved_task_away_for_as_long_as_it_starves() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -248,26 +253,53 @@ def test_a_group_without_its_memory_measures_no_memory(tmp_path: Path) -> None:
     assert cgroupv1.measure(groups) == Measured(cpu_ns=7, ram_bytes=None, processes=1)
 
 
+@contextmanager
+def coming_and_going(*directories: str) -> Iterator[None]:
+    """Another process makes and removes these groups without end, as supervisors do."""
+    remover = os.fork()
+    if remover == 0:  # no Python of the test's own may run on here
+        try:
+            while True:
+                for directory in directories:
+                    os.mkdir(directory)
+                    os.rmdir(directory)
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(remover, signal.SIGKILL)
+        os.waitpid(remover, 0)
+        assert cgroupfs.remove({each: each for each in directories})
+
+
+def looks() -> Iterator[int]:
+    """For half a second, and a dozen at least."""
+    deadline = time.monotonic() + 0.5
+    yield from takewhile(lambda count: count < 12 or time.monotonic() < deadline, itertools.count())
+
+
 @pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
 def test_a_group_may_be_removed_while_its_files_are_read() -> None:
     """An opened file of a removed group fails with a code of its own: found in one of fifteen looks here."""
     own, name = own_groups(Path("/proc/self")), f"borg-removed-{os.getpid()}"
     groups = {each: str(own[each] / name) for each in ("memory", "pids", "unified") if each in own}
-    deadline = time.monotonic() + 0.5
-    remover = os.fork()
-    if remover == 0:  # no Python of the test's own may run on here
-        try:
-            while time.monotonic() < deadline:
-                for directory in groups.values():
-                    os.mkdir(directory)
-                    os.rmdir(directory)
-        finally:
-            os._exit(0)
-    looks = 0
-    while time.monotonic() < deadline:
-        assert cgroupfs.members(groups) == cgroupfs.kill(groups) == set()
-        assert (cgroupfs.oom_kills(groups), cgroupfs.peak_memory(groups)) == (0, 0)
-        looks += 1
-    os.waitpid(remover, 0)
-    assert cgroupfs.remove(groups)
-    assert looks > 10
+    with coming_and_going(*groups.values()):
+        for _ in looks():
+            assert cgroupfs.members(groups) == cgroupfs.kill(groups) == set()
+            assert (cgroupfs.oom_kills(groups), cgroupfs.peak_memory(groups)) == (0, 0)
+
+
+@pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
+def test_groups_may_be_removed_while_others_are_looked_for(tmp_path: Path) -> None:
+    """A start that fails and a Borglet that adopts look through all groups, and tasks end meanwhile: found in one of
+    forty looks here."""
+    tree = detect(tmp_path)
+    assert tree is not None
+    groups = [str(root / "others.0.1") for root in tree.roots.values()]
+    with coming_and_going(*groups):
+        for _ in looks():
+            wanted = {controller: str(root / "mine.0.1") for controller, root in tree.roots.items()}
+            assert tree.groups_of("mine.0.1") == wanted
+            tree.sweep({"others.0.1"})
+    tree.remove()

@@ -22,6 +22,8 @@ class Counters:
     throttled_ns: int = 0
 
     def measure(self, groups: dict[str, str]) -> Measured:
+        if groups["unified"] == "odd":
+            raise ValueError("a figure that is none")
         return Measured(self.cpu_ns, 2**20, 1, self.throttled_ns)
 
 
@@ -37,3 +39,14 @@ def test_what_throttling_denied_is_a_rate_beside_what_was_used() -> None:
     second = meter.measure({KEY: task})[KEY]
     assert second.cpu_milli == pytest.approx(500, rel=0.05)
     assert second.throttled_milli == pytest.approx(1500, rel=0.05)
+
+
+def test_one_tasks_unreadable_figure_keeps_no_other_from_being_measured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    meter = Meter(Counters())  # type: ignore[arg-type]
+    odd = TaskKey("b" * 32, 0, 1)
+    found = meter.measure({odd: Metered(1, {"unified": "odd"}, ()), KEY: Metered(1, {"unified": "here"}, ())})
+    assert list(found) == [KEY]
+    assert f"what task {odd} uses can't be read" in caplog.text
+    assert "a figure that is none" in caplog.text
