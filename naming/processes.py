@@ -13,15 +13,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
-
-from naming.dns.sockets import bound
 
 log = structlog.get_logger(__name__)
 
@@ -160,19 +157,3 @@ class Parent:
             if place.pid:
                 with suppress(ProcessLookupError):
                     os.kill(place.pid, number)
-
-
-@contextmanager
-def reserved(host: str, port: int) -> Iterator[int]:
-    """A port for all workers: the one wished or, for 0, one that is free for UDP and TCP and is held meanwhile.
-
-    Raises `OSError`.
-    """
-    if port:
-        yield port
-        return
-    # Bound, not listening: no connection and no question is lost to it.
-    with bound(host, 0, socket.SOCK_STREAM) as tcp:
-        free = int(tcp.getsockname()[1])
-        bound(host, free, socket.SOCK_DGRAM).close()
-        yield free

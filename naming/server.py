@@ -32,7 +32,8 @@ from naming.following.follower import STALE_S, Follower
 from naming.following.keeping import Keeper
 from naming.following.news import NewsSource
 from naming.metrics import MetricsServer
-from naming.processes import MOST_PROCESSES, Parent, Worker, reserved
+from naming.ports import NoPort, reserved, wanted
+from naming.processes import MOST_PROCESSES, Parent, Worker
 from naming.reporting import Reporter
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,7 @@ log = structlog.get_logger(__name__)
 MOST_NSID = 64  # octets of a name
 # From where to where settings make sense.
 NUMBERS = (
+    ("BORG_DNS_PORT", 0, 65_535),
     ("BORG_DNS_PROCESSES", 1, MOST_PROCESSES),
     ("BORG_DNS_STALE", 1, 86_400),
     ("BORG_DNS_RATE", 0, 10_000_000),
@@ -85,7 +87,7 @@ async def serve(
     """Until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
 
     Of several workers the first alone has TCP, transfers and NOTIFY, writes snapshots and tells figures, at the address
-    `metrics`; `board` is where all of them write theirs. Raises `OSError` when a port can't be had.
+    `metrics`; `board` is where all of them write theirs. Raises `NoPort`.
     """
     gc.set_threshold(100_000, 50, 100)  # a table is many objects and hardly a cycle
     loop = asyncio.get_running_loop()
@@ -99,8 +101,9 @@ async def serve(
     keeper = Keeper(follower, snapshots) if snapshots else None
     reporter = Reporter(figures, follower, keeper, board=board, number=worker.number)
     teller = MetricsServer(*metrics, reporter.exposition) if metrics and worker.first else None
-    if teller is not None:
-        await teller.start()
+    if teller is not None and metrics is not None:
+        with wanted("BORG_DNS_METRICS_PORT", *metrics):
+            await teller.start()
         log.info("figures told", host=teller.host, port=teller.port)
     if not worker.waits:
         await _listen(server, worker)
@@ -131,7 +134,8 @@ async def serve(
 
 
 async def _listen(server: Server, worker: Worker) -> None:
-    await server.start(tcp=worker.first)
+    with wanted("BORG_DNS_PORT", server.host, server.port):
+        await server.start(tcp=worker.first, shared=worker.of > 1)
     log.info(
         "resolver listens",
         host=server.host,
@@ -171,20 +175,21 @@ def main() -> int:
         for name, least, most in NUMBERS:
             if not least <= getattr(settings, name) <= most:
                 raise ValueError(f"{name}={getattr(settings, name)}: give a number from {least} to {most}")
+        _check_address("BORG_DNS_HOST", settings.BORG_DNS_HOST)
     except (InvalidPeers, ValueError) as error:
         log.error("resolver can't start", error=str(error))
         return 1
     processes = settings.BORG_DNS_PROCESSES
-    if processes == 1:
-        return _work(ALONE, peers, zones, settings.BORG_DNS_PORT)
-    board = Board(processes)
     try:
         with reserved(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT) as port:
+            if processes == 1:
+                return _work(ALONE, peers, zones, port)
+            board = Board(processes)
             return Parent(
                 processes, lambda one: _work(one, peers, zones, port, board), on_end=board.ended
             ).run()
-    except OSError as error:
-        return _no_port(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT, error)
+    except NoPort as error:
+        return _refused(error)
 
 
 def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: Board | None = None) -> int:
@@ -226,18 +231,22 @@ def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: B
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(running)
-    except OSError as error:
-        return _no_port(host, port, error)
+    except NoPort as error:
+        return _refused(error)
     return 0
 
 
-def _no_port(host: str, port: int, error: OSError) -> int:
-    log.error(
-        "resolver can't listen; free the port or set BORG_DNS_PORT or BORG_DNS_METRICS_PORT",
-        host=host,
-        port=port,
-        error=str(error),
-    )
+def _check_address(setting: str, host: str) -> None:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ValueError(
+            f"{setting}={host}: give an address, 0.0.0.0 or :: for all of this machine"
+        ) from None
+
+
+def _refused(error: NoPort) -> int:
+    log.error("resolver can't start", error=error.strerror)
     return 1
 
 

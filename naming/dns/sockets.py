@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import socket
 import time
 from contextlib import aclosing
 from functools import lru_cache
@@ -26,14 +25,13 @@ from naming.dns.primary import Peers, Primary, current_soa, read_transfer
 from naming.dns.resolver import Transport, answer, bare, truncated
 from naming.dns.shortpath import ShortPath
 from naming.figures import Figures
+from naming.ports import both_bound
 
 log = structlog.get_logger(__name__)
 
-ANY_PORT_TRIES = 20  # what is free for datagrams may be taken by some connection
 TCP_IDLE_S = 10.0
 TCP_CONNECTIONS = 512
 LONG_S = 0.002  # for one answer
-RECEIVE_BUFFER = 4 * 2**20  # bytes; absorbs a burst while a slice of news is applied
 _ERROR_LOG_S = 1.0
 
 
@@ -66,10 +64,13 @@ class Server:
         self._tcp: asyncio.Server | None = None
         self._error_logged_at = float("-inf")
 
-    async def start(self, *, tcp: bool = True) -> None:
-        """`tcp`: false where another process has the streams. Raises `OSError` when the port can't be had."""
+    async def start(self, *, tcp: bool = True, shared: bool = False) -> None:
+        """`tcp`: false where another process has the streams; `shared`: other processes may have the datagrams too.
+
+        Raises `OSError` when the port can't be had.
+        """
         loop = asyncio.get_running_loop()
-        datagrams, streams = both_bound(self.host, self.port, tcp=tcp)
+        datagrams, streams = both_bound(self.host, self.port, tcp=tcp, shared=shared)
         self.port = datagrams.getsockname()[1]
         self._udp, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self), sock=datagrams)
         if streams is not None:
@@ -202,38 +203,6 @@ class Datagrams(asyncio.DatagramProtocol):
 
     def error_received(self, exc: Exception) -> None:
         log.debug("datagram not delivered", error=str(exc))
-
-
-def bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
-    """A socket on an address that other processes of this user may take too. Raises `OSError`."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
-    sock = socket.socket(family, kind)
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if kind == socket.SOCK_DGRAM:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        else:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def both_bound(host: str, port: int, *, tcp: bool) -> tuple[socket.socket, socket.socket | None]:
-    """For datagrams and, with `tcp`, streams; for port 0 one that both have. Raises `OSError`."""
-    for left in reversed(range(1 if port else ANY_PORT_TRIES)):
-        datagrams = bound(host, port, socket.SOCK_DGRAM)
-        try:
-            number = datagrams.getsockname()[1]
-            return datagrams, bound(host, number, socket.SOCK_STREAM) if tcp else None
-        except OSError:
-            datagrams.close()
-            if not left:
-                raise
-    raise AssertionError("unreachable")
 
 
 def type_asked(query: bytes) -> int:

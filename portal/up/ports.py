@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+
+from naming.ports import holder
 
 
 class PortTaken(RuntimeError):
@@ -43,21 +42,6 @@ def _sentence(host: str, want: Wanted, kind: socket.SocketKind, error: OSError) 
         return f"{want.setting}={want.port}: this user may not listen below 1024; {cure}"
     if error.errno != errno.EADDRINUSE:
         return f"{want.setting}={want.port} on {host} can't be used ({error.strerror}); {cure}"
-    holder = _holder(want.port, "tcp" if kind == socket.SOCK_STREAM else "udp")
-    by = f" by {holder}" if holder else ""
+    found = holder(want.port, "tcp" if kind == socket.SOCK_STREAM else "udp")
+    by = f" by {found}" if found else ""
     return f"{want.setting}={want.port} is taken on {host}{by}; stop that, or {cure}"
-
-
-def _holder(port: int, protocol: str) -> str | None:
-    """`process 42 (nginx)`, as far as this user may see."""
-    inodes = set()
-    for line in Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] in ("0A", "07"):
-            inodes.add(f"socket:[{fields[9]}]")
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            for descriptor in (process / "fd").iterdir():
-                if os.readlink(descriptor) in inodes:
-                    return f"process {process.name} ({(process / 'comm').read_text().strip()})"
-    return None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from django.contrib.auth import get_user_model
 
-from naming.processes import reserved
+from naming.ports import reserved
 from quota.models import Token
 from scheduling import journal, usage_history
 from scheduling.core.requirement import task_id

@@ -20,7 +20,7 @@ from django.test import Client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from naming.processes import reserved
+from naming.ports import reserved
 from portal.live.consumers import LivePage
 from portal.live.watch import NamesWatch
 from quota.models import Token

@@ -364,13 +364,12 @@ def test_a_question_that_breaks_the_table_gets_servfail_and_the_next_an_answer(n
     asyncio.run(scenario())
 
 
-def test_several_processes_may_share_the_port(news: MemoryNews) -> None:
+def test_two_resolvers_never_share_a_port(news: MemoryNews) -> None:
     async def scenario() -> None:
         async with resolver(news) as first:
-            second = Server(first.directory, "127.0.0.1", first.server.port)
-            await second.start()
-            assert second.port == first.server.port
-            await second.stop()
+            for shared in (False, True):
+                with pytest.raises(OSError, match="in use"):
+                    await Server(first.directory, "127.0.0.1", first.server.port).start(shared=shared)
 
     asyncio.run(scenario())
 
