@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from quota.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.kernels.devices import WHOLE
+from scheduling.core.machines import MachineTable
 from scheduling.core.requirement import split_task_id
-from scheduling.core.tasks import FREE, PENDING, RUNNING, STATES
+from scheduling.core.tasks import FREE, PENDING, RUNNING, STATES, TaskTable
 
-if TYPE_CHECKING:
-    from scheduling.core.state import CellState
+
+class Audited(Protocol):
+    """What is looked at of a `CellState`, which knows this module: not the other way round."""
+
+    extra_resources: tuple[str, ...]
+    machines: MachineTable
+    tasks: TaskTable
+    departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]]
+    crashed: dict[int, dict[int, float]]
+
 
 # A difference is shown with at most this many of its kind: the first ones tell the story.
 MOST_TOLD = 20
 
 
-def tasks_on(state: CellState, machine: int) -> Iterator[int]:
+def tasks_on(state: Audited, machine: int) -> Iterator[int]:
     """Slots of the tasks on the machine of a slot."""
     task = int(state.machines.head[machine])
     while task >= 0:
@@ -28,13 +37,13 @@ def tasks_on(state: CellState, machine: int) -> Iterator[int]:
         task = following
 
 
-def problems(state: CellState) -> list[str]:
+def problems(state: Audited) -> list[str]:
     return [
         *_sums(state), *_lists(state), *_limits(state), *_ports(state), *_devices(state), *_allocs(state),
     ]  # fmt: skip
 
 
-def _sums(state: CellState) -> Iterator[str]:
+def _sums(state: Audited) -> Iterator[str]:
     """Counters equal recomputation."""
     tasks, machines = state.tasks, state.machines
     for name, code, told in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
@@ -61,7 +70,7 @@ def _sums(state: CellState) -> Iterator[str]:
         yield f"{_name(state, int(tasks.id[slot]))} runs on a machine that the cell does not have"
 
 
-def _lists(state: CellState) -> Iterator[str]:
+def _lists(state: Audited) -> Iterator[str]:
     """The list of each machine holds exactly the tasks that say they are there."""
     tasks, machines = state.tasks, state.machines
     for machine_id, slot in machines.slot.items():
@@ -73,7 +82,7 @@ def _lists(state: CellState) -> Iterator[str]:
             yield f"machine {machine_id} lists {len(listed)} tasks, {len(there)} say they are there"
 
 
-def _limits(state: CellState) -> Iterator[str]:
+def _limits(state: Audited) -> Iterator[str]:
     """No machine's prod limits exceed its capacity, unless it shrank: which is what this reports."""
     names = (*NAMES, *state.extra_resources)
     machines = state.machines
@@ -85,7 +94,7 @@ def _limits(state: CellState) -> Iterator[str]:
             )
 
 
-def _devices(state: CellState) -> Iterator[str]:
+def _devices(state: Audited) -> Iterator[str]:
     """What is free of each accelerator is what nobody holds; a share lies on one device (§5.4)."""
     tasks, machines = state.tasks, state.machines
     held = np.zeros_like(machines.devices)
@@ -99,7 +108,7 @@ def _devices(state: CellState) -> Iterator[str]:
         yield f"machine {machines.id[slot]} counts {machines.devices[slot].tolist()} free on its accelerators"
 
 
-def _allocs(state: CellState) -> Iterator[str]:
+def _allocs(state: Audited) -> Iterator[str]:
     """Who lives in an alloc is on its machine, and all of them together within its limit (§2.4)."""
     tasks = state.tasks
     inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
@@ -114,7 +123,7 @@ def _allocs(state: CellState) -> Iterator[str]:
             yield f"{_name(state, int(tasks.id[alloc]))} holds {total.tolist()}, its limit is {limit.tolist()}"
 
 
-def _ports(state: CellState) -> Iterator[str]:
+def _ports(state: Audited) -> Iterator[str]:
     """A port has one holder; holders are running tasks and departed incarnations."""
     tasks = state.tasks
     wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
@@ -137,7 +146,7 @@ def _ports(state: CellState) -> Iterator[str]:
             yield f"machine {machine_id} counts {state.machines.ports_free[slot]} free ports"
 
 
-def content(state: CellState) -> dict[str, dict[Any, Any]]:
+def content(state: Audited) -> dict[str, dict[Any, Any]]:
     """All that rows and journal must agree on, by kind and id. (`prod_limit` follows from these and the bands.)"""
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
@@ -180,7 +189,7 @@ def content(state: CellState) -> dict[str, dict[Any, Any]]:
     return result
 
 
-def _task(state: CellState, task: int) -> dict[str, Any]:
+def _task(state: Audited, task: int) -> dict[str, Any]:
     tasks = state.tasks
     facts: dict[str, Any] = {"state": STATES[int(tasks.state[task])]}
     if tasks.state[task] in (PENDING, RUNNING):
@@ -219,7 +228,7 @@ def _differing(left: Any, right: Any) -> str:
     return f"{here} here, {there} there"
 
 
-def _name(state: CellState, identity: int) -> str:
+def _name(state: Audited, identity: int) -> str:
     job_id, index = split_task_id(identity)
     job = state.tasks.jobs.get(job_id)
     return f"task {index} of job {job.name if job else job_id}"
