@@ -155,6 +155,7 @@ async def _listen_later(server: Server, worker: Worker, follower: Follower) -> N
 
 
 def main() -> int:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
     import django
 
     django.setup()

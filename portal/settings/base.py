@@ -9,6 +9,8 @@ from django.utils.translation import gettext_lazy as _
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
 
+env.check()
+
 
 def database(url: str, *, pool: int = 0) -> dict[str, object]:
     """A libpq URI as Django's DATABASES entry: `postgresql://user@host:port/name?host=/socket/folder`.
@@ -75,9 +77,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = env.number("BORG_MAX_BODY_BYTES")
 
 EMAIL_HOST, EMAIL_PORT = env.text("BORG_SMTP_HOST"), env.number("BORG_SMTP_PORT")
 EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = env.text("BORG_SMTP_USER"), env.text("BORG_SMTP_PASSWORD")
-EMAIL_USE_TLS, EMAIL_USE_SSL = (
-    env.choice("BORG_SMTP_TLS", "starttls", "tls", "none") == way for way in ("starttls", "tls")
-)
+EMAIL_USE_TLS, EMAIL_USE_SSL = (env.text("BORG_SMTP_TLS") == way for way in ("starttls", "tls"))
 EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if EMAIL_HOST else 'console'}.EmailBackend"
 EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("BORG_MAIL_FROM")

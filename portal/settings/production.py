@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from django.core.exceptions import ImproperlyConfigured
-
+from portal.settings import environment as env
 from portal.settings.base import *  # noqa: F403
 from portal.settings.base import SECRET_KEY
+from portal.settings.checks import KEY_CURE
 
-if len(SECRET_KEY) < 50:
-    raise ImproperlyConfigured(
-        "BORG_SECRET_KEY is missing or shorter than 50 characters; make one with "
-        "python -c 'import secrets; print(secrets.token_urlsafe(64))'"
-    )
+if not SECRET_KEY:
+    env.refuse(f"BORG_SECRET_KEY is not set: {KEY_CURE}.")

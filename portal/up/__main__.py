@@ -20,7 +20,7 @@ from typing import Any
 
 from portal.up import engines, ports, processes
 from portal.up.account import AccountError
-from portal.up.environment import environment, machine_environment
+from portal.up.environment import check, environment, machine_environment
 from portal.up.home import Home, HomeError, client_toml, write_private
 from portal.up.options import CELL, TENANT, OptionError, Options
 from portal.up.supervisor import Supervisor, SupervisorError, stop_leftovers
@@ -183,6 +183,7 @@ async def run(options: Options) -> None:
 def main() -> int:
     try:
         options = Options.read(os.environ)
+        check(options, os.environ)
     except OptionError as error:
         print(error, file=sys.stderr)
         return 2

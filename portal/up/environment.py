@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from portal.up.options import CELL, Options
+from portal.settings.environment import complaints
+from portal.up.options import CELL, OptionError, Options
 
 # What a process inherits from whoever typed `make up`; nothing else, so that a start does not depend on a shell.
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
@@ -84,3 +85,10 @@ def environment(
         "BORG_CELLS": CELL,
         "PROMETHEUS_MULTIPROC_DIR": str(options.home / "run" / "metrics"),
     }
+
+
+def check(options: Options, inherited: Mapping[str, str]) -> None:
+    """Raises `OptionError` for what the server's processes would be told, and could not start with."""
+    env = environment(options, inherited, database_url="", redis_url="", secret_key="")
+    if told := list(complaints({name: env[name] for name in env.keys() & inherited.keys()})):
+        raise OptionError("\n".join(told))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 
 def main() -> None:
@@ -14,9 +15,13 @@ def main() -> None:
     import django
 
     django.setup()
+    from scheduling.link.authority import AuthorityBroken
     from scheduling.link.server import make_server
 
-    server = make_server()
+    try:
+        server = make_server()
+    except AuthorityBroken as error:
+        sys.exit(f"the link can't start: {error}")
     # Ten thousand connections are ten thousand times the same few objects: let the collector pass them by.
     gc.collect()
     gc.freeze()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from portal.up.home import Home
 
 
@@ -16,10 +18,18 @@ def up(home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_bad_setting_ends_with_status_2_and_makes_no_home(tmp_path: Path) -> None:
-    done = up(tmp_path / "home", PORT="http")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("PORT", "PORT='http': a port is a number"),
+        ("BORG_SMTP_PORT", "BORG_SMTP_PORT='http': is no whole number"),
+    ],
+)
+def test_a_bad_setting_ends_with_status_2_and_makes_no_home(tmp_path: Path, name: str, told: str) -> None:
+    done = up(tmp_path / "home", **{name: "http", "BORG_DNS_PORT": "of no process that make up starts"})
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("PORT='http': a port is a number")
+    assert done.stderr.startswith(told)
+    assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "home").exists()
 
 
