@@ -53,7 +53,9 @@ class Figures(msgspec.Struct):
     snapshot_failures: int = 0
     lags: list[int] = _zeros(len(LAG_BOUNDS_S) + 1)
     lag_sum_s: float = 0.0
+    streams_bounded: dict[str, int] = msgspec.field(default_factory=dict)  # ended or refused, by bound
     # as of now
+    streams: int = 0  # connections over TCP
     status: str = "loading"
     unheard_s: float = 0.0
     cells: dict[str, CellFigures] = msgspec.field(default_factory=dict)
@@ -67,6 +69,10 @@ class Figures(msgspec.Struct):
 
     def limit(self, verdict: str) -> None:
         _add(self.limited, verdict)
+
+    def bounded(self, bound: str) -> None:
+        """A connection over TCP was ended or refused: `source` or `all`."""
+        _add(self.streams_bounded, bound)
 
     def transfer(self, given: str) -> None:
         _add(self.transfers, given)
@@ -89,9 +95,9 @@ def together(many: Iterable[Figures]) -> Figures:
             setattr(
                 total, name, [a + b for a, b in zip(getattr(total, name), getattr(one, name), strict=True)]
             )
-        for name in ("unanswered", "truncated", "errors", "snapshot_failures", "lag_sum_s"):
+        for name in ("unanswered", "truncated", "errors", "snapshot_failures", "lag_sum_s", "streams"):
             setattr(total, name, getattr(total, name) + getattr(one, name))
-        for name in ("limited", "transfers", "notify_failures"):
+        for name in ("limited", "transfers", "notify_failures", "streams_bounded"):
             counts = getattr(total, name)
             for key, number in getattr(one, name).items():
                 counts[key] = counts.get(key, 0) + number

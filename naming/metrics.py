@@ -59,6 +59,11 @@ class Figured(Collector):
         for verdict in ("truncate", "drop"):
             limited.add_metric([verdict], figures.limited.get(verdict, 0))
         yield limited
+        yield _gauge("tcp_connections", "Connections over TCP that are open", figures.streams)
+        bounded = _counter("tcp_bounded", "Connections over TCP ended or refused, by the bound", "bound")
+        for bound in ("source", "all"):
+            bounded.add_metric([bound], figures.streams_bounded.get(bound, 0))
+        yield bounded
         for name, text, value in (
             ("unanswered", "Datagrams that were no question", figures.unanswered),
             ("truncated", "Answers with the TC bit", figures.truncated),

@@ -44,6 +44,7 @@ NOTIFY_TIMEOUT_S = 2.0
 NOTIFY_TRIES = 5
 TRANSFERS = 8  # at a time; more wait for their turn
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
 
@@ -77,8 +78,15 @@ class Peers:
     def may_transfer(self, query: dns.message.Message, source: str) -> bool:
         if query.had_tsig:
             return True  # its signature was checked with one of our keys when it was read
-        address = ipaddress.ip_address(source.split("%", 1)[0])
-        address = getattr(address, "ipv4_mapped", None) or address  # on a socket of both families
+        return self._allows(_plain(source))
+
+    def knows(self, source: str) -> bool:
+        """Whether a secondary is there, as far as its address tells."""
+        address = _plain(source)
+        told = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
+        return told or self._allows(address)
+
+    def _allows(self, address: Address) -> bool:
         return any(address in network for network in self.networks if network.version == address.version)
 
 
@@ -260,6 +268,12 @@ def _bare(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:
     response = dns.message.make_response(query)
     response.set_rcode(rcode)
     return response.to_wire()
+
+
+def _plain(source: str) -> Address:
+    """Of IPv4 also where it comes from a socket of both families."""
+    address = ipaddress.ip_address(source.split("%", 1)[0])
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _network(text: str) -> Network:

@@ -24,13 +24,13 @@ from naming.dns.limiting import RateLimit, Verdict
 from naming.dns.primary import Peers, Primary, current_soa, read_transfer
 from naming.dns.resolver import Transport, answer, bare, truncated
 from naming.dns.shortpath import ShortPath
+from naming.dns.streams import Stream, Streams
 from naming.figures import Figures
 from naming.ports import both_bound
 
 log = structlog.get_logger(__name__)
 
 TCP_IDLE_S = 10.0
-TCP_CONNECTIONS = 512
 LONG_S = 0.002  # for one answer
 _ERROR_LOG_S = 1.0
 
@@ -59,6 +59,8 @@ class Server:
         self._rng = Random()
         self.short = ShortPath(directory, self._rng)
         self._streams: set[asyncio.Task[None]] = set()
+        self.streams = Streams(self.figures.bounded)
+        self.figures.streams = 0
         self._turn = asyncio.Lock()
         self._udp: asyncio.DatagramTransport | None = None
         self._tcp: asyncio.Server | None = None
@@ -116,49 +118,68 @@ class Server:
             log.exception("question not answered", errors=self.figures.errors)
 
     async def _serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
+        task, peer = asyncio.current_task(), writer.get_extra_info("peername")
+        if peer is None:  # it is gone already
+            writer.close()
+            return
         assert task is not None
         self._streams.add(task)
+        source: str = peer[0]
+        secondary = self.peers is not None and self.peers.knows(source)
+        stream = self.streams.open(source, writer.close, secondary=secondary)
+        self.figures.streams = len(self.streams)
         try:
-            if len(self._streams) <= TCP_CONNECTIONS:
-                await self._serve_queries(reader, writer)
+            if stream is not None:
+                await self._serve_queries(reader, writer, stream, source)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError) as error:
             log.debug("stream ended", reason=type(error).__name__)
         except asyncio.CancelledError:  # by `stop` alone; Python 3.11 would tell of it as of an error
             log.debug("stream ended", reason="stop")
         finally:
             self._streams.discard(task)
+            if stream is not None:
+                self.streams.close(stream)
+            self.figures.streams = len(self.streams)
             writer.close()
 
-    async def _serve_queries(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_queries(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: Stream, source: str
+    ) -> None:
         """RFC 7766: any number of queries on a connection, until it idles.
 
         Between two answers, of whatever connections, comes the turn of datagrams: what was read ahead would hold them
-        up. After one that took long, as one of 1,000 tasks' ports does, they have half as long.
+        up. After one that took long they have half as long.
         """
-        source: str = writer.get_extra_info("peername")[0]
         while True:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))
                 query = await reader.readexactly(length)
-            async with self._turn:
-                began = time.monotonic()
-                transfer = None if self.primary is None else read_transfer(query, self.directory)
-                response = None if transfer is not None else self.answer(query, "tcp", source)
-                took_s = time.monotonic() - began
-                await asyncio.sleep(took_s / 2 if took_s > LONG_S else 0)
-            if transfer is not None and self.primary is not None:
-                async with aclosing(self.primary.transfer(transfer, source)) as wires:
-                    async for wire in wires:
-                        writer.write(len(wire).to_bytes(2) + wire)
-                        async with asyncio.timeout(TCP_IDLE_S):
-                            await writer.drain()
-                continue
-            if response is None:
+            self.streams.answering(stream)
+            if not await self._serve_query(query, writer, source):
                 return
-            writer.write(len(response).to_bytes(2) + response)
-            async with asyncio.timeout(TCP_IDLE_S):
-                await writer.drain()
+            self.streams.answered(stream)
+
+    async def _serve_query(self, query: bytes, writer: asyncio.StreamWriter, source: str) -> bool:
+        """Whether there was an answer: who asks what deserves none is left."""
+        async with self._turn:
+            began = time.monotonic()
+            transfer = None if self.primary is None else read_transfer(query, self.directory)
+            response = None if transfer is not None else self.answer(query, "tcp", source)
+            took_s = time.monotonic() - began
+            await asyncio.sleep(took_s / 2 if took_s > LONG_S else 0)
+        if transfer is not None and self.primary is not None:
+            async with aclosing(self.primary.transfer(transfer, source)) as wires:
+                async for wire in wires:
+                    await _send(writer, wire)
+        elif response is not None:
+            await _send(writer, response)
+        return transfer is not None or response is not None
+
+
+async def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
+    writer.write(len(message).to_bytes(2) + message)
+    async with asyncio.timeout(TCP_IDLE_S):
+        await writer.drain()
 
 
 class Datagrams(asyncio.DatagramProtocol):

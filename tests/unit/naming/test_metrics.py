@@ -98,6 +98,8 @@ def test_every_question_is_counted_where_it_was_answered() -> None:
             ("answers_total", "REFUSED"): 1,
             ("truncated_total",): 1,
             ("unanswered_total",): 1,
+            ("tcp_bounded_total", "source"): 0,
+            ("tcp_bounded_total", "all"): 0,
             ("stale",): 0,
             ("loading",): 0,
             ("revision", "cc"): 2,

@@ -1,0 +1,106 @@
+"""How many connections may be open, in all and of one source, and which one gives way to a new one. Pure.
+
+    a new one ─► its source has as many as it may ─► its own idlest gives way
+             └─► all are taken                    ─► the idlest of the source that has most
+
+Whoever is being answered does not give way. Where none can, the new one is refused. So a source that opens connections
+without end takes its share alone, and who comes while all are taken is served.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MOST = 512
+MOST_A_SOURCE = 64
+MOST_A_SECONDARY = 256  # of who may transfer zones: a connection a zone, and questions for their serials
+_SOURCE_6 = 64  # bits: whoever has an address of IPv6 has so many below them
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """`busy` while an answer is made or sent. `used`: when it was last, in order of all uses."""
+
+    source: str
+    give_way: Callable[[], None]
+    used: int
+    busy: bool = False
+
+
+class Streams:
+    """`note` hears which bound a connection was ended or refused for: `source` or `all`."""
+
+    def __init__(
+        self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE
+    ) -> None:
+        self._note = note
+        self._most, self._most_a_source = most, most_a_source
+        self._by_source: dict[str, dict[Stream, None]] = {}  # in each the one used longest ago is the first
+        self._number = 0
+        self._uses = 0
+
+    def __len__(self) -> int:
+        return self._number
+
+    def open(self, address: str, give_way: Callable[[], None], *, secondary: bool = False) -> Stream | None:
+        """One more from there, which may end another; None: it is refused."""
+        source = source_of(address)
+        most = MOST_A_SECONDARY if secondary else self._most_a_source
+        bound, leaving = "", None
+        if len(self._by_source.get(source, ())) >= most:
+            bound, leaving = "source", _idlest(self._by_source[source])
+        elif self._number >= self._most:
+            bound, leaving = "all", self._of_most()
+        if bound:
+            self._note(bound)
+            if leaving is None:
+                return None
+            self.close(leaving)
+            leaving.give_way()
+        stream = Stream(source, give_way, self._next())
+        self._by_source.setdefault(source, {})[stream] = None
+        self._number += 1
+        return stream
+
+    def close(self, stream: Stream) -> None:
+        """It has ended; also when it was told to give way before."""
+        mine = self._by_source.get(stream.source, {})
+        if stream in mine:
+            del mine[stream]
+            self._number -= 1
+            if not mine:
+                del self._by_source[stream.source]
+
+    def answering(self, stream: Stream) -> None:
+        stream.busy = True
+
+    def answered(self, stream: Stream) -> None:
+        stream.busy, stream.used = False, self._next()
+        mine = self._by_source.get(stream.source, {})
+        if stream in mine:
+            del mine[stream]
+            mine[stream] = None
+
+    def _next(self) -> int:
+        self._uses += 1
+        return self._uses
+
+    def _of_most(self) -> Stream | None:
+        idle = [(len(mine), -one.used, one) for mine in self._by_source.values() if (one := _idlest(mine))]
+        return max(idle, key=lambda found: found[:2])[2] if idle else None
+
+
+def _idlest(streams: dict[Stream, None]) -> Stream | None:
+    return next((stream for stream in streams if not stream.busy), None)
+
+
+def source_of(address: str) -> str:
+    """Who counts as one: an address of IPv4, a /64 of IPv6."""
+    read = ipaddress.ip_address(address.split("%", 1)[0])
+    if isinstance(read, ipaddress.IPv4Address):
+        return str(read)
+    if read.ipv4_mapped is not None:  # on a socket of both families
+        return str(read.ipv4_mapped)
+    return str(ipaddress.ip_network((read, _SOURCE_6), strict=False))
