@@ -54,6 +54,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("budget.granted", "Budget was granted, or handed down by the organisation."),
     Kind("budget.alert", "Spending has reached a part of the budget that somebody wanted to hear of."),
     Kind("budget.stopped", "Spending has reached the budget; buying or submitting has stopped."),
+    Kind("budget.dropped", "Running jobs dropped to the free priority, for the budget is spent."),
     Kind("budget.resumed", "Buying or submitting is possible again."),
     Kind("invoice.ready", "The invoice of a month is ready."),
     Kind("member.changed", "Somebody joined or left, or has another role."),

@@ -12,7 +12,8 @@ from quota.errors import Refused
 from quota.money import tell
 
 ACTIONS = ("none", "stop-buying", "stop-submitting", "drop")
-STOPS_SUBMITTING = ("stop-submitting", "drop")
+DROP = "drop"
+STOPS_SUBMITTING = ("stop-submitting", DROP)
 FULL = 100
 
 

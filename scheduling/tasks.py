@@ -18,7 +18,7 @@ from scheduling import capacity, journal, metering, notices, schedulers, usage_h
 from scheduling.models import Cell
 from scheduling.packages.store import StoreAway
 from scheduling.schedulers import DEFAULT, Scheduler
-from scheduling.services import lapses, package_sweep, shells
+from scheduling.services import lapses, package_sweep, shells, spent_budgets
 
 log = structlog.get_logger(__name__)
 
@@ -90,10 +90,10 @@ def metering_run() -> None:
 
 @shared_task(name="scheduling.lapses", ignore_result=True)
 def lapses_run() -> None:
-    """Tell whose quota is over under running jobs, and lower the jobs whose time is over, too."""
+    """Tell whose quota is over under running jobs; lower those whose time is over, and those of spent budgets."""
     lapses_watch()
     for cell in Cell.objects.order_by("id"):
-        if dropped := lapses.lapses_drop(cell):
+        if dropped := [*lapses.lapses_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
             log.info("jobs lowered to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
 
 

@@ -19,7 +19,8 @@ from quota.models import Budget, Order, Tenant
 from quota.money import tell
 from quota.permissions import Action, Principal, require, system
 from quota.services import notices
-from quota.spending import ACTIONS, STOPS_SUBMITTING, Spending, beyond_month
+from quota.services.spent_budgets import drops_told
+from quota.spending import ACTIONS, DROP, STOPS_SUBMITTING, Spending, beyond_month
 
 _MOST_ALERTS, _MOST_PERCENT = 10, 200
 _URL = "/billing/?tenant="
@@ -68,19 +69,22 @@ def budget_set(
         if overdraft is not None and overdraft != row.overdraft:
             require(principal, Action.PLATFORM_ADMIN)
             row.overdraft = overdraft
+        anew = action == DROP != row.action  # where it is spent already: told again, and the hours begin now
         row.monthly, row.alerts, row.action = monthly, sorted(set(alerts)), action
         row.save(update_fields=["monthly", "alerts", "action", "overdraft"])
         entry.append(
             "budget.set", tenant=tenant.name, monthly=monthly, alerts=row.alerts, action=action,
             overdraft=row.overdraft,
         )  # fmt: skip
-        examine(entry, tenant)
+        examine(entry, tenant, anew=anew)
     row.refresh_from_db()
     return row
 
 
-def examine(entry: records.Entry, tenant: Tenant) -> None:
+def examine(entry: records.Entry, tenant: Tenant, *, anew: bool = False) -> None:
     """Tell what is to be told, and stop or resume, after something of one tenant's money has changed.
+
+    `anew`: what has stopped already stops again, for another action.
 
     Locks the budget's row, after those of accounts.
     """
@@ -88,7 +92,7 @@ def examine(entry: records.Entry, tenant: Tenant) -> None:
         Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
     )
     if row is not None:
-        _apply(entry, row, spendings([row.tenant], budgets=[row])[row.tenant_id])
+        _apply(entry, row, spendings([row.tenant], budgets=[row])[row.tenant_id], anew=anew)
 
 
 def budgets_watch(now: dt.datetime | None = None) -> int:
@@ -183,7 +187,7 @@ def _spending(tenant: Tenant, month: dt.date, found: list[int], budget: Budget) 
     )  # fmt: skip
 
 
-def _apply(entry: records.Entry, row: Budget, state: Spending) -> None:
+def _apply(entry: records.Entry, row: Budget, state: Spending, *, anew: bool) -> None:
     tenant, changed = row.tenant, []
     figures = state.as_json()
     if (alert := state.alert) is not None:
@@ -195,13 +199,13 @@ def _apply(entry: records.Entry, row: Budget, state: Spending) -> None:
             f" {state.percent} %. Available: {tell(state.has.available)}.",
             url=_URL + tenant.name, level="warning", alert=alert, **figures,
         )  # fmt: skip
-    if state.exhausted and row.exhausted_at is None:
+    if state.exhausted and (anew or row.exhausted_at is None):
         row.exhausted_at = clock.now()
         changed.append("exhausted_at")
         entry.append("budget.exhausted", tenant=tenant.name, action=row.action, **figures)
         notices.tell(
             entry, tenant, "budget.stopped", f"The budget of {tenant.name} is spent",
-            f"{_CONSEQUENCES[row.action]} A higher monthly budget or a grant ends that at once, and the next month"
+            f"{_consequence(row)} A higher monthly budget or a grant ends that at once, and the next month"
             " where the monthly budget is what is spent.",
             url=_URL + tenant.name, level="urgent", action=row.action, **figures,
         )  # fmt: skip
@@ -220,9 +224,15 @@ def _apply(entry: records.Entry, row: Budget, state: Spending) -> None:
 _CONSEQUENCES = {
     "stop-buying": "No quota can be bought.",
     "stop-submitting": "No quota can be bought, and jobs be submitted only at priority 0, which is free.",
-    "drop": "No quota can be bought, jobs be submitted only at priority 0, which is free, and running jobs beyond"
-    " quota that is over drop to it.",
+    "drop": "No quota can be bought, and jobs be submitted only at priority 0, which is free. Running jobs beyond"
+    " quota that is over drop to it, and all whose usage is charged:",
 }
+
+
+def _consequence(row: Budget) -> str:
+    if row.action != DROP:
+        return _CONSEQUENCES[row.action]
+    return f"{_CONSEQUENCES[DROP]} {drops_told(row.tenant)}."
 
 
 def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: int | None) -> None:

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 import pytest
 from django.utils import timezone
 
-from quota import clock
+from quota import clock, records
 from quota.errors import Refused
-from quota.models import Budget, Lapse, Market, Notice, Quota, QuotaUse
+from quota.models import Budget, Lapse, Market, Notice, PriorityBand, Quota, QuotaUse
 from quota.permissions import Role
 from quota.resources import CPU
+from quota.services import ledger
+from quota.services.budgets import budget_set, examine
 from quota.services.lapses import lapses_due, lapses_watch
 from scheduling import journal
 from scheduling.core import events
@@ -20,8 +22,10 @@ from scheduling.master import Master
 from scheduling.models import Job, Task
 from scheduling.services import jobs, updates
 from scheduling.services.lapses import lapses_drop
+from scheduling.services.spent_budgets import spent_budgets_drop
 from scheduling.tasks import lapses_run
 from scheduling.validate import validate
+from tests.integration import money_rows as market
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -241,3 +245,99 @@ def test_looking_costs_two_queries_when_nothing_changes(cell, tenant, ann, djang
     with later(GRACE_ENDS), django_assert_num_queries(2):
         assert lapses_watch() == 0
     assert Lapse.objects.count() == 5
+
+
+# -- budgets that are spent, and drop
+
+
+@pytest.fixture
+def metered(cell):
+    """Usage is charged in the cell, and its rules only refuse."""
+    Market.objects.update(after_grace="refuse")
+    market.a_price_list(cell.name, usage={"cpu": 1_000_000})
+    return cell
+
+
+def spend(tenant, *, action: str = "drop") -> None:
+    """Usage has spent more than there is."""
+    budget_set(principal=market.ME, tenant=tenant, action=action)
+    with records.write(market.ME) as entry:
+        ledger.usage(entry, tenant, 1300, text="usage", key=f"usage:{tenant.name}:{clock.now()}")
+        examine(entry, tenant)
+
+
+def test_a_spent_budget_that_drops_lowers_all_jobs_whose_usage_is_charged(metered, ann) -> None:
+    tenant = market.funded("rich", amount=1000)
+    for band in ("production", "batch"):
+        rows.grant(tenant, metered, band)
+    PriorityBand.objects.filter(name="batch").update(price_milli=0)
+    operator = world.principal("eve", tenant=tenant, role=Role.OPERATOR)
+    for name, priority in (("web", 200), ("cheap", 110), ("free", 0)):
+        world.submit(operator, metered, file(name, priority), tenant="rich")
+    world.submit(ann, metered, file("other"))
+    now = clock.now()
+    spend(tenant)
+    (stopped,) = Notice.objects.filter(kind="budget.stopped")
+    assert f"in cell {metered.name} after 5 hours" in stopped.text
+    with later(now + 4 * HOUR):
+        assert spent_budgets_drop(metered) == []
+        with pytest.raises(Refused, match="budget of tenant rich is spent"):
+            world.submit(operator, metered, file("more"), tenant="rich")
+    with later(now + 6 * HOUR):
+        lapses_run()
+        assert priorities() == {"web": 0, "cheap": 110, "free": 0, "other": 200}
+        assert spent_budgets_drop(metered) == []
+        job = Job.objects.get(name="web")
+        with pytest.raises(Refused, match="budget of tenant rich is spent"):
+            updates.job_undo(principal=operator, job=job)
+        ledger.budget_grant(principal=market.ME, tenant=tenant, amount=10_000)
+        updates.job_undo(principal=operator, job=job)
+        lapses_run()
+    assert priorities()["web"] == 200
+    (notice,) = Notice.objects.filter(kind="budget.dropped")
+    assert (notice.tenant, notice.level, notice.data["jobs"]) == (tenant, "urgent", ["web"])
+    assert "borgctl undo cc/rich/web" in notice.text
+    (changed,) = [
+        r for r in journal.tail(metered.id, after=0)
+        if isinstance(r.event, events.JobChanged) and r.actor == "system:lapses"
+    ]  # fmt: skip
+    assert "the budget of rich is spent since" in changed.event.reason
+
+
+def test_what_costs_nothing_is_not_dropped_and_another_action_gives_new_hours(cell, tenant, ann) -> None:
+    world.submit(ann, cell, file("web"))
+    ledger.budget_grant(principal=market.ME, tenant=tenant, amount=1000)
+    now = clock.now()
+    spend(tenant, action="stop-submitting")
+    Market.objects.update(after_grace="refuse")
+    with later(now + 6 * HOUR):
+        assert spent_budgets_drop(cell) == []
+        market.a_price_list(cell.name, usage={"cpu": 1})
+        assert spent_budgets_drop(cell) == []
+        budget_set(principal=market.ME, tenant=tenant, action="drop")
+        assert spent_budgets_drop(cell) == []
+    assert [kind for kind in told() if kind == "budget.stopped"] == ["budget.stopped"] * 2
+    with later(now + 12 * HOUR):
+        assert [job.name for job in spent_budgets_drop(cell)] == ["web"]
+
+
+@pytest.mark.parametrize("why", ["lapse", "budget"])
+def test_an_alloc_set_is_lowered_after_what_lives_in_it(metered, tenant, ann, why) -> None:
+    world.submit(
+        ann,
+        metered,
+        {"name": "envelope", "kind": "AllocSet", "priority": 200, "tasks": 1, "task": {"limit": {"cpu": 1}}},
+    )
+    for number in range(3):
+        inner = file(f"inner{number}", 200, cpu="1m") | {"alloc_set": "envelope"}
+        world.submit(ann, metered, inner)
+    if why == "budget":
+        ledger.budget_grant(principal=market.ME, tenant=tenant, amount=1000)
+        spend(tenant)
+    else:
+        Market.objects.update(after_grace="drop")
+    with later(GRACE_ENDS + 6 * HOUR):
+        lapses_run()
+    assert set(priorities().values()) == {0}
+    (undo,) = [n.text for n in Notice.objects.filter(kind__endswith=".dropped") if "envelope" in n.text]
+    assert "\nborgctl undo cc/ubar/envelope\nborgctl undo cc/ubar/inner" in undo
