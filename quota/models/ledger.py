@@ -101,8 +101,8 @@ class Budget(models.Model):
 
     `monthly`: what it means to spend in a calendar month, none for whatever is available. `alerts`: percent of it
     (else of what was granted and is not spent) at which notices go out. `action`: what happens at 100 %: `none`,
-    `stop-buying`, `stop-submitting`, `drop` (running jobs whose usage is charged go to the free priority). `overdraft`: as far below zero
-    the available may go.
+    `stop-buying`, `stop-submitting`, `drop` (running jobs whose usage is charged go to the free priority). `overdraft`:
+    as far below zero the available may go.
     """
 
     tenant = models.OneToOneField(Tenant, models.CASCADE, related_name="budget")
