@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from portal.up import children, probes
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START_S = 90.0  # a bound, not a wish: what the start has to keep is asserted where it is measured
@@ -34,7 +34,7 @@ class Failed(AssertionError):
 class Installation:
     def __init__(self, home: Path) -> None:
         self.home = home
-        port, dns_port, link_port = free_ports(3)
+        port, dns_port, link_port = (free_port() for _ in range(3))
         self.settings = {
             "BORG_HOME": str(home),
             "PORT": str(port),
@@ -182,15 +182,6 @@ def task_ports() -> tuple[str, str]:
     """The first and the last of as many as nobody else has: each Borglet on this host gives its tasks other ports."""
     low = 20_000 + 500 * next(_numbers)
     return str(low), str(low + 499)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, by TCP and UDP."""
-    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
-        sockets = [first, second, third][:count]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def listeners(port: int) -> set[int]:

@@ -25,7 +25,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.installation import Installation, free_ports, wait_for
+from tests.acceptance.installation import Installation, wait_for
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(200)]
 
@@ -187,7 +188,7 @@ def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> Non
     def story() -> object:
         return [shared.tasks(site.name) for site in SITES]
 
-    ports = dict(zip((site.name for site in SITES), free_ports(len(SITES)), strict=True))
+    ports = {site.name: free_port() for site in SITES}
     for site in SITES:
         tell(shared, "submit", site, "old")
     wait_for(lambda: serving(shared, 1), BOUND_S, story=story)

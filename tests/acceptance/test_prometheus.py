@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.installation import Installation, free_ports, task_ports, wait_for
+from tests.acceptance.installation import Installation, task_ports, wait_for
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(200)]
 
@@ -60,7 +61,7 @@ COUNTED = {
 
 class Prometheus:
     def __init__(self, folder: Path, url: str) -> None:
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.log = folder / "prometheus.log"
         config = folder / "prometheus.yml"
         config.write_text(CONFIG.format(url=url, folder=folder))

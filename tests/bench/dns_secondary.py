@@ -101,7 +101,8 @@ class Churning:
 
 def measure() -> Iterator[dict[str, Any]]:
     from tests.bench.dns import SERVER_CORE, Server, latencies
-    from tests.unit.naming.test_secondaries import free_port, knot
+    from tests.ports import free_port
+    from tests.unit.naming.secondaries import knot
 
     cases = wanted(CASES)
     with tempfile.TemporaryDirectory(prefix="borg-bench-dns-") as folder:
@@ -148,7 +149,7 @@ def _started(home: Path, port: int, *arguments: str) -> subprocess.Popen[bytes]:
 
 def _kept(home: Path, questions: Path) -> dict[str, Any]:
     from tests.bench.dns import SERVER_CORE, Server, latencies
-    from tests.unit.naming.test_secondaries import free_port
+    from tests.ports import free_port
 
     found: dict[bool, list[float]] = {False: [], True: []}
     folder = home / "names"

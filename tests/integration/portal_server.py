@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from django.conf import settings
+
+from tests.ports import free_port
 
 READY_S = 40.0
 
@@ -48,12 +49,6 @@ def running(log: Path, *, port: int = 0, **environment: str) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def database_url() -> str:

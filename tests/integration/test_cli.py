@@ -25,6 +25,7 @@ from tests.integration import cli_world, link_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.test_naming_process import Process as Resolver
 from tests.integration.test_usage_history import a_window
+from tests.ports import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -360,7 +361,7 @@ def test_waiting_for_names_asks_the_resolver_how_far_they_are(ann, cell, dns_por
 
 def test_waiting_outlives_a_portal_that_is_away(tmp_path, tenant, cell) -> None:
     log = tmp_path / "log"
-    port = portal_server.free_port()
+    port = free_port()
     with portal_server.running(log, port=port) as url:
         ann = cli_world.of(tmp_path, url, "ann", tenant=tenant)
         ann.out("submit", ann.file(world.a_file(tasks=1)))

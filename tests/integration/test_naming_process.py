@@ -24,8 +24,8 @@ from django.db import connection
 from scheduling.models import Cell, Job
 from tests.integration.naming_rows import place, report
 from tests.integration.rows import a_cell, a_job, a_machine, a_tenant
+from tests.ports import free_port
 from tests.unit.naming.cells import texts
-from tests.unit.naming.process import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BOUND_S = 20.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,22 +18,17 @@ from scheduling.packages.choice import open_store
 from scheduling.packages.directory import DirectoryStore
 from scheduling.packages.s3 import S3Store
 from scheduling.packages.store import CHUNK_BYTES, NotThere, Store, StoreAway
+from tests.ports import free_port
 
 DIGEST = "sha256:" + "ab" * 32
 CONTENT = os.urandom(2 * CHUNK_BYTES + 12345)
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "of-the-store"}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory) -> Iterator[str]:
     """A server in a process of its own, with a bucket."""
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = tmp_path_factory.mktemp("s3") / "log"
     serve = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
@@ -130,7 +124,7 @@ def test_a_store_that_is_away_says_where_it_was_looked_for(tmp_path, monkeypatch
     (tmp_path / "file").write_text("")
     away = [
         (open_store((tmp_path / "file" / "store").as_uri()), str(tmp_path)),
-        (open_store(f"s3://packages/x?endpoint=http://127.0.0.1:{_free_port()}"), "s3://packages"),
+        (open_store(f"s3://packages/x?endpoint=http://127.0.0.1:{free_port()}"), "s3://packages"),
     ]
     for store, told in away:
         with pytest.raises(StoreAway, match=told):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from borglet.runtimes import landlock
+from tests.ports import free_port
 from tests.unit.borglet_runtime.machine import Machine, end_of, key, python, text_of
 
 pytestmark = pytest.mark.skipif(
@@ -27,19 +26,8 @@ print(tried({own}), tried({other}), tried(0), tried({other}, socket.AF_INET6, ":
 """
 
 
-def free_ports(number: int) -> list[int]:
-    taken = [socket.socket() for _ in range(number)]
-    try:
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in taken]
-    finally:
-        for each in taken:
-            each.close()
-
-
 async def test_a_task_binds_its_own_ports_and_no_other(machine: Machine) -> None:
-    own, other = free_ports(2)
+    own, other = free_port(), free_port()
     async with machine.runtime() as runtime:
         await runtime.start(python(BIND.format(own=own, other=other), ports={"http": own}), run=1)
         await end_of(runtime)
@@ -49,7 +37,7 @@ async def test_a_task_binds_its_own_ports_and_no_other(machine: Machine) -> None
 
 
 async def test_nor_does_anything_that_it_starts(machine: Machine) -> None:
-    (other,) = free_ports(1)
+    other = free_port()
     inner = f"import socket; socket.socket().bind(('127.0.0.1', {other}))"
     outer = f"import subprocess, sys; print(subprocess.run([sys.executable, '-c', {inner!r}]).returncode)"
     async with machine.runtime() as runtime:

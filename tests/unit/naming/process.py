@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,17 +37,6 @@ MANY = 100  # tasks of a job whose SRV records no datagram holds
 CAA = tuple(dns.rdata.from_text("IN", "CAA", text) for text in ('0 issue "ca.example"', '128 issuewild ";"'))
 LONG_CELL, LONG_TENANT, LONG_JOB = "c" * 63, "t" * 63, "j" * 63
 LONG = f"{LONG_JOB}.{LONG_TENANT}.{LONG_CELL}.borg.internal"
-
-
-def free_port() -> int:
-    """One that UDP and TCP both have."""
-    for _ in range(50):
-        with socket.socket(type=socket.SOCK_DGRAM) as udp, socket.socket() as tcp:
-            udp.bind(("127.0.0.1", 0))
-            with suppress(OSError):
-                tcp.bind(("127.0.0.1", udp.getsockname()[1]))
-                return int(udp.getsockname()[1])
-    raise AssertionError("no port is free for both")
 
 
 def six() -> list[events.Event]:

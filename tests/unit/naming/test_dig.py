@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.naming.process import BOUND_S, LONG, MANY, Process, free_port
+from tests.ports import free_port
+from tests.unit.naming.process import BOUND_S, LONG, MANY, Process
 
 WEB = "web.ubar.cc.borg.internal"
 SERVICE = f"_http._tcp.{WEB}"

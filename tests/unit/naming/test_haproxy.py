@@ -11,7 +11,8 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from tests.unit.naming.process import MANY, Process, free_port
+from tests.ports import free_port
+from tests.unit.naming.process import MANY, Process
 
 CONFIG = """
 global

@@ -27,8 +27,8 @@ from naming.following.news import MemoryNews
 from naming.server import Server
 from scheduling.core import events
 from scheduling.core.published import Published
+from tests.ports import free_port
 from tests.unit.naming.cells import WEB, changed, evicted, machine, placed, reported, running, submitted
-from tests.unit.naming.process import free_port
 from tests.unit.naming.secondaries import (
     BOUND_S,
     CELL,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from portal.up.home import Home
+from tests.ports import free_port
 
 
 def up(home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +37,7 @@ def test_a_bad_setting_ends_with_status_2_and_makes_no_home(tmp_path: Path, name
 def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        done = up(tmp_path / "home", LINK_PORT=str(port), PORT=str(_free()), DNS_PORT=str(_free()))
+        done = up(tmp_path / "home", LINK_PORT=str(port), PORT=str(free_port()), DNS_PORT=str(free_port()))
     assert done.returncode == 1
     assert f"LINK_PORT={port} is taken on 127.0.0.1 by process {os.getpid()} (" in done.stderr
     assert "Traceback" not in done.stderr
@@ -59,8 +60,3 @@ def test_a_terminal_that_is_gone_is_no_reason_to_fail() -> None:
     with os.fdopen(writer, "wb") as gone:
         done = subprocess.run([sys.executable, "-c", code], stdout=gone, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (7, b"")
-
-
-def _free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,15 +14,10 @@ import pytest
 from portal.up import children, probes
 from portal.up.keeper import Spec, State
 from portal.up.supervisor import Supervisor, SupervisorError, in_order, stop_leftovers
+from tests.ports import free_port
 from tests.unit.up.dummies import listener, script, writes
 
 Scenario = Callable[[Supervisor], Coroutine[Any, Any, None]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager
