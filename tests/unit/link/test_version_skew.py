@@ -117,7 +117,12 @@ def test_a_borglet_of_protocol_1_understands_polls_that_leave_out_what_is_usual(
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in vars(messages_1) if isinstance(getattr(messages_1, name), EnumMeta)]
+    "name",
+    [
+        name
+        for name, one in vars(messages_1).items()
+        if isinstance(one, EnumMeta) and one.__module__ == messages_1.__name__
+    ],
 )
 def test_no_enumeration_of_protocol_1_has_a_new_value(name: str) -> None:
     assert [one.value for one in getattr(messages, name)] == [one.value for one in getattr(messages_1, name)]

@@ -1,0 +1,164 @@
+"""The messages between a link shard and a Borglet (§3.3): versioned structs, all that both sides share.
+
+A conversation, after TLS and a WebSocket upgrade authenticated as the machine (`Authorization: Bearer
+<hostname>:<secret>`, path `/link`):
+
+    Borglet ── Hello ──────────► shard      who I am, which history I last served
+    Borglet ◄─ Welcome | Refusal ─ shard    session number, or why not (then the connection closes)
+    Borglet ◄─ Poll ───────────── shard     every few seconds, at once when the desired state changes
+    Borglet ── Report ─────────► shard      the FULL state of the machine
+
+A Borglet never speaks unasked, except that a `Poll` with `hold_s` may be answered late: at once when the
+state changes, at the latest after `hold_s`. Each frame is one JSON object, tagged by `type`.
+
+The desired state is level-triggered. It is sent in full, and only when the Borglet's last `Report` does not
+acknowledge its `generation`. It is fenced by (history ordinal, revision, epoch): a Borglet refuses an older one.
+A Borglet starts what is in `run`, stops what is in `stop`, and *leaves alone* what is in neither: it reports
+it, and the master decides. Thus no lossy database, no late message can kill work by omission.
+
+Whoever needs a message imports it from here; the parts of this package import each other.
+"""
+
+from borglet.messages.conversation import (
+    MAX_FRAME_BYTES,
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    WIRE_REPORTS_SINCE,
+    Hello,
+    Poll,
+    TaskIdentity,
+    ToBorglet,
+    ToShard,
+    Welcome,
+    common_protocol,
+    decode_to_borglet,
+    decode_to_shard,
+    encode,
+)
+from borglet.messages.desired import (
+    Desired,
+    HealthCheck,
+    RestartPolicy,
+    RunAlloc,
+    RunTask,
+    Slack,
+    StopTask,
+    TaskKey,
+)
+from borglet.messages.joining import (
+    JoinAnswer,
+    JoinRequest,
+    authority_digest,
+)
+from borglet.messages.logs import (
+    LogChunk,
+    LogLine,
+    LogRequest,
+)
+from borglet.messages.packages import (
+    Package,
+    PackageFailed,
+    PackageHave,
+    PackageSources,
+    PackageTicket,
+    PeerAddress,
+)
+from borglet.messages.refusals import (
+    MalformedMessage,
+    Refusal,
+)
+from borglet.messages.reports import (
+    MAX_REPORTED_PACKAGES,
+    Report,
+    WireReport,
+    opened,
+    sealed,
+)
+from borglet.messages.shells import (
+    SHELL_CONTEXT,
+    SHELL_FRAME_BYTES,
+    SHELL_LEAST_COST,
+    SHELL_WINDOW_BYTES,
+    ShellClaims,
+    ShellFrame,
+    ShellGrant,
+    shell_cost,
+    shell_frame,
+    shell_frame_of,
+)
+from borglet.messages.tasks import (
+    NO_USAGE,
+    AllocReport,
+    EndCause,
+    Exit,
+    Health,
+    Phase,
+    Removal,
+    TaskReport,
+    Usage,
+    UsageWindow,
+)
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "MAX_REPORTED_PACKAGES",
+    "NO_USAGE",
+    "OLDEST_PROTOCOL",
+    "PROTOCOL",
+    "SHELL_CONTEXT",
+    "SHELL_FRAME_BYTES",
+    "SHELL_LEAST_COST",
+    "SHELL_WINDOW_BYTES",
+    "WIRE_REPORTS_SINCE",
+    "AllocReport",
+    "Desired",
+    "EndCause",
+    "Exit",
+    "Health",
+    "HealthCheck",
+    "Hello",
+    "JoinAnswer",
+    "JoinRequest",
+    "LogChunk",
+    "LogLine",
+    "LogRequest",
+    "MalformedMessage",
+    "Package",
+    "PackageFailed",
+    "PackageHave",
+    "PackageSources",
+    "PackageTicket",
+    "PeerAddress",
+    "Phase",
+    "Poll",
+    "Refusal",
+    "Removal",
+    "Report",
+    "RestartPolicy",
+    "RunAlloc",
+    "RunTask",
+    "ShellClaims",
+    "ShellFrame",
+    "ShellGrant",
+    "Slack",
+    "StopTask",
+    "TaskIdentity",
+    "TaskKey",
+    "TaskReport",
+    "ToBorglet",
+    "ToShard",
+    "Usage",
+    "UsageWindow",
+    "Welcome",
+    "WireReport",
+    "authority_digest",
+    "common_protocol",
+    "decode_to_borglet",
+    "decode_to_shard",
+    "encode",
+    "opened",
+    "sealed",
+    "shell_cost",
+    "shell_frame",
+    "shell_frame_of",
+]

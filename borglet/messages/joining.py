@@ -1,0 +1,49 @@
+"""A machine joins a cell, and whom it trusts from then on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+
+import msgspec
+
+
+class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /join, over TLS pinned by the fingerprint inside the join token."""
+
+    token: str
+    hostname: str
+    address: str  # where clients reach its tasks
+    capacity: dict[str, int]
+    attributes: dict[str, str] = {}
+    platform: str = ""
+    rack: str = ""
+    power_domain: str = ""
+    port_low: int = 20000
+    port_high: int = 29999
+
+
+class JoinAnswer(msgspec.Struct, frozen=True):
+    cell: str
+    hostname: str
+    secret: str  # shown once; the cell keeps its hash
+    authority: str  # PEM of the cell's certificate authority
+
+
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def authority_digest(pem: str) -> str:
+    """SHA-256 over the fingerprints of all certificates in `pem`, in order of value: 64 hex digits.
+
+    Raises ValueError for what holds no certificate.
+    """
+    try:
+        found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
+    except ValueError as error:
+        raise ValueError(f"authority: no certificate in PEM form: {error}") from error
+    if not found or not all(found):
+        raise ValueError("authority: no certificate in PEM form")
+    prints = sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
+    return hashlib.sha256("\n".join(prints).encode()).hexdigest()

@@ -1,0 +1,57 @@
+"""Packages (§3.2): what they are, who has them, who may fetch them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Package(msgspec.Struct, frozen=True):
+    """One content-addressed archive (§3.2). `digest` is of the archive as stored: `sha256:` and 64 hex digits."""
+
+    name: str  # as the job file says it, for people: `name@tag` or `name@sha256:…`
+    digest: str
+    size_bytes: int
+    format: str = (
+        "tar"  # tar, tar+gzip, tar+zstd: a manifest beside a tree; oci: an OCI image layout in a tar
+    )
+
+
+class PeerAddress(msgspec.Struct, frozen=True):
+    """Where a Borglet serves the archives of packages that it has, to Borglets with a ticket."""
+
+    address: str
+    port: int
+
+
+class PackageSources(msgspec.Struct, frozen=True):
+    """Answer to GET /packages/<digest>/sources: where this machine should fetch a package, best first."""
+
+    peers: list[PeerAddress]
+    store: str  # path on the link's own host, when no peer will do; empty: come back in `retry_after_s`
+    ticket: str  # signed by the cell's authority; opens that package at any peer, for some minutes
+    retry_after_s: float = 0.0
+
+
+class PackageHave(msgspec.Struct, frozen=True):
+    """POST /packages/<digest>/have: it is installed here, and served on `port`; 0: not served."""
+
+    port: int = 0
+
+
+class PackageFailed(msgspec.Struct, frozen=True):
+    """POST /packages/<digest>/failed: a source that did not deliver. An empty address means the link's store.
+
+    `reason`: mismatch (other content than the digest says), slow, unreachable, busy, refused.
+    """
+
+    address: str
+    port: int
+    reason: str
+
+
+class PackageTicket(msgspec.Struct, frozen=True):
+    """What a ticket says: `machine` may fetch the archive `digest` from any peer before `expires_at` (epoch, s)."""
+
+    digest: str
+    machine: str
+    expires_at: float

@@ -1,0 +1,18 @@
+"""What was not accepted, and why."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
+    """Why a message was not accepted; nothing was changed. `retry` says whether coming back can help."""
+
+    code: str
+    field: str
+    detail: str
+    retry: bool = True
+
+
+class MalformedMessage(ValueError):
+    """A frame that is no message of this protocol; its text names the field."""

@@ -1,0 +1,85 @@
+"""The full state of a machine, and the form in which it travels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from borglet.messages.logs import LogChunk
+from borglet.messages.refusals import MalformedMessage, Refusal
+from borglet.messages.tasks import NO_USAGE, AllocReport, Removal, TaskReport, Usage, UsageWindow
+
+MAX_REPORTED_PACKAGES = 64  # a digest takes 74 bytes of each report
+
+
+class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_defaults=True):
+    """The full state of the machine. Ordered by (session, sequence): a late one never overwrites a newer."""
+
+    session: int
+    sequence: int  # of the Poll it answers
+    history_id: str
+    generation: str  # of the desired state now in force; empty before the first
+    revision: int
+    tasks: list[TaskReport]
+    usage: Usage = NO_USAGE
+    logs: list[LogChunk] = []
+    attributes: dict[str, str] = {}
+    refused: Refusal | None = None  # a desired state that was not accepted, and why
+    removals: list[Removal] = []
+    packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
+    allocs: list[AllocReport] = []
+    windows: list[UsageWindow] = []  # told until `Poll.windows_until` says that they are stored
+    offer: str = ""  # SHA-256 of the secret that this machine will use next, 64 hex digits
+
+
+class WireReport(Report, frozen=True, kw_only=True, tag="report", tag_field="type", omit_defaults=True):
+    """A report as it travels from protocol 2 on: what hardly ever changes as bytes that are made once and compared as
+    bytes, what always changes apart from it, as bare numbers. A report of protocol 1 is read as one without `usages`.
+    """
+
+    tasks: msgspec.Raw  # type: ignore[assignment]  # list[TaskReport], without usage
+    allocs: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]  # list[AllocReport]
+    usage_columns: int = 0  # how many of `Usage`'s fields, the first ones, are in `usages`; the others are 0
+    # First of the machine as a whole, then of each task in the order of `tasks`.
+    usages: list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] = []
+
+
+_encoder = msgspec.json.Encoder()
+_tasks = msgspec.json.Decoder(list[TaskReport])
+_allocs = msgspec.json.Decoder(list[AllocReport])
+
+
+def sealed(content: list[TaskReport] | list[AllocReport]) -> msgspec.Raw:
+    """As `WireReport.tasks` and `allocs`."""
+    return msgspec.Raw(_encoder.encode(content))
+
+
+def opened(report: WireReport) -> Report:
+    """The report with its tasks, usage included. Raises `MalformedMessage`, naming the field."""
+    tasks: list[TaskReport] = _opened(_tasks, report.tasks, "tasks")
+    columns, figures = report.usage_columns, report.usages
+    usage = report.usage
+    if columns:
+        if columns > len(Usage.__struct_fields__):
+            columns_known = len(Usage.__struct_fields__)
+            figures = [f for n, f in enumerate(figures) if n % columns < columns_known]
+            columns = columns_known
+        if len(figures) != columns * (1 + len(tasks)):
+            text = f"Expected figures of the machine and {len(tasks)} tasks - at `$.usages`"
+            raise MalformedMessage(text)
+        usage, *each = (Usage(*figures[n : n + columns]) for n in range(0, len(figures), columns))
+        tasks = [msgspec.structs.replace(task, usage=used) for task, used in zip(tasks, each, strict=True)]
+    allocs: list[AllocReport] = _opened(_allocs, report.allocs, "allocs")
+    shared = {name: getattr(report, name) for name in Report.__struct_fields__}
+    return Report(**{**shared, "tasks": tasks, "usage": usage, "allocs": allocs})
+
+
+def _opened(decoder: msgspec.json.Decoder[Any], content: msgspec.Raw, field: str) -> Any:
+    try:
+        return decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = str(error)
+        where = f"`$.{field}"
+        text = text.replace("`$", where, 1) if "`$" in text else f"{text} - at {where}`"
+        raise MalformedMessage(text) from error

@@ -1,0 +1,77 @@
+"""Shells in tasks: who may have one, and the frames of a shell's own WebSocket."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from borglet.messages.desired import TaskKey
+from borglet.messages.refusals import MalformedMessage
+
+
+class ShellClaims(msgspec.Struct, frozen=True):
+    """What one signed grant allows: one shell in one incarnation of a task on one machine, asked for once."""
+
+    session: str  # 32 hex digits; a second grant of the same session is refused
+    machine: str  # hostname
+    key: TaskKey
+    user: str
+    issued_at: float  # seconds since the epoch, the shard's clock
+    expires_at: float  # the machine must have dialled by then
+    idle_s: float  # ends after so long without input and output
+    longest_s: float  # ends after so long whatever happens
+    command: list[str] = []  # empty: a login shell
+    rows: int = 24
+    cols: int = 80
+    plain: bool = False  # no terminal: what talks to it is a program
+    term: str = "xterm-256color"
+
+
+class ShellGrant(msgspec.Struct, frozen=True):
+    """`claims`: JSON of `ShellClaims`. `signature`: ECDSA with SHA-256 by the cell's authority over
+    `SHELL_CONTEXT` and `claims`, so that it can be mistaken for nothing else that the authority signs."""
+
+    claims: bytes
+    signature: bytes
+
+
+SHELL_CONTEXT = b"borg shell grant 1\n"
+# A shell's own WebSocket (`/shell?session=…`) carries binary frames: one byte of kind, then its payload.
+# Each side sends at most this many bytes beyond what the other has said it consumed: nothing between them
+# ever holds more, however fast a task prints and however slow a browser draws.
+SHELL_WINDOW_BYTES = 256 * 1024
+SHELL_FRAME_BYTES = 16 * 1024
+# A frame counts as at least this much, so that the number of frames on their way is bounded too.
+SHELL_LEAST_COST = 512
+
+
+class ShellFrame(StrEnum):
+    """Kinds of frames. `client` is the browser or borgctl."""
+
+    DATA = "d"  # both ways: what was typed, what was printed
+    CONSUMED = "a"  # both ways: how much of the window may be used again, decimal
+    RESIZE = "r"  # from the client: "<rows> <cols>"
+    END = "e"  # from a plain client: nothing more will be typed
+    ALIVE = "p"  # both ways, every few seconds
+    OPENED = "o"  # from the task: the shell runs
+    EXIT = "x"  # from the task, the last: "status <n>" | "signal <n>"
+    FAILED = "f"  # both ways, the last: why there is no shell, or none any more
+
+
+def shell_frame(kind: ShellFrame, payload: bytes = b"") -> bytes:
+    return kind.value.encode() + payload
+
+
+def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
+    """Raises `MalformedMessage`."""
+    raw = frame.encode() if isinstance(frame, str) else frame
+    try:
+        return ShellFrame(raw[:1].decode("ascii")), raw[1:]
+    except ValueError as error:
+        raise MalformedMessage(f"no frame of a shell begins with {raw[:1]!r}") from error
+
+
+def shell_cost(size: int) -> int:
+    """What a frame of `size` bytes of data takes of the window."""
+    return max(size, SHELL_LEAST_COST)
