@@ -246,7 +246,7 @@ class Borglet(RuleBasedStateMachine):
     @rule()
     def report_is_sent(self) -> None:
         report = opened(self.state.wire_report(session=self.session, sequence=self.sequence))
-        assert report.tasks == self.state._task_reports({})
+        assert report.tasks == self.state._reporter.tasks({})
         reported = {task.key: task for task in report.tasks}
         for known, presence in self.kept.items():
             assert known in reported, f"{known} is on the machine and not in the report"
