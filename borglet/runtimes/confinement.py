@@ -23,7 +23,7 @@ class Plan:
 
     account: Account | None  # whom the task runs as and who owns its folders; None: the Borglet's own user
     trees: Mapping[str, Path]  # its packages' directories by the names they appear under
-    launch: dict[str, object]  # fields of shim.Launch, beyond those that every supervised task has
+    launch: dict[str, object]  # fields of becoming.Launch, beyond those that every supervised task has
     own_uid: int = 0  # a number that no other task here may have meanwhile; 0: shared, or none
     address: str = ""  # of its own network; empty: the machine's
 

@@ -15,7 +15,7 @@ import signal
 import termios
 
 from borglet.runtimes import cgroupfs, landlock
-from borglet.runtimes.shim import PR_SET_PDEATHSIG, execute, prctl
+from borglet.runtimes.becoming import PR_SET_PDEATHSIG, execute, prctl
 
 ASK, ANSWER = 3, 4
 

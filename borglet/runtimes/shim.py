@@ -7,99 +7,41 @@ It starts the task inside its groups and limits, copies its output into rotated 
 first process has ended kills what is left, however far that ran (the supervisor is a child subreaper),
 and writes exit.json once, last of all. If the supervisor itself is killed, the kernel kills the task's
 first process, and the Borglet the rest. Run as `python -I -S -E`; every import here costs each task
-memory and start-up time, hence no json (8 ms), no typing, no dataclasses.
+memory and start-up time, hence no json (8 ms), no typing, no dataclasses. Its parts: `becoming`, `outputs`, `endings`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import marshal
 import math
 import os
-import resource
 import select
 import signal
 import sys
 import time
 
 from borglet.runtimes import cgroupfs, landlock, proctable
-from borglet.runtimes.logwriter import LogWriter, Valve
+from borglet.runtimes.becoming import (
+    IGNORED,
+    PR_SET_CHILD_SUBREAPER,
+    Launch,
+    become_contained,
+    become_task,
+    prctl,
+)
+from borglet.runtimes.endings import out_of_memory, reserve_exit, write_exit
+from borglet.runtimes.outputs import Outputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from borglet.runtimes.container import Container
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-READ_BYTES = 65536
-# After the end nobody of the task is left to write, but a stranger may hold the pipe: read this much more.
-DRAIN_BYTES = 4 * 2**20
+COMMAND_BYTES = 65536
 KILL_POLL_S = 0.01
 ENGINE_PROCESSES = 8
-# The most that an end takes on the disk.
-EXIT_BYTES = 16 * 1024
 # Between the news that memory ran out and the kernel's kill.
 OOM_WITHIN_S = 2.0
 NEVER_RAN = 127 << 8  # as of a program that ended with status 127
-IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
-
-
-class Launch:
-    """What the Borglet asks for, sent through stdin with `marshal` (both ends are one interpreter)."""
-
-    directory: str  # the task's own: exit.json, the control fifo
-    log_directory: str
-    working_directory: str
-    argv: list[str]
-    environment: dict[str, str]
-    groups: cgroupfs.Groups
-    user: tuple[int, int, list[int]] | None  # uid, gid, supplementary groups
-    open_files: int
-    nice: int
-    policy: int  # of the scheduler: SCHED_IDLE, SCHED_BATCH; 0 for the ordinary one
-    oom_score_adj: int
-    notice_s: float
-    ram_limit: int  # bytes, 0 for none
-    log_file_bytes: int
-    log_file_s: float
-    log_files: int
-    log_bytes_s: int
-    tcp_ports: list[int] | None  # those that it may bind; None: any
-    device_rules: list[str] | None = (
-        None  # devices that it may open, others not; None: what the machine lets it
-    )
-    container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
-
-    def __init__(self, fields: dict[str, object]) -> None:
-        for name, value in fields.items():
-            setattr(self, name, value)
-
-
-def prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def execute(argv: list[str], environment: dict[str, str]) -> None:
-    """Become the program, looked up in the PATH it will see. Raises OSError in words for the job's owner.
-
-    Not os.execvpe: that imports a module on the way, which the task's user may not be able to read.
-    """
-    name = argv[0]
-    path = environment.get("PATH", "")
-    candidates = [name] if "/" in name else [os.path.join(part, name) for part in path.split(":")]
-    reason = ""
-    for candidate in candidates:
-        try:
-            os.execve(candidate, argv, environment)  # noqa: S606 - what this process is for
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            reason = reason or str(error.strerror)
-    if reason:
-        raise OSError(f"command {name!r} can't be run: {reason}")
-    raise OSError(f"command {name!r} not found" + ("" if "/" in name else f" in PATH {path}"))
 
 
 class Supervisor:
@@ -122,9 +64,7 @@ class Supervisor:
         self.control = os.open(os.path.join(launch.directory, "control"), os.O_RDWR | os.O_NONBLOCK)
         self.unread = b""
         self.oom_event = -1
-        self.streams: dict[int, LogWriter] = {}
-        self.valve = Valve(launch.log_bytes_s, now=time.monotonic())
-        self.paused = False  # the task waits in its pipes
+        self.outputs = Outputs(launch, self.poll)
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     # -- starting
@@ -136,7 +76,7 @@ class Supervisor:
                 os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600
             )
         )
-        self._reserve_exit()
+        reserve_exit(self.launch.directory)
         if self.launch.tcp_ports is not None:
             # Of the supervisor too: whoever enters a container must be held back as those inside are, or none may.
             landlock.keep_to_ports(self.launch.tcp_ports)
@@ -146,7 +86,7 @@ class Supervisor:
             signal.signal(caught, lambda *_: None)
         for ignored in IGNORED:
             signal.signal(ignored, signal.SIG_IGN)
-        outputs = (os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC))
+        stdout, stderr = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
         failure, failure_writer = os.pipe2(os.O_CLOEXEC)
         box = self._container()
         if box is not None:
@@ -161,28 +101,18 @@ class Supervisor:
         if self.pid == 0:
             try:
                 if box is not None:
-                    self._become_contained(box, outputs[0][1], outputs[1][1])
+                    become_contained(self.launch, box, stdout[1], stderr[1])
                 else:
-                    self._become_task(supervisor, outputs[0][1], outputs[1][1])
+                    become_task(self.launch, supervisor, stdout[1], stderr[1])
             except Exception as error:  # noqa: BLE001 - it is told to the parent, whatever it is
                 os.write(failure_writer, (str(error) or repr(error)).encode(errors="replace")[:2000])
             finally:
                 os._exit(127)
         os.close(failure_writer)
-        for _, writer in outputs:
-            os.close(writer)
+        os.close(stdout[1])
+        os.close(stderr[1])
         # Behind the fork: the child needs no log files, and they must not delay its exec.
-        directory = os.open(self.launch.log_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        for stream, (reader, _) in zip(("stdout", "stderr"), outputs, strict=True):
-            os.set_blocking(reader, False)
-            self.streams[reader] = LogWriter(
-                directory,
-                stream,
-                file_bytes=self.launch.log_file_bytes,
-                file_s=self.launch.log_file_s,
-                keep=self.launch.log_files,
-            )
-            self.poll.register(reader, select.POLLIN)
+        self.outputs.keep(stdout=stdout[0], stderr=stderr[0])
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(self.control, select.POLLIN)
         self.oom_kills = cgroupfs.oom_kills(self.launch.groups)
@@ -204,31 +134,12 @@ class Supervisor:
 
         return Container(*self.launch.container)
 
-    def _enter_groups(self) -> None:
-        try:
-            if self.launch.device_rules is not None:
-                cgroupfs.allow_devices(self.launch.groups, self.launch.device_rules)
-            cgroupfs.join(self.launch.groups)
-        except OSError as error:
-            raise OSError(f"can't enter its control groups: {error}") from error
-        if self.launch.nice:
-            os.nice(self.launch.nice)
-        if self.launch.policy:
-            os.sched_setscheduler(0, self.launch.policy, os.sched_param(0))
-
     def _make_room(self) -> None:
         """For the engine, which needs three processes at a time inside the task's limit to start one."""
         limit = cgroupfs.processes_limit(self.launch.groups)
         if 0 < limit < ENGINE_PROCESSES:
             self.processes = limit
             cgroupfs.limit_processes(self.launch.groups, ENGINE_PROCESSES)
-
-    def _become_contained(self, box: Container, stdout: int, stderr: int) -> None:
-        from borglet.runtimes.container import become_engine
-
-        os.setsid()
-        self._enter_groups()
-        become_engine(box.start_command(), stdout, stderr)
 
     def _await_contained(self, box: Container) -> str:
         """The engine ends when the task's program runs, a child of ours by then."""
@@ -245,39 +156,6 @@ class Supervisor:
         launch = self.launch
         return reason_of(box.complaint(), launch.argv, launch.environment, launch.working_directory)
 
-    def _become_task(self, supervisor: int, stdout: int, stderr: int) -> None:
-        launch = self.launch
-        os.setsid()
-        self._enter_groups()
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(str(launch.oom_score_adj))
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        files = launch.open_files if hard == resource.RLIM_INFINITY else min(hard, launch.open_files)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if launch.user is not None:
-            uid, gid, groups = launch.user
-            os.setgroups(groups)
-            os.setgid(gid)
-            os.setuid(uid)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # behind setuid, which clears it
-        if os.getppid() != supervisor:
-            os._exit(127)
-        signal.set_wakeup_fd(-1)
-        for restored in (*IGNORED, signal.SIGXFSZ):
-            signal.signal(restored, signal.SIG_DFL)
-        try:
-            os.chdir(launch.working_directory)
-        except OSError as error:
-            raise OSError(
-                f"can't enter working directory {launch.working_directory}: {error.strerror}"
-            ) from error
-        os.umask(0o022)
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        execute(launch.argv, launch.environment)
-
     # -- supervising
 
     def run(self) -> None:
@@ -288,7 +166,7 @@ class Supervisor:
                 timeout = max(0.0, self.stop_deadline - time.monotonic()) * 1000
             if self.oom_until is not None:
                 timeout = KILL_POLL_S * 1000
-            pause_s = self._pause()
+            pause_s = self.outputs.pause()
             if pause_s > 0.0:
                 timeout = min(pause_s * 1000 + 1, timeout if timeout is not None else math.inf)
             ready = {descriptor for descriptor, _ in self.poll.poll(timeout)}
@@ -301,13 +179,12 @@ class Supervisor:
                 self.oom_until = time.monotonic() + OOM_WITHIN_S
             if self.oom_until is not None:
                 self._look_for_kills(self.oom_until)
-            for reader in [reader for reader in self.streams if reader in ready]:
-                self._copy(reader)
+            self.outputs.copy(ready)
             if self.stop_deadline is not None and time.monotonic() >= self.stop_deadline:
                 self.killed_after_notice = True
                 self._kill_everything()
                 self.stop_deadline = time.monotonic() + KILL_POLL_S
-        self._listen(True)
+        self.outputs.listen(True)
 
     def _look_for_kills(self, until: float) -> None:
         """Version 1 tells everybody below a group whose memory ran out, before it kills: that of an alloc, of all
@@ -318,22 +195,6 @@ class Supervisor:
             return
         self.oom_until = None
 
-    def _pause(self) -> float:
-        """Read nothing while the task prints more than it may; how long from now."""
-        pause_s = self.valve.wait_s(now=time.monotonic())
-        self._listen(pause_s == 0.0)
-        return pause_s
-
-    def _listen(self, wanted: bool) -> None:
-        if wanted != self.paused:
-            return
-        self.paused = not wanted
-        for reader in self.streams:
-            if wanted:
-                self.poll.register(reader, select.POLLIN)
-            else:
-                self.poll.unregister(reader)
-
     def _take_signals(self) -> None:
         numbers = os.read(self.wakeup, 512)
         if signal.SIGTERM in numbers:
@@ -342,7 +203,7 @@ class Supervisor:
 
     def _take_commands(self) -> None:
         """Lines of `stop <notice in ms> <cause> <detail>`."""
-        *lines, self.unread = (self.unread + os.read(self.control, READ_BYTES)).split(b"\n")
+        *lines, self.unread = (self.unread + os.read(self.control, COMMAND_BYTES)).split(b"\n")
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
             milliseconds, _, rest = rest.partition(" ")
@@ -361,20 +222,6 @@ class Supervisor:
             self._signal_everything(signal.SIGTERM)
         elif deadline < self.stop_deadline:
             self.stop_deadline, self.stop_notice_s = deadline, notice_s
-
-    def _copy(self, reader: int) -> int:
-        try:
-            data = os.read(reader, READ_BYTES)
-        except BlockingIOError:
-            return 0
-        if data:
-            self.streams[reader].write(data)
-            self.valve.passed(len(data), now=time.monotonic())
-        else:
-            self.poll.unregister(reader)
-            self.streams.pop(reader).close()
-            os.close(reader)
-        return len(data)
 
     def _reap(self) -> bool:
         """Collect who ended; False when no child is left at all."""
@@ -413,15 +260,9 @@ class Supervisor:
         """Kill what the first process left behind, keep the last output."""
         while self._reap() or cgroupfs.members(self.launch.groups):
             self._kill_everything()
-            for reader in list(self.streams):
-                self._copy(reader)
+            self.outputs.copy()
             time.sleep(KILL_POLL_S)
-        for reader in list(self.streams):
-            left = DRAIN_BYTES
-            while left > 0 and (count := self._copy(reader)):
-                left -= count
-        for writer in self.streams.values():
-            writer.close()
+        self.outputs.finish()
 
     def verdict(self) -> dict[str, object]:
         """The fields of messages.Exit, by what ended the task."""
@@ -447,51 +288,6 @@ class Supervisor:
             return "full"
         return "short" if self.stop_notice_s > 0 else "none"
 
-    def _reserve_exit(self) -> None:
-        """How a task ended is told on a full disk, too: a success that nobody hears of would be run again."""
-        path = os.path.join(self.launch.directory, "exit.json.new")
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.write(file, b" " * EXIT_BYTES)
-        os.close(file)
-
-    def write_exit(self, fields: dict[str, object]) -> None:
-        directory = os.open(self.launch.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open("exit.json.new", flags, 0o600, dir_fd=directory)
-        os.ftruncate(file, os.write(file, to_json(fields).encode()))
-        os.fsync(file)
-        os.rename("exit.json.new", "exit.json", src_dir_fd=directory, dst_dir_fd=directory)
-        os.fsync(directory)
-
-
-def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, object]:
-    """The kernel ended processes of the task: for its own limit or its alloc's, or for the whole machine."""
-    limit = cgroupfs.memory_limit(groups) or ram_limit
-    used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
-    figures = f"limit {mebibytes(limit)}" + (f", used {mebibytes(used)}" if used else "")
-    ended = f"the kernel ended {kills} of its processes"
-    if not cgroupfs.was_at_limit(groups):
-        return {"cause": "machine-short", "detail": f"the machine ran out of memory: {ended}; {figures}"}
-    return {"cause": "out-of-memory", "detail": f"{figures}; {ended}"}
-
-
-def mebibytes(count: int) -> str:
-    return f"{count / 2**20:.4g} MiB"
-
-
-def to_json(fields: dict[str, object]) -> str:
-    """A flat object of numbers and texts."""
-    return "{" + ", ".join(f'"{name}": {_json_value(value)}' for name, value in fields.items()) + "}"
-
-
-def _json_value(value: object) -> str:
-    if not isinstance(value, str):
-        return repr(value)
-    plain = "".join(
-        c if " " <= c <= "~" and c not in '"\\' else f"\\u{ord(c):04x}" for c in value if ord(c) < 65536
-    )
-    return f'"{plain}"'
-
 
 def main() -> None:
     os.closerange(3, 2**31 - 1)  # whatever the Borglet itself was given by careless parents
@@ -516,6 +312,6 @@ def main() -> None:
     if reason:
         fields = {"cause": "start-failed", "at": time.time(), "detail": reason}
     groups = supervisor.launch.groups
-    supervisor.write_exit(fields)
+    write_exit(supervisor.launch.directory, fields)
     cgroupfs.remove(groups)
     sys.stderr.flush()

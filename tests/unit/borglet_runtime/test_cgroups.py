@@ -18,8 +18,8 @@ from borglet.runtimes import cgroupfs, cgroupv1
 from borglet.runtimes.blockdevices import disk_of
 from borglet.runtimes.cgroupmounts import own_groups
 from borglet.runtimes.cgroups import CgroupTree, Measured, detect
+from borglet.runtimes.endings import out_of_memory
 from borglet.runtimes.limits import KernelLimits
-from borglet.runtimes.shim import out_of_memory
 from tests.unit.borglet_runtime.machine import may_limit
 
 LIMITS = KernelLimits(
