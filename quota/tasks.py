@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 from celery import shared_task
 
-from quota.services import budgets, invoices, metering, order_sweep, sending, shortfalls
+from quota.services import budgets, invoices, metering, order_sweep, retention, sending, shortfalls
 
 log = structlog.get_logger(__name__)
 
@@ -47,3 +47,9 @@ def orders_advance() -> None:
 def shortfalls_examine() -> None:
     if there := shortfalls.shortfalls_examine_all():
         log.warning("more is sold than there is", shortfalls=there)
+
+
+@shared_task(name="quota.forget_old", ignore_result=True)
+def forget_old() -> None:
+    if gone := retention.forget_old():
+        log.info("old rows forgotten", **{name.replace(" ", "_"): rows for name, rows in gone.items()})

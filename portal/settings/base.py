@@ -228,6 +228,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 30.0,
         "options": {"expires": 30.0},
     },
+    "quota-forget-old": {"task": "quota.forget_old", "schedule": 3600.0, "options": {"expires": 3600.0}},
     "packages-sweep": {"task": "scheduling.packages_sweep", "schedule": 600.0},
     "capacity-samples": {
         "task": "scheduling.capacity_samples",

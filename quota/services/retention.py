@@ -1,0 +1,94 @@
+"""What is forgotten, and when. Postings, entries, invoices, orders, grants, price lists and records never are.
+
+Each table is cleared by statements that delete at most `AT_ONCE` rows, a transaction each, so that nobody waits for
+long. Tables whose ids grow with time are read from their oldest rows on, and no further than what is kept.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import NamedTuple
+
+from django.db import connection
+
+from quota import clock
+
+NOTICES_KEPT = dt.timedelta(days=180)
+# Twelve months and the one that runs, as capacity samples are: costs by job and label, what to own, what-if.
+HOURS_KEPT = dt.timedelta(days=400)
+ANSWERS_KEPT = dt.timedelta(days=400)
+QUOTES_KEPT = dt.timedelta(days=7)  # after they have ceased to hold
+
+AT_ONCE = 5_000
+
+
+class _Rule(NamedTuple):
+    """`statement`: deletes at most `most` rows that were over by `until`, and answers how many."""
+
+    table: str
+    kept: dt.timedelta
+    statement: str
+
+
+def _oldest(table: str, over: str) -> str:
+    """For a table whose ids grow with time."""
+    return (
+        f"WITH old AS (SELECT id FROM (SELECT * FROM {table} ORDER BY id LIMIT %(most)s) AS oldest WHERE {over})"
+        f" DELETE FROM {table} AS t USING old WHERE t.id = old.id"
+    )
+
+
+def _any(table: str, over: str) -> str:
+    return f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} AS t WHERE {over} LIMIT %(most)s)"
+
+
+_RULES = (
+    _Rule(
+        "notices",
+        NOTICES_KEPT,
+        "WITH old AS (SELECT id FROM (SELECT id, created_at FROM quota_notice ORDER BY id LIMIT %(most)s) AS oldest"
+        " WHERE created_at < %(until)s), sent AS (DELETE FROM quota_noticedelivery AS d USING old"
+        " WHERE d.notice_id = old.id) DELETE FROM quota_notice AS n USING old WHERE n.id = old.id",
+    ),
+    # What has a price and no posting waits for its charge, however old.
+    _Rule(
+        "metered hours",
+        HOURS_KEPT,
+        _oldest("quota_meteredhour", "hour < %(until)s AND (price = 0 OR posting_id IS NOT NULL)"),
+    ),
+    _Rule(
+        "quotes",
+        QUOTES_KEPT,
+        _any(
+            "quota_quote",
+            "valid_until < %(until)s AND NOT EXISTS (SELECT FROM quota_order AS o WHERE o.quote_id = t.id)",
+        ),
+    ),
+    _Rule(
+        "invitations",
+        ANSWERS_KEPT,
+        _any("quota_invitation", "least(accepted_at, withdrawn_at, expires_at) < %(until)s"),
+    ),
+    _Rule(
+        "requests for capabilities", ANSWERS_KEPT, _any("quota_capabilityrequest", "answered_at < %(until)s")
+    ),
+    _Rule("tokens", ANSWERS_KEPT, _any("quota_token", "least(expires_at, revoked_at) < %(until)s")),
+    _Rule("shortfalls", ANSWERS_KEPT, _any("quota_shortfall", "closed_at < %(until)s")),
+)
+
+
+def forget_old(*, at_once: int = AT_ONCE) -> dict[str, int]:
+    """Delete what is older than it is kept. Returns how many rows, by what they are. Idempotent."""
+    now = clock.now()
+    done = {rule.table: _forget(rule, until=now - rule.kept, most=at_once) for rule in _RULES}
+    return {table: rows for table, rows in done.items() if rows}
+
+
+def _forget(rule: _Rule, *, until: dt.datetime, most: int) -> int:
+    gone = 0
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute(rule.statement, {"until": until, "most": most})
+            if not cursor.rowcount:
+                return gone
+            gone += cursor.rowcount

@@ -1,0 +1,131 @@
+"""What is forgotten in time, and what never is, on real PostgreSQL."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from quota import clock
+from quota.models import (
+    CapabilityRequest,
+    Invitation,
+    Invoice,
+    LedgerEntry,
+    MeteredHour,
+    Notice,
+    NoticeChannel,
+    NoticeDelivery,
+    Order,
+    Posting,
+    PriorityBand,
+    Quote,
+    Record,
+    Shortfall,
+    Token,
+)
+from quota.services.ledger_check import ledger_check
+from quota.services.retention import ANSWERS_KEPT, HOURS_KEPT, NOTICES_KEPT, QUOTES_KEPT, forget_old
+from tests.integration import money_rows as market
+from tests.integration import rows, world
+
+pytestmark = pytest.mark.django_db
+NOW = dt.datetime(2026, 3, 31, 12, tzinfo=dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def _now():
+    rows.a_cell()
+    with clock.at(NOW):
+        yield
+
+
+def around(kept: dt.timedelta) -> list[dt.datetime]:
+    """Three moments to be forgotten, and two to be kept."""
+    return [NOW - kept - days * DAY for days in (30, 2, 1)] + [NOW - kept + DAY, NOW]
+
+
+def names(model, field: str) -> list[str]:
+    return list(model.objects.order_by("id").values_list(field, flat=True))
+
+
+def test_notices_go_with_their_deliveries_a_few_at_a_time() -> None:
+    tenant = market.funded()
+    channel = NoticeChannel.objects.create(
+        tenant=tenant, kind="email", target="a@example.org", created_by="test", created_at=NOW
+    )
+    Notice.objects.all().delete()
+    for number, moment in enumerate(around(NOTICES_KEPT)):
+        notice = Notice.objects.create(
+            tenant=tenant if number % 2 else None,
+            kind="order.placed",
+            subject=str(number),
+            text="",
+            created_at=moment,
+        )
+        NoticeDelivery.objects.create(notice=notice, channel=channel, state="sent", next_at=moment)
+    assert forget_old(at_once=2) == {"notices": 3}
+    assert (names(Notice, "subject"), names(NoticeDelivery, "notice__subject")) == (["3", "4"], ["3", "4"])
+    assert forget_old() == {}
+
+
+def test_hours_go_once_they_are_charged_and_money_stays() -> None:
+    tenant = market.funded(amount=1000)
+    order = market.charged(tenant, 60, begin=NOW - 500 * DAY)
+    posting = Posting.objects.filter(order=order).first()
+    kept = (Posting, LedgerEntry, Order, Invoice, Record)
+    before = [model.objects.count() for model in kept]
+    hours = [(moment, 0, None) for moment in around(HOURS_KEPT)]
+    hours += [(NOW - HOURS_KEPT - DAY, 5, posting), (NOW - HOURS_KEPT - DAY, 5, None)]
+    for number, (hour, price, paid) in enumerate(hours):
+        MeteredHour.objects.create(
+            tenant=tenant, cell="cc", job_uid=f"{number:032}", job=f"j{number}", hour=hour, price=price, posting=paid,
+            limit=[0] * 6, reserved=[0] * 6, used=[0] * 6,
+        )  # fmt: skip
+    assert forget_old(at_once=3) == {"metered hours": 4}
+    assert names(MeteredHour, "job") == ["j3", "j4", "j6"], (
+        "what has a price and no posting waits for its charge"
+    )
+    assert [model.objects.count() for model in kept] == before
+    assert ledger_check() == []
+
+
+def test_quotes_without_an_order_and_what_was_answered_long_ago_go() -> None:
+    tenant = market.funded()
+    ann = world.principal("ann", tenant=tenant)
+    band, prices = PriorityBand.objects.get(name="production"), market.a_price_list()
+    for moment in around(QUOTES_KEPT):
+        last = Quote.objects.create(
+            tenant=tenant, cell="cc", band=band, amounts=[0] * 6, starts_at=moment, ends_at=moment + DAY, price=1,
+            prices=prices, made_by="ann", created_at=moment, valid_until=moment,
+        )  # fmt: skip
+    ordered = Quote.objects.earliest("id")
+    Order.objects.filter(pk=market.held(tenant, 1).pk).update(quote=ordered)
+    for number, moment in enumerate(around(ANSWERS_KEPT)):
+        Invitation.objects.create(
+            tenant=tenant, email="b@example.org", role="viewer", key=f"k{number}", digest="", invited_by="ann",
+            created_at=moment, expires_at=moment if number else NOW + DAY, accepted_at=None if number else moment,
+        )  # fmt: skip
+        Token.objects.create(
+            user_id=ann.user_id, name=str(number), key=f"k{number}", digest="", scopes=["read"],
+            expires_at=moment if number else None, revoked_at=None if number else moment,
+        )  # fmt: skip
+        CapabilityRequest.objects.create(
+            tenant=tenant, user_id=ann.user_id, kind="shell", reason=str(number), until=moment, asked_by="ann",
+            asked_at=moment, state="refused", answered_at=moment,
+        )  # fmt: skip
+        Shortfall.objects.create(
+            cell="cc", begins_at=moment, short=[0] * 6, found_at=moment, closed_at=moment
+        )
+    open_ones = {"user_id": ann.user_id, "tenant": tenant, "reason": "open", "asked_by": "ann"}
+    CapabilityRequest.objects.create(
+        **open_ones, kind="any-job", until=NOW, asked_at=NOW - 2 * ANSWERS_KEPT, state="open"
+    )
+    Token.objects.create(user_id=ann.user_id, name="for ever", key="k9", digest="", scopes=["read"])
+    assert forget_old(at_once=2) == {
+        "quotes": 2, "invitations": 3, "requests for capabilities": 3, "tokens": 3, "shortfalls": 3,
+    }  # fmt: skip
+    assert Quote.objects.filter(pk__in=[ordered.pk, last.pk]).count() == 2
+    assert names(Token, "name")[-3:] == ["3", "4", "for ever"]
+    assert names(CapabilityRequest, "reason") == ["3", "4", "open"]
