@@ -20,6 +20,7 @@ from dns.rdataclass import IN
 from dns.rdatatype import AAAA, NS, SOA, TXT, A, RdataType
 
 from naming.dns.directory import Directory
+from naming.dns.services import Choose
 
 # dnspython's constructors of records are untyped.
 _a: Any = dns.rdtypes.IN.A.A
@@ -78,7 +79,8 @@ class Zone:
 class Node:
     """A name inside a zone. `exists` false: NXDOMAIN.
 
-    What its SRV records take: all of them `least` octets at least, those of one task `task_bytes` about.
+    What its SRV records take: all of them `least` octets at least, those of one task `task_bytes` about; `services`
+    gives them where there may be many.
     """
 
     zone: Zone
@@ -86,6 +88,7 @@ class Node:
     read: Read
     least: int = 0
     task_bytes: int = 0
+    services: Choose | None = None
 
 
 class Outside(Exception):

@@ -47,6 +47,7 @@ from naming.dns.nodes import (
     soa,
     texts,
 )
+from naming.dns.services import Services
 from naming.jobs import Job, Service
 from naming.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
 from naming.pools import Answering, Task
@@ -143,7 +144,11 @@ def _below(directory: Directory, table: NameTable, named: Job | Service, above: 
     else:
         read = _srv_of(directory, table, named, answering, port)
     least = sum(octets * count for octets, count in sizes)
-    return Node(zone, True, read, least, max((octets for octets, _ in sizes), default=0))
+
+    def services(most: int, rng: Random) -> Services:
+        return Services(answering.any(most, rng), port, named.ttl_s_or(directory.ttl_s), table.cell)
+
+    return Node(zone, True, read, least, max((octets for octets, _ in sizes), default=0), services)
 
 
 def _index(label: str, job: Job) -> int | None:

@@ -10,6 +10,7 @@ header no longer than the query.
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from random import Random
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ import dns.tsig
 from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
+from naming.dns import services
 from naming.dns.cookies import Client
 from naming.dns.directory import Directory
 from naming.dns.nodes import Limits, Node, NotLoaded, Outside, Records
@@ -51,6 +53,7 @@ _cookie: Any = dns.edns.CookieOption
 _hinfo: Any = dns.rdtypes.ANY.HINFO.HINFO  # untyped in dnspython
 
 Transport = Literal["udp", "tcp"]
+Steps = Generator[None, None, bytes | None]
 
 
 def answer(
@@ -60,6 +63,22 @@ def answer(
 
     `client`: who asks, for a cookie; without it none is given.
     """
+    return finished(answering(query, directory, via=via, rng=rng, client=client))
+
+
+def finished(steps: Steps) -> bytes | None:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            response: bytes | None = end.value
+            return response
+
+
+def answering(
+    query: bytes, directory: Directory, *, via: Transport, rng: Random, client: Client | None = None
+) -> Steps:
+    """`answer` in steps of less than a millisecond, between which others may be answered and names may change."""
     if len(query) < HEADER.size:
         return None
     if query[2] & 0x80:  # QR
@@ -81,7 +100,9 @@ def answer(
     if message.edns > 0:
         response.set_rcode(dns.rcode.BADVERS)
     else:
-        _fill(response, directory, room, via, rng)
+        by_hand = yield from _fill(response, directory, room, via, rng)
+        if by_hand is not None:
+            return by_hand
     return response.to_wire(max_size=room, prefer_truncation=True, want_shuffle=False)
 
 
@@ -148,21 +169,22 @@ def _room(message: dns.message.Message, via: Transport) -> int:
 
 def _fill(
     response: dns.message.Message, directory: Directory, room: int, via: Transport, rng: Random
-) -> None:
+) -> Steps:
+    """Puts the records into the response, or gives the whole answer as bytes."""
     question = response.question[0]
     rdtype = question.rdtype
     rcode = _refusal(rdtype, question.rdclass)
     if rcode is not None:
         response.set_rcode(rcode)
-        return
+        return None
     try:
         node = find(directory, question.name.labels)
     except Outside:
         response.set_rcode(dns.rcode.REFUSED)
-        return
+        return None
     except NotLoaded:
         response.set_rcode(dns.rcode.SERVFAIL)
-        return
+        return None
     response.flags |= dns.flags.AA
     if not node.exists:
         response.set_rcode(dns.rcode.NXDOMAIN)
@@ -170,17 +192,23 @@ def _fill(
         # RFC 8482 §4.2: one record that says so, not all of them.
         hinfo = _hinfo(IN, dns.rdatatype.HINFO, b"RFC8482", b"")
         _add(response.answer, question.name, directory.ttl_s, [hinfo])
-        return
+        return None
     elif rdtype == dns.rdatatype.SRV and via == "udp" and node.least > room:
         response.flags |= dns.flags.TC  # without building what won't fit
-        return
+        return None
+    elif rdtype == dns.rdatatype.SRV and node.services is not None and not response.had_tsig:
+        chosen = node.services(_limits(response, node, room, via).services, rng)
+        made = yield from services.message(response.to_wire(), chosen, directory, room)
+        if made is not None:
+            return made
     else:
         records = node.read(rdtype, _limits(response, node, room, via), rng)
         if records.rdatas:
             _add_records(response, question.name, records)
-            return
+            return None
     # RFC 2308 §3: the SOA says how long "no" may be remembered.
     _add(response.authority, node.zone.apex, directory.negative_ttl_s, [node.zone.soa()])
+    return None
 
 
 def _refusal(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from random import Random
 from typing import cast
 
+import dns.message
 import dns.rcode
 import dns.rdatatype
 import structlog
@@ -22,7 +23,7 @@ from naming.dns.cookies import Client, at_the_end
 from naming.dns.directory import Directory
 from naming.dns.limiting import RateLimit, Verdict
 from naming.dns.primary import Peers, Primary, current_soa, read_transfer
-from naming.dns.resolver import Transport, answer, bare, truncated
+from naming.dns.resolver import Steps, Transport, answering, bare, finished, truncated
 from naming.dns.shortpath import ShortPath
 from naming.dns.streams import Stream, Streams
 from naming.figures import Figures
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 TCP_IDLE_S = 10.0
 LONG_S = 0.002  # for one answer
 _ERROR_LOG_S = 1.0
+_TRANSFERS = (int(dns.rdatatype.AXFR), int(dns.rdatatype.IXFR))
 
 
 class Server:
@@ -88,10 +90,13 @@ class Server:
         await asyncio.gather(*self._streams, return_exceptions=True)
 
     def answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
-        """By the long path."""
+        """By the long path, in one go."""
+        return finished(self.answering(query, via, source))
+
+    def answering(self, query: bytes, via: Transport, source: str) -> Steps:
         figures = self.figures
         try:
-            response = self._answer(query, via, source)
+            response = yield from self._answering(query, via, source)
         except Exception:  # noqa: BLE001 - one question must never stop the answers to all others
             self.report_error()
             response = bare(query, dns.rcode.SERVFAIL)
@@ -101,13 +106,13 @@ class Server:
             figures.count(response, figures.udp if via == "udp" else figures.tcp)
         return response
 
-    def _answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
+    def _answering(self, query: bytes, via: Transport, source: str) -> Steps:
         if via == "udp" and self.peers and type_asked(query) == dns.rdatatype.IXFR:
             message = read_transfer(query, self.directory)
             if message is not None:
                 return current_soa(message, source, self.directory, self.peers)
         client = Client(packed(source), int(time.time()))
-        return answer(query, self.directory, via=via, rng=self._rng, client=client)
+        return (yield from answering(query, self.directory, via=via, rng=self._rng, client=client))
 
     def report_error(self) -> None:
         """In the log at most once a second: whoever found the question may repeat it."""
@@ -145,11 +150,7 @@ class Server:
     async def _serve_queries(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: Stream, source: str
     ) -> None:
-        """RFC 7766: any number of queries on a connection, until it idles.
-
-        Between two answers, of whatever connections, comes the turn of datagrams: what was read ahead would hold them
-        up. After one that took long they have half as long.
-        """
+        """RFC 7766: any number of queries on a connection, until it idles."""
         while True:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))
@@ -160,13 +161,17 @@ class Server:
             self.streams.answered(stream)
 
     async def _serve_query(self, query: bytes, writer: asyncio.StreamWriter, source: str) -> bool:
-        """Whether there was an answer: who asks what deserves none is left."""
+        """Whether there was an answer: who asks what deserves none is left.
+
+        Between two steps, of whatever connections, comes the turn of datagrams: what was read ahead would hold them
+        up. After one that took long they have half as long.
+        """
         async with self._turn:
-            began = time.monotonic()
-            transfer = None if self.primary is None else read_transfer(query, self.directory)
-            response = None if transfer is not None else self.answer(query, "tcp", source)
-            took_s = time.monotonic() - began
-            await asyncio.sleep(took_s / 2 if took_s > LONG_S else 0)
+            transfer, response = self._transfer_asked(query), None
+            if transfer is None:
+                response = await self._in_steps(query, source)
+            else:
+                await asyncio.sleep(0)
         if transfer is not None and self.primary is not None:
             async with aclosing(self.primary.transfer(transfer, source)) as wires:
                 async for wire in wires:
@@ -174,6 +179,25 @@ class Server:
         elif response is not None:
             await _send(writer, response)
         return transfer is not None or response is not None
+
+    def _transfer_asked(self, query: bytes) -> dns.message.Message | None:
+        if self.primary is None or type_asked(query) not in _TRANSFERS:
+            return None
+        return read_transfer(query, self.directory)
+
+    async def _in_steps(self, query: bytes, source: str) -> bytes | None:
+        steps, took_s = self.answering(query, "tcp", source), 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                next(steps)
+            except StopIteration as end:
+                took_s += time.monotonic() - began
+                await asyncio.sleep(took_s / 2 if took_s > LONG_S else 0)
+                response: bytes | None = end.value
+                return response
+            took_s += time.monotonic() - began
+            await asyncio.sleep(0)
 
 
 async def _send(writer: asyncio.StreamWriter, message: bytes) -> None:

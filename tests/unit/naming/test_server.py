@@ -15,7 +15,7 @@ import dns.rcode
 import pytest
 
 from naming.dns.directory import Directory, Status
-from naming.dns.resolver import Transport
+from naming.dns.resolver import Steps, Transport
 from naming.following.follower import Follower
 from naming.following.news import MemoryNews
 from naming.server import Server, nameserver_address
@@ -112,14 +112,14 @@ def test_a_stream_that_is_read_ahead_of_its_answers_lets_others_come(news: Memor
     async def scenario() -> int:
         async with resolver(news) as cell:
             answered = turns = 0
-            answer = cell.server.answer
+            answering = cell.server.answering
 
-            def counted(query: bytes, via: Transport, source: str) -> bytes | None:
+            def counted(query: bytes, via: Transport, source: str) -> Steps:
                 nonlocal answered
                 answered += 1
-                return answer(query, via, source)
+                return answering(query, via, source)
 
-            cell.server.answer = counted  # type: ignore[method-assign]
+            cell.server.answering = counted  # type: ignore[method-assign]
             _, writer = await asyncio.open_connection("127.0.0.1", cell.server.port)
             query = dns.message.make_query("none.ubar.cc.borg.internal.", "A").to_wire(prepend_length=True)
             writer.write(query * number)
@@ -138,13 +138,13 @@ def test_after_a_long_answer_over_tcp_datagrams_have_half_as_long(news: MemoryNe
 
     async def scenario() -> float:
         async with resolver(news) as cell:
-            answer = cell.server.answer
+            answering = cell.server.answering
 
-            def slow(query: bytes, via: Transport, source: str) -> bytes | None:
+            def slow(query: bytes, via: Transport, source: str) -> Steps:
                 time.sleep(long_s)
-                return answer(query, via, source)
+                return (yield from answering(query, via, source))
 
-            cell.server.answer = slow  # type: ignore[method-assign]
+            cell.server.answering = slow  # type: ignore[method-assign]
             began = time.monotonic()
             streams = [await asyncio.open_connection("127.0.0.1", cell.server.port) for _ in range(3)]
             query = dns.message.make_query("none.ubar.cc.borg.internal.", "A").to_wire(prepend_length=True)

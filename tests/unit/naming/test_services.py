@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import dns.flags
 import dns.message
 import dns.rcode
 import dns.rdatatype
+import dns.tsig
 import pytest
 
 from naming.dns.directory import Directory
+from naming.dns.resolver import Transport, answer, answering
+from naming.dns.services import STEP
 from naming.dns.zone_settings import read_caa
 from scheduling.core import events
 from scheduling.core.published import Published
 from tests.unit.naming.cells import (
     ask,
+    ask_wire,
     changed,
     directory_of,
     evicted,
     in_service,
+    machine,
     placed,
     reported,
     running,
@@ -221,3 +227,51 @@ def test_jobs_that_end_take_their_service_along(directory: Directory) -> None:
     table.apply(changed(labels={"service": "back"}), 101)
     assert ask(directory, FRONT).rcode() == dns.rcode.NXDOMAIN
     assert len(texts(ask(directory, "back.service.ubar.cc"))) == 3
+
+
+def told(response: dns.message.Message) -> list[set[str]]:
+    """Records of the answer and beside it, in no order."""
+    return [
+        {f"{rrset.name} {rrset.ttl} {rdata}" for rrset in section for rdata in rrset}
+        for section in (response.answer, response.additional)
+    ]
+
+
+@pytest.mark.parametrize("via", ["udp", "tcp"])
+def test_answers_by_hand_are_as_those_that_are_signed_which_dnspython_makes(via: Transport) -> None:
+    """Jobs of other times to live and weights, a machine of IPv6, one without an address, ports of one number."""
+    published, label = Published(60, ((0, 0, 7),)), {"service": "front"}
+    directory = directory_of(
+        table_of(
+            *in_service(),
+            machine(9, "2001:db8::9"), machine(10, "none"),
+            submitted("third", job_id=11, tasks=3, labels=label, published=published),
+            placed(0, 9, job_id=11), placed(1, 10, job_id=11), placed(2, 1, job_id=11, ports=(80, 80)),
+            *(reported(index, job_id=11) for index in range(3)),
+        )
+    )  # fmt: skip
+    key = dns.tsig.Key("shared", b"0123456789abcdef")
+    directory.keyring = {key.name: key}
+    for name in (
+        FRONT,
+        f"_http._tcp.{FRONT}",
+        f"_rpc._tcp.{FRONT}",
+        "third.ubar.cc",
+        "_http._tcp.Third.ubar.cc",
+    ):
+        query = dns.message.make_query(f"{name}.borg.internal.", "SRV", use_edns=0, payload=1232)
+        plain = ask_wire(directory, query, via=via)
+        query.use_tsig(key)
+        wire = answer(query.to_wire(), directory, via=via, rng=Random(1))
+        assert wire is not None
+        signed = dns.message.from_wire(wire, keyring=directory.keyring, request_mac=query.mac)
+        assert signed.had_tsig
+        assert plain.answer
+        assert (plain.flags, plain.payload, told(plain)) == (signed.flags, signed.payload, told(signed))
+
+
+def test_an_answer_of_a_thousand_tasks_is_made_in_steps() -> None:
+    directory = directory_of(table_of(*running(1_000, machines=200)))
+    query = dns.message.make_query("_http._tcp.web.ubar.cc.borg.internal.", "SRV").to_wire()
+    steps = answering(query, directory, via="tcp", rng=Random(1))
+    assert sum(1 for _ in steps) == 1_000 // STEP - 1
