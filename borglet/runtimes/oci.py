@@ -32,10 +32,11 @@ from borglet.runtimes.base import StartFailed
 from borglet.runtimes.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
 from borglet.runtimes.confinement import Plan
 from borglet.runtimes.container import Container, run_engine
+from borglet.runtimes.household import SupervisedSettings
 from borglet.runtimes.limits import kernel_limits
 from borglet.runtimes.networks import FormerNetworks, TaskNetworks
 from borglet.runtimes.ptys import PtyRequest, ShellRefused
-from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
+from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 
 log = logging.getLogger(__name__)

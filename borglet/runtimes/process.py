@@ -13,9 +13,10 @@ from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes import accounts, launch
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.confinement import Plan
+from borglet.runtimes.household import SupervisedSettings
 from borglet.runtimes.networks import FormerNetworks
 from borglet.runtimes.ptys import PtyRequest
-from borglet.runtimes.supervised import SupervisedRuntime, SupervisedSettings
+from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
 
 
