@@ -43,8 +43,10 @@ from quota.errors import Refused
 from scheduling.link import authority, metrics, shells
 from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.courier import Courier
+from scheduling.link.database import DatabaseAway
+from scheduling.link.inbox import Greeting
 from scheduling.link.packages import PackageDoors
-from scheduling.link.shard import DatabaseAway, Greeting, Shard
+from scheduling.link.shard import Shard
 from scheduling.link.websocket import Hangup, LinkSocket
 from scheduling.link.writer import Known
 from scheduling.services import joining

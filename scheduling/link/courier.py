@@ -45,7 +45,7 @@ class Courier:
         self._away = self._stopping = False
         self._taken: list[str] = []
         self._balance = Spread()
-        shard.on_logs = self._logs_came
+        shard.hearing.on_logs = self._logs_came
         shard.on_session = self._session_taken
 
     def start(self) -> None:

@@ -111,7 +111,7 @@ def test_a_secret_that_is_old_enough_is_replaced_unasked(cell, link: Link) -> No
     secret = machine_join(a_join(join_token_issue(principal=rows.ME, cell=cell))).secret
     Machine.objects.update(secret_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=7))
     Cell.objects.update(settings={"rotate_secrets_s": 0.01})
-    until(lambda: link.shard._settings[cell.id].rotate_secrets_s == 0.01)
+    until(lambda: link.shard.roster.settings[cell.id].rotate_secrets_s == 0.01)
     with link.dial("m1", secret) as socket:
         machine = Played(socket, "m1", secret)
         machine.hello()
@@ -281,7 +281,7 @@ def test_what_a_stolen_secret_says_of_others_tasks_is_not_believed(cell, link: L
 
 def test_a_stolen_secret_answers_no_request_for_the_log_of_another_machine(cell, link: Link) -> None:
     heard: list[LogChunk] = []
-    link.shard.on_logs = lambda report: heard.extend(report.logs)
+    link.shard.hearing.on_logs = lambda report: heard.extend(report.logs)
     with link.machine(cell, "m1") as thief:
         thief.report(thief.poll(), logs=[LogChunk("asked-of-another", 0, 3, "lie")])
         thief.report(thief.poll())

@@ -16,7 +16,7 @@ from scheduling import brakes, journal, metrics, notices
 from scheduling.core.events import TaskReported
 from scheduling.core.requirement import task_id
 from scheduling.link import contact, logs, usage
-from scheduling.link.shard import DatabaseAway
+from scheduling.link.database import DatabaseAway
 from scheduling.models import Brake, Departure, Machine, Task
 from scheduling.services import changes, joining, machines, transitions
 from scheduling.services.cells import cell_new_history
@@ -78,7 +78,7 @@ def test_a_placement_reaches_the_machine_within_200_ms(cell, link: Link) -> None
 
 
 def test_a_desired_state_that_is_acknowledged_is_not_sent_again(cell, link: Link) -> None:
-    link.shard._settings[cell.id] = link.shard._settings[cell.id].__class__(poll_interval_s=0.2)
+    link.shard.roster.settings[cell.id] = link.shard.roster.settings[cell.id].__class__(poll_interval_s=0.2)
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
         for _ in range(4):
@@ -458,7 +458,7 @@ def test_what_a_machine_says_of_itself_is_taken_over_when_it_changes(cell, link:
 
 def test_a_busy_loop_loses_no_machine(cell, link: Link) -> None:
     """Polls that came due while the loop was busy are sent when it is free again."""
-    link.shard._settings[cell.id] = link.shard._settings[cell.id].__class__(poll_interval_s=0.05)
+    link.shard.roster.settings[cell.id] = link.shard.roster.settings[cell.id].__class__(poll_interval_s=0.05)
     loop = link.shard._pump.get_loop()
     with link.machine(cell, "m1") as one, link.machine(cell, "m2") as two:
         for machine in (one, two):
@@ -502,19 +502,19 @@ def _break_connection() -> None:
 
 def _next_call_fails(link: Link) -> None:
     """The next batch of changes meets a connection that has just died."""
-    real = link.shard._database
+    real = link.shard._turns._database
 
     async def once(function, *args):
         if function.__name__ == "apply":
-            link.shard._database = real
+            link.shard._turns._database = real
             return await real(_break_connection)
         return await real(function, *args)
 
-    link.shard._database = once
+    link.shard._turns._database = once
 
 
 def test_a_steady_state_writes_nothing(cell, link: Link) -> None:
-    link.shard._settings[cell.id] = link.shard._settings[cell.id].__class__(poll_interval_s=0.05)
+    link.shard.roster.settings[cell.id] = link.shard.roster.settings[cell.id].__class__(poll_interval_s=0.05)
     job = a_job(cell)
     with link.machine(cell) as machine:
         key = place(job, machine_id())
