@@ -20,7 +20,7 @@ class TaskEndpoint:
     """Where one task is. `machine` and `address` are empty while it is not placed.
 
     `ports`: by name, in the order of the job file. `load`: CPU used now as a share of the limit; None: not known.
-    `ttl_s`: how long its addresses may be remembered.
+    `ttl_s`: how long its addresses may be remembered. `revision`, `history`: as of `JobEndpoints`.
     """
 
     name: str
@@ -37,6 +37,7 @@ class TaskEndpoint:
     address: str
     ports: Mapping[str, int]
     revision: int
+    history: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class MachineEndpoint:
     state: str
     ttl_s: int
     revision: int
+    history: int
 
 
 def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:

@@ -32,6 +32,7 @@ from quota.errors import Refused
 from scheduling.selectors import cell_named
 
 MOST_WAIT_S = 60
+_HISTORY = "Rises when the cell is restored from a backup: give it to a watch with `revision`."
 _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 
@@ -52,6 +53,7 @@ class TaskEndpointSerializer(serializers.Serializer):
     address = serializers.CharField(allow_blank=True)
     ports = serializers.DictField(child=serializers.IntegerField())
     revision = serializers.IntegerField(help_text="Of the cell when this was read.")
+    history = serializers.IntegerField(help_text=_HISTORY)
 
 
 class _SummarySerializer(serializers.Serializer):
@@ -62,7 +64,7 @@ class _SummarySerializer(serializers.Serializer):
     fail_open = serializers.BooleanField(help_text="No placed task serves: use all of them.")
     ttl_s = serializers.IntegerField(help_text="Seconds that its answers may be remembered.")
     revision = serializers.IntegerField(help_text="Of the cell when this was read: `after` of a watch.")
-    history = serializers.IntegerField(help_text="Rises when the cell is restored from a backup.")
+    history = serializers.IntegerField(help_text=_HISTORY)
 
 
 class JobEndpointsSerializer(_SummarySerializer):
@@ -85,6 +87,7 @@ class MachineEndpointSerializer(serializers.Serializer):
     state = serializers.CharField()
     ttl_s = serializers.IntegerField()
     revision = serializers.IntegerField()
+    history = serializers.IntegerField(help_text=_HISTORY)
 
 
 def _named(path: str) -> Name:
@@ -109,7 +112,8 @@ _WATCH = [
     OpenApiParameter(
         "history",
         int,
-        description="That of the earlier answer: don't wait where the cell was restored since.",
+        description="That of the earlier answer: don't wait where the cell was restored since. Without it nobody waits"
+        " from a revision that the cell's journal has not got.",
     ),
 ]
 

@@ -91,6 +91,7 @@ def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> 
                 address=(row.own_address or row.machine_address or "") if placed else "",
                 ports=dict(zip(named, row.ports, strict=False)) if placed else {},
                 revision=job.cell.revision,
+                history=job.cell.history_ordinal,
             )
         )
     return found

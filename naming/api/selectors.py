@@ -62,6 +62,7 @@ def machine_endpoint(principal: Principal, name: MachineName, *, zone: str) -> M
         state=machine.state,
         ttl_s=settings.BORG_DNS_TTL,
         revision=machine.cell.revision,
+        history=machine.cell.history_ordinal,
     )
 
 

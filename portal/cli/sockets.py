@@ -19,8 +19,11 @@ CODES = {
     4404: "not-found",
     4409: "conflict",
     4422: "invalid-name",
+    4429: "too-many-watches",
     4503: "unavailable",
 }
+# Of them, those that may be otherwise in a moment.
+PASSING = (4429, 4503)
 
 
 @contextlib.contextmanager

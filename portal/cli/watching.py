@@ -57,7 +57,7 @@ def _ended(closed: ConnectionClosed) -> str:
     """Why, where it may be passing. Raises `Failed`."""
     code = closed.rcvd.code if closed.rcvd is not None else 0
     reason = closed.rcvd.reason if closed.rcvd is not None else ""
-    if code in sockets.CODES and code != 4503:
+    if code in sockets.CODES and code not in sockets.PASSING:
         raise Failed(sockets.CODES[code], reason or f"the portal closed with {code}")
     return f"the connection to the portal ended ({reason or code})"
 

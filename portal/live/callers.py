@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 
+from quota.errors import Refused
 from quota.permissions import Principal
 from quota.services.access import InvalidToken, principal_of_token, principal_of_user
 from scheduling.identities import BadIdentity, looks_like_one
@@ -18,6 +19,11 @@ def principal_of(scope: dict[str, Any]) -> Principal | None:
     if header is not None:
         scheme, _, secret = header.decode("latin-1").partition(" ")
         return _of_secret(secret.strip()) if scheme.lower() == "bearer" else None
+    return principal_of_session(scope)
+
+
+def principal_of_session(scope: dict[str, Any]) -> Principal | None:
+    """As `principal_of`, whatever the request says beside its cookies."""
     session, user_id = scope.get("session"), scope["user"].pk
     if user_id is None or (session is not None and not session.exists(session.session_key)):
         return None
@@ -30,3 +36,8 @@ def _of_secret(secret: str) -> Principal | None:
         return principal_of_identity(secret) if looks_like_one(secret) else principal_of_token(secret)[1]
     except (InvalidToken, BadIdentity):
         return None
+
+
+def reason_of(problem: Refused) -> str:
+    """For the frame that closes a WebSocket, which has room for 123 bytes."""
+    return problem.detail.encode()[:100].decode(errors="ignore")

@@ -10,24 +10,24 @@ from urllib.parse import parse_qs
 import structlog
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.contrib.auth import get_user_model
 from django.db import DatabaseError
 
 from naming.names import ServiceName
+from portal.live.callers import principal_of_session, reason_of
 from portal.live.hub import Viewer, hub
 from portal.live.topics import Behind, Machines, Tasks, Topic
+from portal.live.watches import watch_begin
 from portal.sigma.reads.jobs import job_named
 from portal.sigma.reads.names import service_named
 from quota.errors import Refused
 from quota.permissions import Principal
-from quota.services.access import principal_of_user
 from scheduling.selectors import cell_named
 
 log = structlog.get_logger(__name__)
 
 # Rights and sessions may end while a page is open; so often they are asked for again.
 RECHECK_S = 60.0
-SIGN_IN, FORBIDDEN, NOT_FOUND = 4401, 4403, 4404
+SIGN_IN, FORBIDDEN, NOT_FOUND, TOO_MANY = 4401, 4403, 4404, 4429
 
 
 class LivePage(AsyncWebsocketConsumer):
@@ -42,12 +42,22 @@ class LivePage(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         await self.accept()
-        topic = await self._allowed()
-        if topic is None:
+        found = await self._allowed()
+        if found is None:
             return
-        self.viewer = Viewer(topic, asyncio.get_running_loop())
-        hello = await database_sync_to_async(hub.watch)(self.viewer, revision=self._revision())
-        await self.send(json.dumps(hello))
+        principal, topic = found
+        try:
+            watch = watch_begin(principal)
+        except Refused as problem:
+            await self.close(TOO_MANY, reason=reason_of(problem))
+            return
+        self.viewer = Viewer(topic, asyncio.get_running_loop(), watch)
+        try:
+            hello = await database_sync_to_async(hub.watch)(self.viewer, revision=self._revision())
+            await self.send(json.dumps(hello))
+        except BaseException:  # nobody listens any more, and nobody will say so
+            hub.leave(self.viewer)
+            raise
         self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
 
     async def disconnect(self, code: int) -> None:
@@ -73,27 +83,23 @@ class LivePage(AsyncWebsocketConsumer):
             except DatabaseError as error:
                 log.info("rights to a live page are asked for again later", error=str(error))
 
-    async def _allowed(self) -> Topic | None:
-        """The topic, or None after the socket was closed with the reason."""
+    async def _allowed(self) -> tuple[Principal, Topic] | None:
+        """Who looks at what, or None after the socket was closed with the reason."""
         try:
-            topic = await database_sync_to_async(self._find)()
+            found = await database_sync_to_async(self._find)()
         except Refused as problem:
-            await self.close(FORBIDDEN if problem.status == 403 else NOT_FOUND, reason=problem.detail[:100])
+            await self.close(FORBIDDEN if problem.status == 403 else NOT_FOUND, reason=reason_of(problem))
             return None
-        if topic is None:
+        if found is None:
             await self.close(SIGN_IN, reason="sign in first")
-        return topic
+        return found
 
-    def _find(self) -> Topic | None:
+    def _find(self) -> tuple[Principal, Topic] | None:
         """Asks the database afresh. None when nobody is signed in (any more)."""
-        session = self.scope.get("session")
-        user_id = self.scope["user"].pk
-        if user_id is None or (session is not None and not session.exists(session.session_key)):
+        principal = principal_of_session(self.scope)
+        if principal is None:
             return None
-        user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
-        if user is None:
-            return None
-        return self.topic(principal_of_user(user), **self.scope["url_route"]["kwargs"])
+        return principal, self.topic(principal, **self.scope["url_route"]["kwargs"])
 
     def _revision(self) -> int:
         given = self._query("revision")

@@ -17,6 +17,7 @@ import structlog
 from django.db import DatabaseError, close_old_connections, connection
 
 from portal.live.topics import Happened, News, Tasks, Told, Topic, news_of, verdict_marks
+from portal.live.watches import Watch
 from scheduling import journal, notices
 from scheduling.models import Cell
 
@@ -28,10 +29,14 @@ OUTBOX = 8
 
 @dataclass(eq=False)
 class Viewer:
-    """One browser on one page. The loop owns the outbox; the hub's thread reaches it through `tell`."""
+    """One browser on one page. The loop owns the outbox; the hub's thread reaches it through `tell`.
+
+    `watch`: ends when the viewer leaves.
+    """
 
     topic: Topic
     loop: asyncio.AbstractEventLoop
+    watch: Watch | None = None
     outbox: asyncio.Queue[dict[str, Any]] = field(default_factory=lambda: asyncio.Queue(OUTBOX))
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -110,6 +115,8 @@ class Hub:
                 page.viewers.discard(viewer)
                 if not page.viewers:
                     del self._pages[viewer.topic]
+        if viewer.watch is not None:
+            viewer.watch.end()
 
     def stop(self) -> None:
         """End the thread, within a poll."""

@@ -14,16 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
 import structlog
 from channels.auth import AuthMiddlewareStack
 from django.db import DatabaseError
 
 from naming.api.bns import MOST_WAIT_S
+from naming.api.changes import in_journal
+from portal.api.errors import CONTENT_TYPE, document
 from portal.bodies import Application, Receive, Send
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer
-from portal.live.names import Names, names_hub, watched
+from portal.live.names import Names, names_hub
 from portal.live.watch import body_of, in_thread, join, names_of, watchable
+from portal.live.watches import RETRY_AFTER_S, TooManyWatches
 from quota.errors import Refused
 from scheduling import journal
 
@@ -65,6 +69,9 @@ class NamePolls:
         body = _Body(await receive(), receive)
         try:
             answer = await self._news(scope, asked, body)
+        except TooManyWatches as problem:
+            await _refuse(send, problem)
+            return
         except (Refused, DatabaseError) as problem:
             log.info("a watcher of names is left to Django", path=asked.path, why=str(problem))
             answer = None
@@ -73,7 +80,7 @@ class NamePolls:
         if answer is None:
             await self._inner(scope, body.again, send)
         else:
-            await _send(send, answer)
+            await _send(send, 200, answer, "application/json", {"cache-control": "no-store"})
 
     async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
         """The answer, when it is time for it. None: Django is to give it. Raises `Refused` and `DatabaseError`."""
@@ -125,7 +132,7 @@ def _begin(
     principal = principal_of(scope)
     if principal is None:
         return None
-    viewer = join(watched(principal, watchable(asked.path)), loop)
+    viewer = join(principal, watchable(asked.path), loop)
     try:
         return viewer, _changed(names_of(viewer), asked)
     except BaseException:
@@ -138,7 +145,11 @@ def _changed(names: Names, asked: _Asked) -> bool:
         return True
     # A revision that is still to come is one of a history that this cell does not have any more.
     seen = max(names_hub.revision(names), names.revision)
-    return asked.after > seen and asked.after > journal.newest(names.cell_id)
+    if asked.after > seen and asked.after > journal.newest(names.cell_id):
+        return True
+    # So is one that no event has; restores leave a gap behind what was lost (`cell_new_history`).
+    restored = asked.history is None and names.history > 1
+    return restored and not in_journal(names.cell_id, asked.after)
 
 
 class _Body:
@@ -176,16 +187,27 @@ def _asked(scope: dict[str, Any]) -> _Asked | None:
     return _Asked(path[1], int(after), float(wait_s), int(history) if history else None)
 
 
-async def _send(send: Send, body: bytes) -> None:
-    headers = {
-        "content-type": "application/json", "content-length": str(len(body)), "cache-control": "no-store",
+async def _refuse(send: Send, problem: TooManyWatches) -> None:
+    request_id = uuid.uuid4().hex
+    body = document(
+        problem.status, problem.code, problem.detail, figures=problem.figures, request_id=request_id
+    )
+    headers = {"retry-after": str(RETRY_AFTER_S), "x-request-id": request_id}
+    await _send(send, problem.status, msgspec.json.encode(body), CONTENT_TYPE, headers)
+
+
+async def _send(send: Send, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
+    told = {
+        "content-type": kind,
+        "content-length": str(len(body)),
         "x-request-id": uuid.uuid4().hex,
-    }  # fmt: skip
+        **headers,
+    }
     await send(
         {
             "type": "http.response.start",
-            "status": 200,
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "status": status,
+            "headers": [(name.encode(), value.encode()) for name, value in told.items()],
         }
     )
     await send({"type": "http.response.body", "body": body})

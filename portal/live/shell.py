@@ -19,14 +19,13 @@ import structlog
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
-from django.contrib.auth import get_user_model
 from redis import RedisError
 
 from borglet.messages import SHELL_FRAME_BYTES, MalformedMessage, ShellFrame, shell_frame, shell_frame_of
+from portal.live.callers import principal_of
 from portal.sigma.reads.jobs import job_named
 from quota.errors import Refused
 from quota.permissions import Principal
-from quota.services.access import InvalidToken, principal_of_token, principal_of_user
 from scheduling.link import shells as link
 from scheduling.models import ShellSession
 from scheduling.selectors import task_at
@@ -86,7 +85,7 @@ class Shell(AsyncWebsocketConsumer):
 
     def _open(self) -> tuple[Principal | None, ShellSession | None]:
         """Raises `Refused`."""
-        principal = self._principal()
+        principal = principal_of(self.scope)
         if principal is None:
             return None, None
         names, query = self.scope["url_route"]["kwargs"], self._query()
@@ -104,21 +103,6 @@ class Shell(AsyncWebsocketConsumer):
             plain=query.get("plain", [""])[0] == "1",
             peer=str((self.scope.get("client") or [""])[0]),
         )
-
-    def _principal(self) -> Principal | None:
-        """Asks the database afresh. None when nobody is signed in (any more), or the token is worth nothing."""
-        header = dict(self.scope["headers"]).get(b"authorization", b"").decode("latin-1")
-        if header:
-            scheme, _, secret = header.partition(" ")
-            try:
-                return principal_of_token(secret.strip())[1] if scheme.lower() == "bearer" else None
-            except InvalidToken:
-                return None
-        session, user_id = self.scope.get("session"), self.scope["user"].pk
-        if user_id is None or (session is not None and not session.exists(session.session_key)):
-            return None
-        user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
-        return principal_of_user(user) if user is not None else None
 
     def _query(self) -> dict[str, list[str]]:
         return parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -172,7 +156,7 @@ class Shell(AsyncWebsocketConsumer):
             await self.inward.put(shell_frame(ShellFrame.ALIVE))
 
     def _why_not(self) -> str:
-        principal = self._principal()
+        principal = principal_of(self.scope)
         if principal is None:
             return "the session or token ended"
         assert self.session is not None

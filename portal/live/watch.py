@@ -22,10 +22,12 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from naming.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
-from portal.live.callers import principal_of
+from portal.live.callers import principal_of, reason_of
 from portal.live.hub import Viewer
 from portal.live.names import Names, NamesTold, Watchable, names_hub, watched
+from portal.live.watches import watch_begin
 from quota.errors import NotFound, Refused
+from quota.permissions import Principal
 
 log = structlog.get_logger(__name__)
 
@@ -60,11 +62,12 @@ def watchable(path: str) -> Watchable:
     return name
 
 
-def join(names: Names, loop: asyncio.AbstractEventLoop) -> Viewer:
-    """A viewer of the name, which has been read; it must leave. Asks the database."""
-    viewer = Viewer(names, loop)
-    names_hub.watch(viewer, revision=0)
+def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop) -> Viewer:
+    """A viewer of the name, which has been read; it must leave. Asks the database. Raises `Refused`."""
+    names = watched(principal, name)
+    viewer = Viewer(names, loop, watch_begin(principal))
     try:
+        names_hub.watch(viewer, revision=0)
         names_of(viewer).begin()
     except BaseException:
         names_hub.leave(viewer)
@@ -92,7 +95,7 @@ class NamesWatch(AsyncWebsocketConsumer):
         try:
             self.viewer = await in_thread(self._begin)(loop)
         except Refused as problem:
-            await self.close(4000 + problem.status, reason=_reason(problem.detail))
+            await self.close(4000 + problem.status, reason=reason_of(problem))
             return
         if self.viewer is None:
             await self.close(SIGN_IN, reason="sign in first, or give a token that is valid")
@@ -106,17 +109,17 @@ class NamesWatch(AsyncWebsocketConsumer):
             self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> Viewer | None:
-        topic = self._allowed()
-        if topic is None:
-            return None
-        return join(topic, loop)
+        principal = principal_of(self.scope)
+        return join(principal, self._name(), loop) if principal is not None else None
 
     def _allowed(self) -> Names | None:
         """Asks the database afresh. None: nobody known asks. Raises `Refused`."""
         principal = principal_of(self.scope)
-        if principal is None:
-            return None
-        return watched(principal, watchable(self.scope["url_route"]["kwargs"]["name"].strip("/")))
+        return watched(principal, self._name()) if principal is not None else None
+
+    def _name(self) -> Watchable:
+        """Raises `Refused`."""
+        return watchable(self.scope["url_route"]["kwargs"]["name"].strip("/"))
 
     async def disconnect(self, code: int) -> None:
         for task in self.tasks:
@@ -171,10 +174,5 @@ class NamesWatch(AsyncWebsocketConsumer):
             except DatabaseError as error:
                 log.info("rights to watch a name are asked for again later", error=str(error))
             except Refused as problem:
-                await self.close(4000 + problem.status, reason=_reason(problem.detail))
+                await self.close(4000 + problem.status, reason=reason_of(problem))
                 return
-
-
-def _reason(detail: str) -> str:
-    """What a close frame has room for: 123 bytes."""
-    return detail.encode()[:100].decode(errors="ignore")

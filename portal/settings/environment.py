@@ -236,6 +236,18 @@ SETTINGS: tuple[Setting, ...] = (
         checks.number(1, 1_000_000),
     ),
     Setting(
+        "BORG_MAX_WATCHES",
+        "5000",
+        "Live pages, WebSockets and long polls of names that one web process holds at a time.",
+        checks.number(1, 1_000_000),
+    ),
+    Setting(
+        "BORG_MAX_WATCHES_PER_CALLER",
+        "1000",
+        "How many of them one user, service account or task has in one web process.",
+        checks.number(1, 1_000_000),
+    ),
+    Setting(
         "PROMETHEUS_MULTIPROC_DIR",
         "",
         "Folder where the processes of a host share figures; empty: none.",

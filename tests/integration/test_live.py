@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from django.conf import settings
 from django.db import connection
@@ -27,6 +29,7 @@ from tests.integration.portal_world import signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WAIT_S = 10.0
+MOST_WATCHES = 6
 JOB = "live/jobs/cc/ubar/jfoo/"
 MACHINES = "live/cells/cc/machines/"
 
@@ -34,8 +37,8 @@ MACHINES = "live/cells/cc/machines/"
 @pytest.fixture(scope="module")
 def portal(django_db_setup, tmp_path_factory):
     # Sessions are signed by nothing but their row, so the test client's are good for the server too.
-    secret = {"BORG_SECRET_KEY": settings.SECRET_KEY}
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **secret) as url:
+    environment = {"BORG_SECRET_KEY": settings.SECRET_KEY, "BORG_MAX_WATCHES_PER_CALLER": str(MOST_WATCHES)}
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **environment) as url:
         yield url
 
 
@@ -101,6 +104,37 @@ def test_a_cell_page_is_told_of_machines_and_counters(portal, world) -> None:
 def test_a_page_made_before_the_news_reads_itself_again(portal, world) -> None:
     with watching(portal, JOB, signed_in("viewer"), revision=0) as socket:
         assert json.loads(socket.recv(timeout=WAIT_S))["resync"] is True
+
+
+def test_who_watches_too_much_is_told_to_come_later_and_others_are_not(portal, world) -> None:
+    owner = signed_in("owner")
+    cookies = {settings.SESSION_COOKIE_NAME: owner.cookies[settings.SESSION_COOKIE_NAME].value}
+
+    def poll() -> httpx.Response:
+        asked = {"after": journal.newest(world.cell.id), "wait_s": 0.1}
+        return httpx.get(f"{portal}/bns/cc/ubar/jfoo/", params=asked, cookies=cookies, timeout=WAIT_S)
+
+    def why_not(path: str) -> int:
+        with watching(portal, path, owner) as socket, pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=WAIT_S)
+        return closed.value.rcvd.code
+
+    with ExitStack() as held:
+        for path in [JOB, MACHINES] * (MOST_WATCHES // 2):
+            socket = held.enter_context(watching(portal, path, owner))
+            assert json.loads(socket.recv(timeout=WAIT_S))["hello"]
+        assert [why_not(path) for path in (JOB, "ws/bns/cc/ubar/jfoo/")] == [4429, 4429]
+        refused = poll()
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
+        assert refused.headers["Content-Type"] == "application/problem+json"
+        assert refused.json()["code"] == "too-many-watches"
+        with watching(portal, JOB, signed_in("viewer")) as socket:
+            assert json.loads(socket.recv(timeout=WAIT_S))["hello"]
+    ends_at = time.monotonic() + WAIT_S
+    while poll().status_code == 429:  # until the portal has heard that they left
+        assert time.monotonic() < ends_at
+    for _ in range(MOST_WATCHES + 1):  # what a poll took it gives back
+        assert poll().status_code == 200
 
 
 def test_the_verdict_on_pending_tasks_comes_though_it_is_no_event(portal, world) -> None:
@@ -219,9 +253,9 @@ def test_too_much_news_asks_for_the_page_instead_of_rows(world) -> None:
             ],
         )
     news = news_of(world.cell.id, after=before, until=journal.newest(world.cell.id))
-    changes = Tasks(world.cell.id, big.id).changes(news)
-    assert changes is not None
-    assert (changes.rows, changes.resync) == ({}, True)
+    told = Tasks(world.cell.id, big.id).changes(news)
+    assert told is not None
+    assert (told.rows, told.resync) == ({}, True)
     assert Tasks(world.cell.id, world.job.id).changes(news) is None
     assert Job.objects.get(pk=big.id).tasks_running == MOST_ROWS + 1
     of_machines = Machines(world.cell.id).changes(news)

@@ -31,6 +31,7 @@ from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Cell, Job, Machine
 from scheduling.services import changes, transitions
+from scheduling.services.cells import cell_new_history
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.cli_world import Cli, started
 from tests.integration.cuts import Cut
@@ -140,6 +141,20 @@ def test_who_waits_for_another_history_is_answered_at_once(ann: httpx.Client, wo
     assert get(ann, after=now["revision"] + 1_000, wait_s=30)["revision"] == now["revision"]
     with later(lambda: Cell.objects.update(history_ordinal=2, revision=now["revision"] - 1)):
         assert get(ann, after=now["revision"], wait_s=30)["history"] == 2
+
+
+def test_who_does_not_tell_a_history_misses_no_restore(ann: httpx.Client, world: World) -> None:
+    """Restored, with revisions beyond what was lost: the answer that a client has is of what is no more."""
+    lost = get(ann)["revision"] + 7
+    cell_new_history(principal=rows.ME, cell=world.cell)
+    began = time.monotonic()
+    task = get(ann, f"{JOB}/0", after=lost, wait_s=30)
+    now = get(ann, after=lost, wait_s=30)
+    assert time.monotonic() - began < 10.0
+    assert now["revision"] > lost
+    assert (now["history"], task["history"], now["endpoints"][0]["history"]) == (2, 2, 2)
+    with later(lambda: report(world.cell, world.job, 0)):  # and then waits as before
+        assert get(ann, after=now["revision"], wait_s=30)["serving"] == 1
 
 
 def test_what_makes_no_sense_is_refused_by_field(ann: httpx.Client) -> None:

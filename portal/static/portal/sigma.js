@@ -2,6 +2,7 @@
 "use strict";
 
 (() => {
+  const TOO_MANY = 4429; // who watches: later there may be room
   const RETRY_MS = 500, RETRY_MOST_MS = 15000, RESYNC_EVERY_MS = 2000, ANNOUNCE_EVERY_MS = 5000, LOG_EVERY_MS = 1500;
 
   // ---- times: "3 min. ago", kept moving -------------------------------------------------------------
@@ -59,7 +60,7 @@
 
     closed(event) {
       this.seq = null;
-      if (event.code >= 4400 && event.code < 4500) {
+      if (event.code >= 4400 && event.code < 4500 && event.code !== TOO_MANY) {
         this.say("off", `${this.status.dataset.saidClosed}: ${event.reason}`);
         return;
       }

@@ -18,7 +18,7 @@ def task(index: int, *, weight: int = 1, serving: bool = True, load: float | Non
     name = JOB.task(index)
     return TaskEndpoint(
         name.path, name.dns("borg.internal"), index, "running", "up", "healthy" if serving else "unhealthy", serving,
-        weight, load, 5, "m1", "10.0.0.1", {"http": 20_000 + index}, 7,
+        weight, load, 5, "m1", "10.0.0.1", {"http": 20_000 + index}, 7, 1,
     )  # fmt: skip
 
 

@@ -1,0 +1,82 @@
+"""How many watch at a time: pages that are live, WebSockets of names, and long polls that wait.
+
+Each holds a connection and memory for as long as its caller likes, so there is a bound for one caller and for all of
+this process. Who comes to it is told to come again later, and changes nothing for those who watch already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from django.conf import settings
+
+from quota.errors import Refused
+from quota.permissions import Principal
+
+RETRY_AFTER_S = 10
+
+
+class TooManyWatches(Refused):
+    """WebSockets close with 4429, polls are answered 429 with `Retry-After`."""
+
+    status = 429
+
+    def __init__(self, whose: str, most: int, cure: str) -> None:
+        detail = f"{whose} {most} watches, the most; {cure}, or come again in {RETRY_AFTER_S} s"
+        super().__init__("too-many-watches", detail, figures={"most": most, "retry_after_s": RETRY_AFTER_S})
+
+
+class Watch:
+    """One of them, until its end."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end: Callable[[], None] | None = on_end
+
+    def end(self) -> None:
+        """Again is the same."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
+
+
+class Watches:
+    """Of one process. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: Counter[str] = Counter()
+        self._all = 0
+
+    def __len__(self) -> int:
+        return self._all
+
+    def begin(self, principal: Principal, *, most: int, most_of_one: int) -> Watch:
+        """Raises `TooManyWatches`. All tokens and sessions of a user are one caller."""
+        caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
+        with self._lock:
+            if self._of[caller] >= most_of_one:
+                raise TooManyWatches(f"{principal.name} has", most_of_one, "end some of yours")
+            if self._all >= most:
+                raise TooManyWatches("this process of the portal has", most, "try another")
+            self._of[caller] += 1
+            self._all += 1
+        return Watch(lambda: self._ended(caller))
+
+    def _ended(self, caller: str) -> None:
+        with self._lock:
+            self._all -= 1
+            self._of[caller] -= 1
+            if not self._of[caller]:
+                del self._of[caller]
+
+
+watches = Watches()
+
+
+def watch_begin(principal: Principal) -> Watch:
+    """Within the bounds of the settings. Raises `TooManyWatches`."""
+    return watches.begin(
+        principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER
+    )

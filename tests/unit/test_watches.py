@@ -1,0 +1,47 @@
+"""How many may watch at a time: of one caller and of all, and that an end makes room, once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from portal.live.watches import TooManyWatches, Watch, Watches
+from quota.permissions import Principal
+
+ANN, BOB, TASK = Principal("ann", user_id=1), Principal("bob", user_id=2), Principal("task:cc/ubar/web/0")
+
+
+def begin(watches: Watches, principal: Principal) -> Watch:
+    return watches.begin(principal, most=4, most_of_one=2)
+
+
+def test_one_caller_leaves_room_for_others() -> None:
+    watches = Watches()
+    first = begin(watches, ANN)
+    begin(watches, Principal("ann", user_id=1, tenant="ubar"))  # by another token
+    with pytest.raises(TooManyWatches) as refused:
+        begin(watches, ANN)
+    assert (refused.value.status, refused.value.figures["most"]) == (429, 2)
+    assert str(refused.value) == "ann has 2 watches, the most; end some of yours, or come again in 10 s"
+    begin(watches, TASK)
+    begin(watches, BOB)
+    with pytest.raises(TooManyWatches, match="this process of the portal has 4 watches"):
+        begin(watches, BOB)
+    first.end()
+    first.end()  # again is the same
+    begin(watches, ANN)
+    with pytest.raises(TooManyWatches):
+        begin(watches, ANN)
+
+
+def test_what_ends_leaves_nothing_behind_whoever_ends_it() -> None:
+    watches = Watches()
+    begun = [watches.begin(ANN, most=10_000, most_of_one=10_000) for _ in range(4_000)]
+    threads = [threading.Thread(target=lambda: [watch.end() for watch in begun]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(watches) == 0
+    assert begin(watches, ANN)
