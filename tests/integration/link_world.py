@@ -42,10 +42,11 @@ from scheduling.services.joining import join_token_issue
 from tests.integration import rows
 
 GIB = 2**30
+BOUND_S = 30.0  # of what takes a second at most where nobody else is at work
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 5.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], *, seconds: float = BOUND_S, what: str = "") -> Any:
     """Wait for a condition; its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -61,12 +62,12 @@ def running_link() -> Iterator[Link]:
     thread = threading.Thread(target=server.run, name="link")
     thread.start()
     try:
-        until(lambda: server.started or not thread.is_alive(), seconds=20, what="link started")
+        until(lambda: server.started or not thread.is_alive(), what="link started")
         assert server.started
         yield Link(server)
     finally:
         server.should_exit = True
-        thread.join(15)
+        thread.join(BOUND_S)
         assert not thread.is_alive()
 
 
@@ -80,7 +81,9 @@ class Link:
         self.context = ssl.create_default_context(cafile=str(authority.ensure_authority()))
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=10)
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self.port, context=self.context, timeout=BOUND_S
+        )
         try:
             connection.request(method, path, body)
             answer = connection.getresponse()
@@ -181,10 +184,10 @@ class Played:
     def say(self, message: Any) -> None:
         self.socket.send(encode(message).decode())
 
-    def receive(self, timeout: float = 5.0) -> Any:
+    def receive(self, timeout: float = BOUND_S) -> Any:
         return decode_to_borglet(self.socket.recv(timeout))
 
-    def poll(self, timeout: float = 5.0) -> Poll:
+    def poll(self, timeout: float = BOUND_S) -> Poll:
         answer = self.receive(timeout)
         assert isinstance(answer, Poll), answer
         if answer.desired is not None:
@@ -222,11 +225,11 @@ class Played:
         """From now on, starting with the next poll."""
         self.tasks = tasks
 
-    def keep_answering(self, condition: Callable[[], Any], *, seconds: float = 5.0) -> Any:
+    def keep_answering(self, condition: Callable[[], Any]) -> Any:
         """Answer polls until something is so."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + BOUND_S
         while not (value := condition()):
-            assert time.monotonic() < deadline, f"not within {seconds} s"
+            assert time.monotonic() < deadline, f"not within {BOUND_S:g} s"
             with contextlib.suppress(TimeoutError):
                 self.report(self.poll(0.05))
         return value

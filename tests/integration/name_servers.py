@@ -45,10 +45,10 @@ def serving(*directories: Directory, at: Sequence[int] = ()) -> Iterator[list[in
     stopped = asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(start(),))
     thread.start()
-    assert up.wait(10)
+    assert up.wait(30)
     try:
         yield ports
     finally:
         loop.call_soon_threadsafe(stopped.set)
-        thread.join(10)
+        thread.join(30)
         loop.close()

@@ -52,7 +52,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def borglet(cell, link: Link, small_disk: Path) -> Iterator[Borglet]:
     with contextlib.closing(Borglet(small_disk / "home", link, log=small_disk.parent / "log")) as made:
         made.start(join_token_issue(principal=rows.ME, cell=cell))
-        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
         yield made
 
 
@@ -70,12 +70,12 @@ def test_what_runs_runs_on_and_what_is_new_waits_for_room(cell, borglet: Borglet
     command = ["sh", "-c", "while :; do echo chatter; sleep 0.05; done"]
     old = a_job(cell, "old", command=command, limit={"cpu": "50m", "ram": "32Mi"})
     place(old, machine.id)
-    until(lambda: task(old).up, seconds=15, what="up")
+    until(lambda: task(old).up, what="up")
 
     filler = fill(small_disk)
     new = a_job(cell, "new", command=["sleep", "3600"], limit={"cpu": "50m", "ram": "32Mi"})
     place(new, machine.id, port=20001)
-    until(lambda: "can't be saved" in borglet.log.read_text(), seconds=15, what="the refusal is logged")
+    until(lambda: "can't be saved" in borglet.log.read_text(), what="the refusal is logged")
     assert task(old).up
     assert task(old).restarts == 0
     assert not task(new).up
@@ -83,12 +83,12 @@ def test_what_runs_runs_on_and_what_is_new_waits_for_room(cell, borglet: Borglet
     borglet.kill()  # and it comes back on a full disk, too
     session = Machine.objects.get().session
     borglet.start()
-    until(lambda: Machine.objects.get().session > session, seconds=20, what="connected again")
+    until(lambda: Machine.objects.get().session > session, what="connected again")
     assert task(old).up
     assert task(old).restarts == 0
 
     filler.unlink()
-    until(lambda: task(new).up, seconds=20, what="the new one is up once there is room")
+    until(lambda: task(new).up, what="the new one is up once there is room")
     assert (task(old).restarts, task(old).incarnation) == (0, 1)
     assert (task(new).restarts, task(new).incarnation) == (0, 1)
 
@@ -98,11 +98,11 @@ def test_a_task_can_be_stopped_on_a_full_disk_once_there_is_room_again(
 ) -> None:
     job = a_job(cell, command=["sleep", "3600"], limit={"cpu": "50m", "ram": "32Mi"})
     place(job, Machine.objects.get().id)
-    until(lambda: task(job).up, seconds=15, what="up")
+    until(lambda: task(job).up, what="up")
     filler = fill(small_disk)
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_end(entry, [Ending(task(job).id, "killed")])
-    until(lambda: "can't be saved" in borglet.log.read_text(), seconds=15, what="the refusal is logged")
+    until(lambda: "can't be saved" in borglet.log.read_text(), what="the refusal is logged")
     assert Departure.objects.exists()
     filler.unlink()
-    until(lambda: not Departure.objects.exists(), seconds=20, what="it has left")
+    until(lambda: not Departure.objects.exists(), what="it has left")

@@ -52,7 +52,7 @@ def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
     tmp_path.chmod(0o711)
     with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
         made.start(join_token_issue(principal=rows.ME, cell=cell))
-        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
         yield made
 
 
@@ -133,7 +133,7 @@ def test_nobody_else_lives_in_the_home_of_a_borglet(cell, borglet: Borglet, tmp_
     marker = f"BORG_TASK_DIR={borglet.home}".encode()
     job = a_job(cell, command=["sleep", "3600"], limit={"cpu": "50m", "ram": "32Mi"})
     _place(job, Machine.objects.get(), 0)
-    until(lambda: Task.objects.get(job=job).up, seconds=15, what="up")
+    until(lambda: Task.objects.get(job=job).up, what="up")
     here = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):

@@ -42,12 +42,12 @@ def test_polls_are_answered_while_a_task_chatters(tmp_path: Path, command: list[
         link = stack.enter_context(running_link())
         borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link)))
         borglet.start(join_token_issue(principal=rows.ME, cell=cell))
-        machine = until(lambda: Machine.objects.filter(session__gt=0).first(), seconds=20, what="connected")
+        machine = until(lambda: Machine.objects.filter(session__gt=0).first(), what="connected")
         job = a_job(cell, command=command, limit={"cpu": "1", "ram": "64Mi"})
         key = place(job, machine.id)
-        until(lambda: task(job).up, seconds=15, what="up")
+        until(lambda: task(job).up, what="up")
         until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
-        until(lambda: logs.fetch(machine, key).end > 2**20, seconds=15, what="a MiB printed")
+        until(lambda: logs.fetch(machine, key).end > 2**20, what="a MiB printed")
         began, first = time.monotonic(), logs.fetch(machine, key).end
         latencies: list[float] = []
         while time.monotonic() - began < MEASURED_S:
@@ -62,7 +62,8 @@ def test_polls_are_answered_while_a_task_chatters(tmp_path: Path, command: list[
         kept = sum(path.stat().st_size for path in (tmp_path / "home" / "logs").rglob("*") if path.is_file())
     print(f"slowest of {len(latencies)} answers {max(latencies):.3f} s, median {median(latencies):.4f} s,",
           f"{printed / took_s / 100:.0f} lines a second, {kept / 2**20:.1f} MiB kept")  # fmt: skip
-    assert max(latencies) < 1.0
+    late = [taken for taken in latencies if taken >= 1.0]
+    assert len(late) <= len(latencies) / 100, "nor by the machine's other work, but for once in a hundred"
     assert printed / took_s / 100 > 5_000
     assert printed / took_s < 40 * 2**20, "what one task may print takes no more of the disk"
     assert kept < 5 * 8 * 2**20

@@ -34,7 +34,7 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         url = stack.enter_context(portal_server.running(tmp_path / "log"))
         borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link)))
         borglet.start(join_token_issue(principal=rows.ME, cell=cell))
-        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
         waiting = (
             f"echo hello; echo oops >&2; while [ ! -e {go}/on ]; do sleep 0.05; done; echo bye; sleep 60"
         )
@@ -48,7 +48,7 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         stack.callback(following.kill)
         assert ann.failing("logs", "jfoo/0")[1]["code"] == "no-log"
         place(job, Machine.objects.get().id)
-        until(lambda: task(job).up, seconds=15, what="up")
+        until(lambda: task(job).up, what="up")
         assert ann.out("logs", "jfoo/0") == "hello\n"
         assert ann.out("logs", "jfoo/0", "--stderr") == "oops\n"
         assert following.stdout is not None
@@ -57,15 +57,15 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         assert following.stdout.readline() == "bye\n"
         with journal.write(cell.id, rows.ME) as entry:
             transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 1, "other")])
-        until(lambda: not Departure.objects.exists(), seconds=15, what="gone")
+        until(lambda: not Departure.objects.exists(), what="gone")
         place(job, Machine.objects.get().id)
-        until(lambda: task(job).up, seconds=15, what="up again")
+        until(lambda: task(job).up, what="up again")
         assert following.stdout.readline() == "hello\n"
         with journal.write(cell.id, rows.ME) as entry:
             transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
         assert following.communicate(timeout=30)[0] in ("", "bye\n")
         assert following.returncode == 0
-        until(lambda: not Departure.objects.exists(), seconds=15, what="gone")
+        until(lambda: not Departure.objects.exists(), what="gone")
 
         # Over, and read all the same: what it printed, and what its earlier placement did.
         assert ann.out("logs", "jfoo/0").startswith("hello\n")

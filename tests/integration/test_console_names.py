@@ -101,7 +101,7 @@ def test_silent_servers_hold_the_page_up_no_longer_than_the_bound(world, asked) 
     assert [one.state for one in context["followers"]] == ["silent"] * 21
     assert "Timeout" in context["followers"][0].means
     assert "nobody knows whether the secondaries have caught up" in context["problem"]
-    assert TIMEOUT_S <= took < 2 * TIMEOUT_S
+    assert TIMEOUT_S <= took < 10 * TIMEOUT_S, "all at once, not one after the other"
 
 
 def test_the_page_itself_asks_nobody_and_tells_what_rows_say(world, settings) -> None:

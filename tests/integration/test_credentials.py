@@ -44,8 +44,8 @@ def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
     tmp_path.chmod(0o711)
     with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
         made.start(join_token_issue(principal=rows.ME, cell=cell))
-        until((made.home / "identity.json").exists, seconds=20, what="joined")
-        until(lambda: link.shard.connections, seconds=20, what="connected")
+        until((made.home / "identity.json").exists, what="joined")
+        until(lambda: link.shard.connections, what="connected")
         yield made
 
 
@@ -214,11 +214,11 @@ def test_a_real_borglet_renews_its_secret_and_its_tasks_never_notice(
 ) -> None:
     job = a_job(cell, command=["sleep", "3600"], limit={"cpu": "100m", "ram": "64Mi"})
     place(job, the_machine().id)
-    until(lambda: task(job).up, seconds=20)
+    until(lambda: task(job).up)
     file = borglet.home / "identity.json"
     before = json.loads(file.read_text())
     machine_rotate(principal=rows.ME, machine=the_machine())
-    until(lambda: json.loads(file.read_text())["secret"] != before["secret"], seconds=20)
+    until(lambda: json.loads(file.read_text())["secret"] != before["secret"])
     until(lambda: "renewed" in steps(cell))
     after = json.loads(file.read_text())
     assert (digest(after["secret"]), after["next"]) == (the_machine().secret_digest, "")
@@ -227,7 +227,7 @@ def test_a_real_borglet_renews_its_secret_and_its_tasks_never_notice(
     borglet.kill()
     borglet.start()
     session = the_machine().session
-    until(lambda: the_machine().session > session, seconds=20)
+    until(lambda: the_machine().session > session)
 
 
 # -- a stolen secret reaches that machine's tasks only

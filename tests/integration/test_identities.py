@@ -63,8 +63,8 @@ def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
     tmp_path.chmod(0o711)
     with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
         made.start(join_token_issue(principal=rows.ME, cell=cell))
-        until((made.home / "identity.json").exists, seconds=20, what="joined")
-        until(lambda: link.shard.connections, seconds=20, what="connected")
+        until((made.home / "identity.json").exists, what="joined")
+        until(lambda: link.shard.connections, what="connected")
         yield made
 
 
@@ -331,10 +331,10 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
     )
     borglet.kill()
     borglet.start()  # so that its welcome tells of the portal of this test
-    until(lambda: borglet.home.joinpath("identity.json").read_text().count(live_server.url), seconds=20)
+    until(lambda: borglet.home.joinpath("identity.json").read_text().count(live_server.url))
     job = asking_for(a_job(cell, command=["sh", "-c", script], limit={"cpu": "100m", "ram": "64Mi"}), "read")
     place(job, Machine.objects.get().id)
-    until(lambda: (out / "done").exists(), seconds=20)
+    until(lambda: (out / "done").exists())
     file = Path((out / "path").read_text().strip())
     about = file.stat()
     assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o400, int((out / "uid").read_text()))
@@ -353,4 +353,4 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
     before = file.read_text()
     (held,) = link.shard.connections.values()
     held.identified.renew_at = 0.0
-    until(lambda: file.read_text() != before, seconds=20)
+    until(lambda: file.read_text() != before)

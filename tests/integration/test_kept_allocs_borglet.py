@@ -44,7 +44,7 @@ def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
     tmp_path.chmod(0o711)
     with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
         made.start(join_token_issue(principal=ME, cell=cell))
-        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
         yield made
 
 
@@ -72,16 +72,16 @@ def test_a_log_saver_runs_again_where_its_alloc_was(cell, ann, borglet: Borglet,
         transitions.tasks_place(entry, [Placement(alloc, machine.id)])
         inside = [Placement(task_id(job.id, 0), machine.id, alloc=alloc) for job in (web, saver)]
         transitions.tasks_place(entry, inside)
-    until(lambda: Task.objects.filter(up=True).count() == 3, seconds=15, what="all of them up")
+    until(lambda: Task.objects.filter(up=True).count() == 3, what="all of them up")
     folder = borglet.home / "allocs" / f"{shelf.uid.hex}.0.1"
     until(lambda: list(folder.glob("logs/*/stdout.*")), what="logs in the alloc")
 
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_evict(entry, [Eviction(alloc, 1, EvictionCause.PREEMPTION.value)])
     assert KeptAlloc.objects.get().hold[2] == 2**30
-    until(lambda: (out / "log").exists(), seconds=20, what="saved, at the second try")
+    until(lambda: (out / "log").exists(), what="saved, at the second try")
     assert (out / "log").read_text() == "request 1\nrequest 2\n"
-    until(lambda: not KeptAlloc.objects.exists(), seconds=15, what="released and gone")
+    until(lambda: not KeptAlloc.objects.exists(), what="released and gone")
     assert not folder.exists()
     assert Machine.objects.get().kept == []
     until(lambda: not Departure.objects.exists(), what="everything has left")

@@ -43,7 +43,7 @@ def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
     tmp_path.chmod(0o711)
     with contextlib.closing(Borglet(tmp_path / "home", link)) as made:
         made.start(join_token_issue(principal=rows.ME, cell=cell))
-        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
         yield made
 
 
@@ -71,25 +71,25 @@ def test_a_task_runs_survives_its_borglet_restarts_and_stops(cell, borglet: Borg
     assert machine.attributes["runtime"] == "process"
     job, pid_file = a_sleeper(cell, tmp_path / "out")
     place(job, machine.id)
-    until(lambda: task(job).up, seconds=10, what="up")
+    until(lambda: task(job).up, what="up")
     pid = until(lambda: pid_in(pid_file))
 
     borglet.kill()
     assert alive(pid)
     session = Machine.objects.get().session
     borglet.start()
-    until(lambda: Machine.objects.get().session > session, seconds=20, what="connected again")
+    until(lambda: Machine.objects.get().session > session, what="connected again")
     assert alive(pid)
     assert task(job).incarnation == 1
 
     os.kill(pid, signal.SIGKILL)
-    until(lambda: task(job).restarts == 1 and task(job).up, seconds=10, what="up again")
+    until(lambda: task(job).restarts == 1 and task(job).up, what="up again")
     assert task(job).exit["signal"] == signal.SIGKILL
     second = until(lambda: (found := pid_in(pid_file)) != pid and found)
 
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
-    until(lambda: not Departure.objects.exists(), seconds=10, what="gone")
+    until(lambda: not Departure.objects.exists(), what="gone")
     assert not alive(second)
 
 
@@ -100,13 +100,13 @@ def test_a_task_leaves_the_answers_before_it_is_told_to_stop(cell, borglet: Borg
     script = f"trap 'date +%s.%N >> {folder}/told; exit 0' TERM; while :; do sleep 0.05; done"
     job = a_job(cell, command=["sh", "-c", script], limit={"cpu": "100m", "ram": "64Mi"}, leave_s=1.5)
     key = place(job, Machine.objects.get().id)
-    until(lambda: task(job).up, seconds=10, what="up")
+    until(lambda: task(job).up, what="up")
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
     asked_at = entry.time.timestamp()
-    until(lambda: not Departure.objects.exists(), seconds=15, what="gone")
+    until(lambda: not Departure.objects.exists(), what="gone")
     told_at = float((folder / "told").read_text())
-    assert 1.5 <= told_at - asked_at < 10.0
+    assert 1.5 <= told_at - asked_at < 30.0
     gone = next(r.event for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.TaskGone))
     assert (gone.index, gone.incarnation) == (0, key.incarnation)
     assert gone.exit is not None
@@ -116,21 +116,21 @@ def test_a_task_leaves_the_answers_before_it_is_told_to_stop(cell, borglet: Borg
 def test_what_ended_while_nobody_watched_is_told_afterwards(cell, borglet: Borglet, tmp_path: Path) -> None:
     job, pid_file = a_sleeper(cell, tmp_path / "out")
     place(job, Machine.objects.get().id)
-    pid = until(lambda: task(job).up and pid_in(pid_file), seconds=10, what="up")
+    pid = until(lambda: task(job).up and pid_in(pid_file), what="up")
     borglet.kill()
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
     assert Departure.objects.exists()
     assert alive(pid)
     borglet.start()
-    until(lambda: not Departure.objects.exists(), seconds=20, what="gone")
+    until(lambda: not Departure.objects.exists(), what="gone")
     assert not alive(pid)
 
 
 def test_a_job_that_finishes_is_dead_and_finished(cell, borglet: Borglet) -> None:
     job = a_job(cell, command=["sh", "-c", "exit 0"])
     place(job, Machine.objects.get().id)
-    until(lambda: task(job).state == "dead", seconds=10, what="dead")
+    until(lambda: task(job).state == "dead", what="dead")
     assert (task(job).outcome, task(job).exit["status"]) == ("finished", 0)
 
 
@@ -138,7 +138,7 @@ def test_a_log_is_read_through_the_link(cell, borglet: Borglet, tmp_path: Path) 
     job, _ = a_sleeper(cell, tmp_path / "out")
     machine = Machine.objects.get()
     key = place(job, machine.id)
-    until(lambda: task(job).up, seconds=10, what="up")
+    until(lambda: task(job).up, what="up")
     until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
     until(lambda: logs.fetch(machine, key, timeout_s=5).text == "I am cc/ubar/jfoo/0\n", what="the line")
     assert "f" * 32 in logs.fetch(machine, type(key)("f" * 32, 0, 1), timeout_s=5).error

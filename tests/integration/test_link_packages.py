@@ -273,7 +273,7 @@ def test_polls_go_on_while_archives_are_read(cell, link, job) -> None:
 
         reader = threading.Thread(target=fetch)
         reader.start()
-        m1.keep_answering(done.is_set, seconds=20)
+        m1.keep_answering(done.is_set)
         reader.join()
 
 

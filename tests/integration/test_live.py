@@ -28,7 +28,7 @@ from tests.integration import portal_server, portal_world, rows
 from tests.integration.portal_world import signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WAIT_S = 10.0
+WAIT_S = 30.0
 MOST_WATCHES = 6
 JOB = "live/jobs/cc/ubar/jfoo/"
 MACHINES = "live/cells/cc/machines/"

@@ -36,7 +36,7 @@ def cell():
 def borglet(cell, tmp_path: Path) -> Iterator[Borglet]:
     with running_link() as link, contextlib.closing(Borglet(tmp_path / "home", link, runtime="oci")) as made:
         made.start(join_token_issue(principal=rows.ME, cell=cell))
-        until(lambda: Machine.objects.filter(session__gt=0).exists(), seconds=20, what="connected")
+        until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
         yield made
 
 
@@ -54,26 +54,24 @@ def test_a_contained_server_is_up_survives_its_borglet_restarts_and_stops(cell, 
         cell, command=command, health={"http": "/", "port": "http"}, limit={"cpu": "100m", "ram": "64Mi"}
     )
     place(job, machine.id, port=25_391)
-    until(lambda: Task.objects.get(job=job).up, seconds=20, what="up by its check")
+    until(lambda: Task.objects.get(job=job).up, what="up by its check")
     (server,) = processes_of(job)
     assert os.stat(f"/proc/{server}").st_uid >= 200_000
 
     borglet.kill()
     session = machine.session
     borglet.start()
-    until(lambda: Machine.objects.get().session > session, seconds=20, what="connected again")
+    until(lambda: Machine.objects.get().session > session, what="connected again")
     assert processes_of(job) == [server]
     assert Task.objects.get(job=job).restarts == 0
 
     os.kill(server, signal.SIGKILL)
-    until(
-        lambda: (task := Task.objects.get(job=job)).restarts == 1 and task.up, seconds=20, what="up once more"
-    )
+    until(lambda: (task := Task.objects.get(job=job)).restarts == 1 and task.up, what="up once more")
     assert Task.objects.get(job=job).exit["signal"] == signal.SIGKILL
     (second,) = processes_of(job)
     assert second != server
 
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
-    until(lambda: not Departure.objects.exists(), seconds=20, what="gone")
+    until(lambda: not Departure.objects.exists(), what="gone")
     assert proctable.read(second) is None

@@ -52,7 +52,7 @@ def borglets(cell, link: Link, tmp_path: Path) -> Iterator[list[Borglet]]:
             )
             made.append(stack.enter_context(contextlib.closing(borglet)))
             borglet.start(join_token_issue(principal=rows.ME, cell=cell))
-        until(lambda: Machine.objects.filter(session__gt=0).count() == 2, seconds=20, what="connected")
+        until(lambda: Machine.objects.filter(session__gt=0).count() == 2, what="connected")
         yield made
 
 
@@ -86,14 +86,14 @@ def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
 ) -> None:
     first, second = (Machine.objects.get(hostname=name) for name in ("m2", "m3"))
     world.place(job, first, 0)
-    until(lambda: up(job, 0), seconds=20, what="up on m2")
+    until(lambda: up(job, 0), what="up on m2")
     tree = borglets[0].home / "packages" / DIGITS / "tree"
     assert (tree / "data/blob").read_bytes() == BLOB
     assert (tree / "data/blob").stat().st_mode & 0o777 == 0o555
     assert said(borglets[0]).endswith("/packages/tool/bin/serve")
 
     world.place(job, second, 1)
-    until(lambda: up(job, 1), seconds=20, what="up on m3")
+    until(lambda: up(job, 1), what="up on m3")
     assert (borglets[1].home / "packages" / DIGITS / "tree/data/blob").read_bytes() == BLOB
     contained = Machine.objects.get(hostname="m3").attributes["runtime"] == "oci"
     assert not contained or said(borglets[1]) == "served by /packages/tool/bin/serve"
@@ -104,9 +104,9 @@ def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
     session = Machine.objects.get(hostname="m2").session
     before = tree.stat().st_ino
     borglets[0].start()
-    until(lambda: Machine.objects.get(hostname="m2").session > session, seconds=20, what="connected again")
+    until(lambda: Machine.objects.get(hostname="m2").session > session, what="connected again")
     world.place(job, first, 2)
-    until(lambda: up(job, 2), seconds=20, what="up on m2 too")
+    until(lambda: up(job, 2), what="up on m2 too")
     assert tree.stat().st_ino == before
     assert borglets[0].log.read_text().count("is installed: ") == 1
 
@@ -126,5 +126,5 @@ def test_a_task_whose_package_is_damaged_in_the_store_says_so(
     def told() -> str:
         return (Task.objects.get(job=job, index=0).exit or {}).get("detail", "")
 
-    until(lambda: "can't be fetched: the store: mismatch" in told(), seconds=30, what="why it does not start")
+    until(lambda: "can't be fetched: the store: mismatch" in told(), what="why it does not start")
     assert not (borglets[0].home / "packages" / DIGITS).exists()

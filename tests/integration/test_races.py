@@ -24,7 +24,7 @@ from tests.integration.simulated_cell import SimulatedCell
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SRE = system("sre")
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Threads:

@@ -21,7 +21,7 @@ from tests.integration.portal_world import signed_in
 from tests.integration.world import a_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WAIT_S = 15.0
+WAIT_S = 40.0
 DOOR = "ws/shell/cc/ubar/jfoo/0/"
 NOT_CONNECTED = "connected to no link shard"
 

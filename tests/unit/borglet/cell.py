@@ -40,7 +40,7 @@ from borglet.messages import (
     opened,
 )
 
-BOUND_S = 10.0
+BOUND_S = 25.0
 SECRET = "s3cret"
 
 

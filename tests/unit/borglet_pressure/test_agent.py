@@ -55,7 +55,7 @@ class Watched:
         return await self.agent.report(1, poll)
 
     async def until(self, *phases: Phase) -> Report:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(30.0):
             while True:
                 self.changed.clear()
                 report = await self.report()
@@ -92,7 +92,7 @@ async def blind() -> None:
     watched = Watched(Recorder(), readings, GuardSettings(least_interval_s=0.0))
     await watched.agent.open()
     sampling = asyncio.ensure_future(watched.agent.sample_forever())
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(30.0):
         while readings.asked < 20:
             await asyncio.wait([sampling], timeout=0.01)
     assert not sampling.done()

@@ -16,6 +16,7 @@ from borglet.runtimes.networks import BadNetwork, TaskNetworks, choose_address, 
 from borglet.runtimes.oci import OciSettings
 from borglet.runtimes.process import ProcessRuntime
 from tests.unit.borglet_runtime.machine import (
+    BOUND_S,
     Machine,
     a_task,
     end_of,
@@ -90,14 +91,14 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
         addresses = runtime.addresses()
         assert len(set(addresses.values())) == 2
         for task in keys:
-            deadline = asyncio.get_running_loop().time() + 10
+            deadline = asyncio.get_running_loop().time() + BOUND_S / 2
             while not (await prober.probe(CHECK, 80, addresses[task])).ok:
                 assert asyncio.get_running_loop().time() < deadline, "it never listened"
                 await asyncio.sleep(0.02)
         # One reaches the other, by its address, and knows itself by name.
         third = key(2)
         program = (
-            f"import socket; socket.create_connection(('{addresses[keys[0]]}', 80), 5);"
+            f"import socket; socket.create_connection(('{addresses[keys[0]]}', 80), 30);"
             " print(socket.gethostname(), socket.gethostbyname(socket.gethostname()), flush=True)"
         )
         await runtime.start(

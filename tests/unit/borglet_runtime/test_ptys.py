@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from borglet.runtimes.ptys import Pty, PtyRequest, ShellRefused, spawn
+from tests.unit.borglet_runtime.machine import BOUND_S, eventually, is_alive
 
 PATH = f"{os.environ['PATH']}:{sys.base_prefix}/bin"
 
@@ -29,7 +30,7 @@ async def all_of(pty: Pty) -> bytes:
 
 async def until(pty: Pty, wanted: bytes) -> bytes:
     printed = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND_S / 2):
         while wanted not in printed:
             data = await pty.read(4096)
             assert data, printed
@@ -88,11 +89,7 @@ def test_closing_ends_all_of_its_session_even_who_ignores_the_hang_up(tmp_path: 
         child = int((await until(pty, b"\n")).split()[0])
         os.kill(child, 0)
         assert await pty.close() == -signal.SIGKILL
-        for _attempt in range(200):
-            if not Path(f"/proc/{child}").exists() or b" Z " in Path(f"/proc/{child}/stat").read_bytes():
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("its child still runs")
+        await eventually(lambda: not is_alive(child), "its child's end")
 
     asyncio.run(scenario())
 

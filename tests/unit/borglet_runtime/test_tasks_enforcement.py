@@ -13,6 +13,7 @@ from borglet.messages import EndCause
 from borglet.runtimes import cgroupfs
 from borglet.runtimes.proctable import threads_of
 from tests.unit.borglet_runtime.machine import (
+    BOUND_S,
     MIB,
     Machine,
     descendants,
@@ -142,7 +143,7 @@ async def test_a_grown_limit_lets_the_task_go_on(machine: Machine) -> None:
 
 
 async def eventually_text(runtime: object, wanted: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + BOUND_S / 2
     while (await text_of(runtime)) != wanted:  # type: ignore[arg-type]
         assert time.monotonic() < deadline
 

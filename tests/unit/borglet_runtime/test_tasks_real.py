@@ -16,6 +16,7 @@ from borglet.messages import EndCause, LogRequest
 from borglet.runtimes import proctable
 from borglet.runtimes.base import StartFailed
 from tests.unit.borglet_runtime.machine import (
+    BOUND_S,
     Machine,
     a_task,
     end_of,
@@ -51,7 +52,7 @@ async def test_a_task_killed_by_a_signal_is_noticed_at_once(machine: Machine) ->
         end = await end_of(runtime)
         assert end.exit is not None
         assert (end.exit.cause, end.exit.signal, end.exit.status) == (EndCause.SIGNALED, signal.SIGKILL, None)
-        assert time.monotonic() - began < 1.0  # 8 ms on an idle machine
+        assert time.monotonic() - began < 3.0  # 8 ms on an idle machine
 
 
 async def test_the_task_sees_a_clean_environment_and_its_own_directory(
@@ -191,7 +192,7 @@ async def test_who_ignores_sigterm_is_killed_after_the_notice(machine: Machine) 
 
 @pytest.mark.parametrize(
     "asked_s, given_s, obeys, delivered",
-    [(10, 10, True, "full"), (0.2, 0.2, False, "full"), (10, 0, False, "none"), (10, 2, True, "full")],
+    [(10, 10, True, "full"), (0.2, 0.2, False, "full"), (10, 0, False, "none"), (10, 9, True, "full")],
 )
 async def test_how_much_of_its_notice_a_task_had_is_told(
     machine: Machine, asked_s: float, given_s: float, obeys: bool, delivered: str
@@ -348,7 +349,7 @@ async def test_usage_is_measured(machine: Machine) -> None:
             seen.update(await runtime.sample())
             return seen[key()].cpu_milli > 100
 
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + BOUND_S / 2
         while not await busy():
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)

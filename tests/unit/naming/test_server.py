@@ -23,7 +23,7 @@ from scheduling.core import events
 from tests.unit.naming.cells import machine, reported, running, texts
 
 CELL = 3
-BOUND_S = 10.0
+BOUND_S = 30.0
 
 
 class Resolver:
