@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 
 def one_takes_less(limit_s: float, attempt: Callable[[int], float], *, tries: int = 3) -> None:
-    """One of a few attempts takes less: each gets its number and returns its seconds. Where nobody else is at work there
-    is but one."""
+    """One of a few attempts takes less: each gets its number and returns its seconds. Where nobody else is at work
+    there is but one."""
     took: list[float] = []
     while not took or took[-1] >= limit_s:
         assert len(took) < tries, f"{took} s, wanted less than {limit_s:g} s"

@@ -34,7 +34,8 @@ from scheduling.validate import validate
 from tests.integration import rows, world
 from tests.integration.simulated_cell import SimulatedCell, SimulatedMachine
 
-pytestmark = pytest.mark.django_db(transaction=True)
+# 40 s where nobody else is at work.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 SRE = system("sre")
 RATES = CellSettings(evictions_per_s=2.0, drain_per_s=2.0)
 CAPACITY = (1_000, 2**30, 2**30, 0, 0, 8)
