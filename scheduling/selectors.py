@@ -17,7 +17,7 @@ from quota.permissions import Action, CapabilityKind, Principal, Scope, may, req
 from quota.selectors import tenants_visible
 from scheduling.brakes import BrakeKind
 from scheduling.core.states import JobState, MachineStatus, TaskState
-from scheduling.models import Brake, Cell, Event, Job, JobSpec, Machine, Task, Update
+from scheduling.models import Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
 
 
@@ -175,9 +175,14 @@ def specs_of(job: Job) -> QuerySet[JobSpec]:
     return JobSpec.objects.filter(job=job).order_by("version")
 
 
+STILL_STOPPING = Prefetch("departures", Departure.objects.select_related("machine").order_by("incarnation"))
+
+
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Tasks by index. Raises `Refused` for no state."""
-    rows = Task.objects.filter(job=job).select_related("machine").order_by("id")
+    """Tasks by index, with `departures`: where earlier incarnations still stop. Raises `Refused` for no state."""
+    rows = (
+        Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("id")
+    )
     if state:
         _check_state(state, [known.value for known in TaskState])
         rows = rows.filter(state=state)

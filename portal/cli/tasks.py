@@ -46,7 +46,7 @@ def tasks(
         ),
         [
             (
-                row["index"], row["state"], row["phase"], row["health"], row["machine"],
+                row["index"], row["state"], *_phase(row),
                 *[_listed(row.get(name)) for name in placed], _addresses(row), row["restarts"], row["spec_version"],
                 row["detail"] or _exit(row["exit"]),
             )
@@ -54,6 +54,13 @@ def tasks(
         ],
         empty="No tasks.",
     )  # fmt: skip
+
+
+def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
+    """Phase, health, machine: of a task without a place, those of the incarnation that still stops."""
+    if row["machine"] is None and (stopping := row.get("stopping")):
+        return "stopping", "", stopping[-1]["machine"]
+    return row["phase"], row["health"], row["machine"]
 
 
 @app.command()

@@ -21,10 +21,20 @@ class ExitSerializer(serializers.Serializer):
     detail = serializers.CharField(required=False)
 
 
+class StoppingSerializer(serializers.Serializer):
+    """An incarnation that has lost its place, until its machine says that its processes are gone."""
+
+    incarnation = serializers.IntegerField()
+    machine = serializers.CharField(source="machine.hostname")
+    cause = serializers.CharField(help_text="Why it stops: kill, update, preemption, machine-shutdown …")
+    since = serializers.DateTimeField()
+
+
 class TaskSerializer(serializers.ModelSerializer):
     """`up`: what people call running. `since`: in this state, or up or not up.
 
-    `alloc`: the alloc it lives in, as `set/index`. `devices`: which of its machine's accelerators it has.
+    `alloc`: the alloc it lives in, as `set/index`. `devices`: which of its machine's accelerators it has. `stopping`:
+    its incarnations that have not ended yet, also of a task that is dead or waits to be placed anew.
     """
 
     state = LifeField()
@@ -36,13 +46,14 @@ class TaskSerializer(serializers.ModelSerializer):
     limit = Quantities()
     reservation = Quantities()
     exit = serializers.SerializerMethodField()
+    stopping = StoppingSerializer(many=True, source="departures")
 
     class Meta:
         model = Task
         fields = [
             "index", "state", "phase", "health", "up", "machine", "address", "ports", "alloc", "devices",
             "incarnation", "spec_version", "restarts", "evictions", "limit", "reservation", "outcome", "exit",
-            "detail", "since",
+            "detail", "since", "stopping",
         ]  # fmt: skip
         read_only_fields = fields
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db.models import prefetch_related_objects
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -37,6 +38,7 @@ class TaskView(CellView):
         """One task."""
         found = self.job(cell, tenant, job)
         task = selectors.task_at(found, index)
+        prefetch_related_objects([task], selectors.STILL_STOPPING)
         return Response(TaskSerializer(task, context=_context(found, [task])).data)
 
 

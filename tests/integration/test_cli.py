@@ -19,7 +19,7 @@ from quota.models import Token
 from scheduling import journal, usage_history
 from scheduling.core.requirement import task_id
 from scheduling.models import Job
-from scheduling.services import changes, transitions
+from scheduling.services import changes, departures, transitions
 from scheduling.services.changes import Ending
 from tests.integration import cli_world, link_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
@@ -115,6 +115,15 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
         ann.out("kill", "web", "-t", "1", "-t", "2", "--reason", "enough") == "cc/ubar/web: 2 tasks killed.\n"
     )
     assert ann.out("why", "web/1").startswith("Task 1 of job web is dead: killed, enough.")
+    # What is dead has its processes until its machine says that they are gone.
+    assert [line.split()[:4] for line in ann.out("tasks", "web").splitlines()[2:4]] == [
+        ["1", "dead", "stopping", "m1"], ["2", "dead", "stopping", "m1"],
+    ]  # fmt: skip
+    with journal.write(cell.id, rows.ME) as entry:
+        departures.tasks_gone(entry, [(task_id(job.id, 1), 1, None)])
+    gone, stopping = [row["stopping"] for row in ann.json("tasks", "web") if row["index"] in (1, 2)]
+    assert gone == []
+    assert [(one["machine"], one["incarnation"], one["cause"]) for one in stopping] == [("m1", 1, "kill")]
     ann.out("kill", "web")
     assert ann.out("kill", "web") == "cc/ubar/web: 0 tasks killed.\n"
     assert ann.out("wait", "web", "--for", "done") == "cc/ubar/web: it is over, killed.\n"

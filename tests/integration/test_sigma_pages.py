@@ -306,6 +306,7 @@ def test_an_eviction_is_told_with_what_caused_it(world) -> None:
         )
     page = signed_in("viewer").get(JOB).text
     assert "task 0 was evicted from m1 by machine shutdown: drained" in page
+    assert "incarnation 1 is still stopping on m1" in page
     assert "m1 is draining: new disk (by system:test)" in page
     history = signed_in("viewer").get(JOB + "0/").text
     assert "task 0 was placed on m1 as incarnation 1" in history

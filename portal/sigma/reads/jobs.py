@@ -12,6 +12,7 @@ from django.db.models import F, Q, QuerySet
 from quota.errors import NotFound
 from quota.permissions import Action, CapabilityKind, Principal, Scope, may
 from scheduling.models import Job, PendingVerdict, Task, Update
+from scheduling.selectors import STILL_STOPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,13 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """By index. `up` and `placed` part what the rows call running."""
-    rows = Task.objects.filter(job=job).select_related("machine").order_by("index")
+    """By index, with `departures`. `up` and `placed` part what the rows call running."""
+    rows = (
+        Task.objects.filter(job=job)
+        .select_related("machine")
+        .prefetch_related(STILL_STOPPING)
+        .order_by("index")
+    )
     if state == "up":
         return rows.filter(up=True)
     if state == "placed":
