@@ -23,13 +23,22 @@ SERIAL_MODULUS = 1 << 32
 # A restored cell continues this far above what it may have published before: more revisions than a restore
 # can lose (a week at 100 a second), and far less than the half circle that RFC 1982 allows for one step.
 HISTORY_STEP = 1 << 26
+# A cell made anew under its name starts so many serials above for each second between: above what the first one has
+# published if that lived for less than eight years, with fewer revisions a second, and was not restored in its last
+# 97 days.
+STARTS_A_SECOND = 8
 
 GONE = -1  # the revision of a job or service that has ended: what is kept of its names is no answer any more
 
 
-def serial_of(revision: int, history_ordinal: int = 1) -> int:
-    """The zone's serial for a revision: 32 bits, never 0, which some secondaries take for "unknown"."""
-    return (revision + (history_ordinal - 1) * HISTORY_STEP) % SERIAL_MODULUS or 1
+def serial_start(made_at: float) -> int:
+    """Where the serials of a cell start; `made_at`: seconds since the epoch."""
+    return int(made_at * STARTS_A_SECOND) % SERIAL_MODULUS
+
+
+def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
+    """The zone's serial for a revision: 32 bits, another for each; never 0, which some secondaries take for unknown."""
+    return 1 + (start + revision - 1 + (history_ordinal - 1) * HISTORY_STEP) % (SERIAL_MODULUS - 1)
 
 
 def serial_newer(a: int, b: int) -> bool:
@@ -53,14 +62,16 @@ class NameTable:
 
     `revision` is the last one applied, `names_revision` the last that changed a name; the serial is made of
     the latter, so it moves only when names do, and every resolver of the cell counts alike.
-    `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it.
+    `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it. `start`
+    is above what an earlier cell of this name has reached.
     `touched` collects what changed for whoever sets it to a set and empties it (`naming.dns.zone`); those of
     `before` are called with each event before it is applied, while they write down what they found.
     """
 
-    def __init__(self, cell: str, *, history_ordinal: int = 1) -> None:
+    def __init__(self, cell: str, *, history_ordinal: int = 1, start: int = 0) -> None:
         self.cell = cell
         self.history_ordinal = history_ordinal
+        self.start = start
         self.revision = 0
         self.names_revision = 0
         self.ready = False
@@ -76,7 +87,7 @@ class NameTable:
 
     @property
     def serial(self) -> int:
-        return serial_of(self.names_revision, self.history_ordinal)
+        return serial_of(self.names_revision, self.history_ordinal, self.start)
 
     def job(self, tenant: str, name: str) -> Job | None:
         return self.tenants.get(tenant, {}).get(name)

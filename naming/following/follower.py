@@ -142,14 +142,15 @@ class Follower:
 
     def _keep_only(self, cells: Iterable[CellFacts]) -> None:
         """New cells get a table that is not ready, departed and renamed ones lose theirs."""
-        names = {facts.cell_id: facts.name for facts in cells}
+        known = {facts.cell_id: facts for facts in cells}
         for cell_id, table in list(self._tables.items()):
-            if names.get(cell_id) != table.cell:
+            if cell_id not in known or known[cell_id].name != table.cell:
                 self._drop(cell_id)
-        for cell_id, name in names.items():
+        for cell_id, facts in known.items():
             if cell_id not in self._tables:
-                self._put(cell_id, NameTable(name))
-        self.directory.serial = max([self.directory.serial, *names])
+                self._put(cell_id, NameTable(facts.name))
+            self._tables[cell_id].start = facts.start
+        self.directory.serial = max([self.directory.serial, *known])
         self.directory.loaded = True
 
     def _drop(self, cell_id: int) -> None:
@@ -201,7 +202,7 @@ class Follower:
     async def _take_snapshot(self, facts: CellFacts) -> None:
         """Beside the table in service, which is replaced whole."""
         snapshot = await self._call(self._source.snapshot, facts.cell_id)
-        table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal)
+        table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal, start=facts.start)
         for start in range(0, len(snapshot.events), SLICE):
             _apply_slice(table, snapshot.events[start : start + SLICE], snapshot)
             await asyncio.sleep(0)

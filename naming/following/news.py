@@ -32,13 +32,14 @@ class News(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
-    """`history_id`: another one after a restore, and in another database."""
+    """`history_id`: another one after a restore, and in another database. `start`: of its zone's serials."""
 
     cell_id: int
     name: str
     revision: int
     history_ordinal: int = 1
     history_id: str = ""
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,9 @@ class MemoryNews:
         self._news = threading.Condition()
         self._unheard = False
 
-    def add_cell(self, cell_id: int, name: str) -> None:
+    def add_cell(self, cell_id: int, name: str, *, start: int = 0) -> None:
         with self._news:
-            self._cells[cell_id] = _Cell(CellFacts(cell_id, name, 0, 1, f"{self.name}-1"))
+            self._cells[cell_id] = _Cell(CellFacts(cell_id, name, 0, 1, f"{self.name}-1", start))
             self._tell()
 
     def remove_cell(self, cell_id: int) -> None:

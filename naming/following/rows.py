@@ -10,7 +10,7 @@ import msgspec
 from django.db import connection, transaction
 
 from naming.following.news import CellFacts, Snapshot
-from naming.table import NAMING_KINDS
+from naming.table import NAMING_KINDS, serial_start
 from scheduling.core import events
 from scheduling.core.events import Event
 from scheduling.core.published import Published
@@ -24,8 +24,12 @@ _NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
 
 
 def cell_facts() -> list[CellFacts]:
-    rows = Cell.objects.order_by("id").values_list("id", "name", "revision", "history_ordinal", "history_id")
-    return [CellFacts(*facts, history_id.hex) for *facts, history_id in rows]
+    rows = Cell.objects.order_by("id").values_list(
+        "id", "name", "revision", "history_ordinal", "history_id", "created_at"
+    )
+    return [
+        CellFacts(*facts, history_id.hex, serial_start(made.timestamp())) for *facts, history_id, made in rows
+    ]
 
 
 def snapshot(cell_id: int) -> Snapshot:

@@ -48,6 +48,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     names_revision: int
     written_at: float
+    start: int = 0  # of its zone's serials
 
 
 class Machines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
@@ -114,6 +115,7 @@ class Capture:
             revision=table.revision,
             names_revision=table.names_revision,
             written_at=written_at,
+            start=table.start,
         )
         self._machines = {one.machine_id: _facts(one) for one in table.machines.values()}
         self._gone: list[tuple[int, str, str]] = []
@@ -253,7 +255,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
         table.apply(events.MachineRemoved(machine_id=machine_id), 0)
     for machine in table.machines.values():  # one that has left may have had the name of one that came
         table.hosts.setdefault(machine.hostname, machine)
-    table.history_ordinal = head.history_ordinal
+    table.history_ordinal, table.start = head.history_ordinal, head.start
     table.revision, table.names_revision = head.revision, head.names_revision
     table.ready = True
 

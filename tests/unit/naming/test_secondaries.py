@@ -25,6 +25,7 @@ import pytest
 from naming.dns.primary import InvalidPeers, Peers
 from naming.following.news import MemoryNews
 from naming.server import Server
+from naming.table import STARTS_A_SECOND, serial_start
 from scheduling.core import events
 from scheduling.core.published import Published
 from tests.ports import free_port
@@ -83,7 +84,9 @@ CHANGES: tuple[list[events.Event], ...] = (
 )
 
 
-def test_others_follow_every_change(news: MemoryNews, tmp_path: Path) -> None:
+def test_others_follow_every_change_and_a_cell_made_anew_under_its_name(
+    news: MemoryNews, tmp_path: Path
+) -> None:
     makers = {"knot": knot, "bind": bind, "nsd": nsd, "powerdns": powerdns}
 
     async def scenario() -> dict[str, str]:
@@ -103,14 +106,19 @@ def test_others_follow_every_change(news: MemoryNews, tmp_path: Path) -> None:
                     if change:
                         news.write(CELL, change)
                     await _all_equal(server, peers, daemons, number)
+                news.remove_cell(CELL)
+                news.add_cell(CELL + 1, "cc", start=serial_start(60.0))
+                news.write(CELL + 1, running(2))
+                await _all_equal(server, peers, daemons, len(CHANGES) + 1)
+                assert (await serial(server.port)) == 60 * STARTS_A_SECOND + 1
                 return {daemon.name: daemon.log.read_text() for daemon in daemons}
             finally:
                 for daemon in daemons:
                     daemon.stop()
 
     told = asyncio.run(scenario())
-    # Steps, not whole zones, after the first.
-    assert len(re.findall(r"AXFR, incoming, remote 127\.0\.0\.1@\d+.*, started", told["knot"])) == 1
+    # Steps, not whole zones, after the first of each cell.
+    assert len(re.findall(r"AXFR, incoming, remote 127\.0\.0\.1@\d+.*, started", told["knot"])) == 2
     assert told["knot"].count("IXFR, incoming") >= len(CHANGES)
     assert "got incremental response" in told["bind"]
     assert "bad" not in re.findall(r"tsig[^\n]*", told["bind"].lower())

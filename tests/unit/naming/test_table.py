@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from naming.jobs import Indexes, Job, Service
 from naming.reverse import path_of
-from naming.table import GONE, HISTORY_STEP, NameTable, serial_newer, serial_of
+from naming.table import (
+    GONE,
+    HISTORY_STEP,
+    STARTS_A_SECOND,
+    NameTable,
+    serial_newer,
+    serial_of,
+    serial_start,
+)
 from scheduling.core import events
 from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
@@ -169,6 +177,24 @@ def test_a_restore_never_takes_the_serial_back(revision: int, lost: int, ordinal
     published = serial_of(revision + lost, ordinal)
     assert 0 < published < 2**32
     assert serial_newer(serial_of(revision, ordinal + 1), published)
+
+
+@given(
+    made=st.integers(0, 2**33),
+    lived=st.integers(1, 2**31 // STARTS_A_SECOND - 1),
+    revision=st.integers(0, 2**31),
+)
+def test_a_cell_made_anew_under_its_name_goes_on_above_the_first(
+    made: int, lived: int, revision: int
+) -> None:
+    published = serial_of(min(revision, lived * STARTS_A_SECOND - 1), start=serial_start(made))
+    assert serial_newer(serial_of(0, start=serial_start(made + lived)), published)
+
+
+def test_each_revision_has_a_serial_of_its_own() -> None:
+    assert [serial_of(revision) for revision in (0, 1, 2)] == [2**32 - 1, 1, 2]
+    assert serial_newer(serial_of(1), serial_of(0))
+    assert [serial_of(revision) for revision in (2**32 - 1, 2**32)] == [2**32 - 1, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=8))
