@@ -20,8 +20,6 @@ PREFIX = "/bns/"
 # `<name>.service.<tenant>.<cell>.<zone>`.
 RESERVED_CELLS = frozenset({"ns", "health"})
 MACHINE, SERVICE = "machine", "service"
-RESERVED_TENANTS = frozenset({MACHINE})
-RESERVED_JOBS = frozenset({SERVICE})
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -147,25 +145,6 @@ def check_zone(zone: str) -> str:
         check_label(label, "zone")
     if len(name) > MAX_NAME:
         raise InvalidName("zone", f"has {len(name)} characters; a DNS name has at most {MAX_NAME}")
-    return name
-
-
-def check_job_name(name: JobName, zone: str, *, tasks: int = 1) -> JobName:
-    """`name` itself, if all names of its tasks can be served below `zone`. Raises `InvalidName`."""
-    for field in ("cell", "tenant", "job"):
-        check_label(getattr(name, field), field)
-    if name.cell in RESERVED_CELLS:
-        raise InvalidName("cell", f"{name.cell!r} is a name the zone uses itself; choose another")
-    if name.tenant in RESERVED_TENANTS:
-        raise InvalidName("tenant", f"{name.tenant!r} is a name the zone uses itself; choose another")
-    if name.job in RESERVED_JOBS:
-        raise InvalidName("job", f"{name.job!r} is a name the zone uses itself; choose another")
-    longest = name.task(max(tasks - 1, 0)).dns(zone)
-    if len(longest) > MAX_NAME:
-        over = len(longest) - MAX_NAME
-        raise InvalidName(
-            "job", f"{longest[:32]!r}… is {over} characters over the {MAX_NAME} of a DNS name; shorten it"
-        )
     return name
 
 

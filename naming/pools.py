@@ -12,10 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from naming.jobs import Job
+from typing import NamedTuple, Protocol
 
 
 @dataclass(slots=True)
@@ -26,11 +23,28 @@ class Machine:
     family: int  # 4, 6, or 0 for an address that is none: its tasks have no address record
 
 
+class Owner(Protocol):
+    """What a task knows of its job (`naming.jobs.Job`)."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def port_names(self) -> tuple[str, ...]: ...
+
+    def all_port_names(self) -> set[str]: ...
+
+    def ttl_s_or(self, otherwise: int) -> int: ...
+
+
 @dataclass(slots=True, eq=False)
 class Task:
     """A placed incarnation. `ports` are numbers in the order of `port_names`."""
 
-    job: Job
+    job: Owner
     index: int
     incarnation: int
     machine: Machine

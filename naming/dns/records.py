@@ -50,7 +50,7 @@ from naming.dns.nodes import (
 from naming.dns.services import Services
 from naming.jobs import Job, Service
 from naming.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
-from naming.pools import Answering, Task
+from naming.pools import Answering, Owner, Task
 from naming.reverse import V4, V6
 from naming.table import NameTable
 
@@ -164,7 +164,7 @@ def with_port(answering: Answering, port: str) -> Answering:
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 
-def _srv_bytes(directory: Directory, table: NameTable, job: Job, port: str | None) -> int:
+def _srv_bytes(directory: Directory, table: NameTable, job: Owner, port: str | None) -> int:
     """What the SRV records of a task of this job take at least. Targets don't compress."""
     target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
     return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from naming.dns import wire
 from naming.dns.directory import Directory
-from naming.jobs import Job
-from naming.pools import Task
+from naming.pools import Owner, Task
 
 STEP = 50  # tasks
 _HEADER = 12  # octets
@@ -89,7 +88,7 @@ class _Parts:
         self._port, self._port_ttl_s = services.port, services.ttl_s
         self._zone = wire.name((services.cell, *directory.labels)) + b"\0"
         self._ttl_s = directory.ttl_s
-        self._jobs: dict[Job, _OfJob] = {}
+        self._jobs: dict[Owner, _OfJob] = {}
 
     def add(self, tasks: Iterable[Task]) -> None:
         wished, ttl_s = self._port, self._port_ttl_s
@@ -107,7 +106,7 @@ class _Parts:
             if task.family:
                 self.addresses.append(index + owner + wire.address(task.address, address_ttl_s))
 
-    def _of(self, job: Job) -> _OfJob:
+    def _of(self, job: Owner) -> _OfJob:
         target = wire.name((job.name, job.tenant)) + self._zone
         known = self._jobs[job] = _OfJob(target, self._pointing(target), job.ttl_s_or(self._ttl_s))
         return known

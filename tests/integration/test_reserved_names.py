@@ -37,8 +37,8 @@ def test_a_tenant_can_not_be_called_machine() -> None:
 
 def test_what_is_refused_is_what_the_zones_use() -> None:
     assert cells.RESERVED_NAMES == names.RESERVED_CELLS
-    assert tenants.RESERVED_NAMES == names.RESERVED_TENANTS
-    assert job_names.RESERVED_NAMES == names.RESERVED_JOBS
+    assert tenants.RESERVED_NAMES == {names.MACHINE}
+    assert job_names.RESERVED_NAMES == {names.SERVICE}
     assert job_names.MAX_DNS_NAME == names.MAX_NAME
 
 
@@ -49,7 +49,6 @@ def test_the_last_task_of_a_job_has_a_name_that_fits(settings) -> None:
     file = world.a_file(LONG, tasks=10, priority=0)
     job = world.submit(ann, cell, file)
     longest = names.JobName("cc", "ubar", LONG)
-    assert names.check_job_name(longest, settings.BORG_ZONE, tasks=10) == longest
     assert len(longest.task(9).dns(settings.BORG_ZONE)) == names.MAX_NAME
 
     revision = journal.newest(cell.id)

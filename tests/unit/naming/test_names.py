@@ -8,7 +8,6 @@ from naming.names import (
     MachineName,
     ServiceName,
     TaskName,
-    check_job_name,
     check_label,
     check_zone,
     parse_dns,
@@ -90,28 +89,7 @@ def test_dns_names_of_another_shape_are_refused(name: str) -> None:
         parse_dns(name, "borg.internal")
 
 
-def test_a_job_is_checked_for_the_name_of_its_last_task() -> None:
-    wide = JobName("c" * 63, "t" * 63, "j" * 63)
-    zone = ".".join(["z" * 59])
-    assert len(wide.task(9).dns(zone)) == 253
-    check_job_name(wide, zone, tasks=10)
-    with pytest.raises(InvalidName, match="1 characters over the 253"):
-        check_job_name(wide, zone, tasks=11)
-
-
-@pytest.mark.parametrize(
-    "name, field", [(JobName("health", "t", "j"), "cell"), (JobName("cc", "machine", "j"), "tenant")]
-)
-def test_labels_that_the_zone_needs_are_reserved(name: JobName, field: str) -> None:
-    with pytest.raises(InvalidName, match="zone uses itself") as caught:
-        check_job_name(name, "borg.internal")
-    assert caught.value.field == field
-
-
-def test_no_job_is_called_service_and_no_service_begins_with_a_digit() -> None:
-    with pytest.raises(InvalidName, match="zone uses itself") as caught:
-        check_job_name(JobName("cc", "ubar", "service"), "borg.internal")
-    assert caught.value.field == "job"
+def test_no_service_begins_with_a_digit() -> None:
     with pytest.raises(InvalidName, match="begin with a letter") as caught:
         parse_path("/bns/cc/ubar/service/9lives")
     assert caught.value.field == "service"
