@@ -37,8 +37,8 @@ def test_a_tenant_can_not_be_called_machine() -> None:
 
 def test_what_is_refused_is_what_the_zones_use() -> None:
     assert cells.RESERVED_NAMES == names.RESERVED_CELLS
-    assert tenants.RESERVED_NAMES == {names.MACHINE}
-    assert job_names.RESERVED_NAMES == {names.SERVICE}
+    assert {names.MACHINE} == tenants.RESERVED_NAMES
+    assert {names.SERVICE} == job_names.RESERVED_NAMES
     assert job_names.MAX_DNS_NAME == names.MAX_NAME
 
 
