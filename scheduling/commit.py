@@ -260,6 +260,7 @@ def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assi
                 alloc=a.alloc,
                 devices=a.devices,
                 runners_up=a.runners_up,
+                packages=a.packages,
             )
             for a in assignments
         ],

@@ -58,9 +58,19 @@ def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobS
     return spec
 
 
-def load(stored: Mapping[str, Any], *, extra: Sequence[str] = ()) -> JobSpec:
-    """A spec as `to_json` wrote it, whatever bands and limits hold now."""
-    return parse(stored, limits=Limits(bands=None, extra=extra))
+def load(
+    stored: Mapping[str, Any], *, extra: Sequence[str] = (), packages: Mapping[str, Any] | None = None
+) -> JobSpec:
+    """A spec as `to_json` wrote it, whatever bands and limits hold now. `packages`: what is stored beside it of those
+    that it names, for who asks what its tasks require."""
+    spec = parse(stored, limits=Limits(bands=None, extra=extra))
+    return with_sizes(spec, packages) if packages else spec
+
+
+def with_sizes(spec: JobSpec, packages: Mapping[str, Any]) -> JobSpec:
+    """`packages`: by digest, with `size_bytes`."""
+    sizes = {digest: int(known["size_bytes"]) for digest, known in packages.items()}
+    return msgspec.structs.replace(spec, sizes=sizes)
 
 
 def decode(data: bytes | Mapping[str, Any]) -> Any:

@@ -64,6 +64,7 @@ _CHANGES_NO_PLACEMENT = (
     events.TaskPlaced,
     events.LeaseTaken,
     events.BrakeSet,
+    events.PackagesHeld,
     events.JobRejected,
     events.UpdateStarted,
     events.UpdateEnded,

@@ -36,7 +36,10 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Why this machine: the score by part, the best of those not taken, and whom it preempted there."""
+    """Why this machine: the score by part, the best of those not taken, and whom it preempted there.
+
+    Of the `packages_bytes` that it names `present_bytes` were there already; both are 0 where it names none.
+    """
 
     machine: str
     revision: int
@@ -45,6 +48,8 @@ class Placement:
     score: dict[str, float] = field(default_factory=dict)
     runners_up: tuple[tuple[str, float], ...] = ()
     victims: tuple[Party, ...] = ()
+    present_bytes: int = 0
+    packages_bytes: int = 0
 
     @property
     def total(self) -> float:
@@ -115,6 +120,7 @@ def _party(pair: Sequence[int], parties: dict[int, tuple[str | None, int, str]])
 
 def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> Placement:
     data = event.data
+    present_bytes, packages_bytes = data.get("packages") or (0, 0)
     return Placement(
         machine=names.get(event.machine_id or 0, f"machine {event.machine_id}"),
         revision=event.revision,
@@ -126,6 +132,8 @@ def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> 
             for machine, score in data.get("runners_up") or ()
         ),
         victims=tuple(_party(pair, parties) for pair in data.get("victims") or ()),
+        present_bytes=present_bytes,
+        packages_bytes=packages_bytes,
     )
 
 

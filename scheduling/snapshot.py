@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -65,8 +66,13 @@ def load_state(cell_id: int) -> CellState:
 
 
 def _machines(cell_id: int) -> Iterator[Event]:
+    came: dict[str, list[int]] = defaultdict(list)
     for machine in Machine.objects.filter(cell_id=cell_id).exclude(state=REMOVED).order_by("id"):
         yield machine_set_event(machine)
+        for digest in machine.packages:
+            came[digest].append(machine.id)
+    if came:
+        yield events.PackagesHeld(came={digest: tuple(machines) for digest, machines in came.items()})
 
 
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:
@@ -277,10 +283,10 @@ class _Requirements:
         )
         used = set(versions)
         self._specs: dict[tuple[int, int], tuple[list[int], list[Requirement]]] = {}
-        rows = JobSpec.objects.filter(job_id__in=job_ids).values_list("job_id", "version", "spec")
-        for job_id, version, stored in rows.iterator():
+        rows = JobSpec.objects.filter(job_id__in=job_ids).values_list("job_id", "version", "spec", "packages")
+        for job_id, version, stored, packages in rows.iterator():
             if (job_id, version) in used:
-                read = jobfile.load(stored, extra=extra)
+                read = jobfile.load(stored, extra=extra, packages=packages)
                 segments = list(read.segments())
                 self._specs[(job_id, version)] = (
                     [first for first, _, _ in segments],

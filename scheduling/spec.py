@@ -19,6 +19,7 @@ from quota.bands import FREE_PRIORITY
 from quota.resources import Vector, add, scale
 from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
+from scheduling.packages import names
 from scheduling.shapes import API_VERSION, Names, Rolling, Spread
 from scheduling.taskspec import Change, TaskSpec
 from scheduling.taskspec import change as task_change
@@ -50,7 +51,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     for so long at most (§4). `gang`: its pending tasks are placed together, victims included, or none of them.
     `disruption_budget`: so many of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`:
     the name of the alloc set that its tasks live in (§2.4). `api`: what its tasks may do with the REST API. `names`:
-    how its names are published (§2.6).
+    how its names are published (§2.6). `sizes`: bytes of its packages by digest, where these are known; no part of the
+    file.
     """
 
     name: str
@@ -73,6 +75,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
     api: str = "none"
     names: Names = Names()
     extra: tuple[str, ...] = ()
+    sizes: dict[str, int] = {}
 
     def task(self, index: int) -> TaskSpec:
         """What task `index` is asked to be. Raises `IndexError`."""
@@ -105,7 +108,12 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
             max_per_machine=self.spread.max_per_machine,
             max_per_rack=self.spread.max_per_rack,
             max_per_power_domain=self.spread.max_per_power_domain,
+            packages=() if self.alloc_set or not self.sizes else self._packages(task),
         )
+
+    def _packages(self, task: TaskSpec) -> tuple[tuple[str, int], ...]:
+        digests = {names.parse(text).digest for text in task.packages}
+        return tuple(sorted((digest, self.sizes[digest]) for digest in digests & self.sizes.keys()))
 
     def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
         """Tasks `first` to `last` (default: all) by equal requirement, adjacent ranges joined."""

@@ -13,6 +13,7 @@ import msgspec
 from django.db.models import Count
 
 from quota.permissions import Action, Principal, may
+from quota.resources import DISK, describe
 from scheduling import receipts, verdicts
 from scheduling.core import wording
 from scheduling.core.reasons import Why
@@ -154,6 +155,9 @@ def placement_told(placement: Placement) -> list[str]:
     if placement.score:
         parts = ", ".join(f"{part} {value:.3g}" for part, value in sorted(placement.score.items()))
         told.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
+    if placement.packages_bytes:
+        has, named = (describe(DISK, size) for size in (placement.present_bytes, placement.packages_bytes))
+        told.append(f"Of its packages' {named} the machine had {has if placement.present_bytes else 'none'}.")
     if placement.runners_up:
         others = ", ".join(f"{machine} {score:.3g}" for machine, score in placement.runners_up)
         told.append(f"With {placement.total:.3g} in all it came before {others}.")

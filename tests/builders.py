@@ -43,11 +43,11 @@ def needs(
     accelerators: int = 0,
     ports: int = 0,
     constraints: tuple[Constraint, ...] = (),
-    **bounds: int,
+    **others: Any,
 ) -> Requirement:
-    """What a task asks for. `bounds`: max_per_machine, max_per_rack, max_per_power_domain."""
+    """What a task asks for. `others`: max_per_machine, max_per_rack, max_per_power_domain, packages."""
     limit = vector(cpu=cpu, ram=ram, accelerators=accelerators, ports=ports)
-    return Requirement(limit, constraints=constraints, **bounds)
+    return Requirement(limit, constraints=constraints, **others)
 
 
 def must(attribute: str, relation: str, value: str = "") -> Constraint:
@@ -86,6 +86,7 @@ class World:
         self.time = 1000.0
         self.machines: dict[str, events.MachineSet] = {}
         self.jobs: dict[str, JobRow] = {}
+        self.installed: dict[int, set[str]] = {}  # machine id -> digests
         self.departures: dict[tuple[str, int, int], tuple[int, tuple[int, ...]]] = {}
         self.crashes: dict[tuple[str, int, int], float] = {}
         self._ids = iter(range(1, 1 << 40))
@@ -126,11 +127,24 @@ class World:
         self.machines[name] = events.MachineSet(**{**fields, "state": state})
         return self.tell(events.MachineState(machine_id=machine.machine_id, state=state))
 
+    def has(self, name: str, *digests: str) -> World:
+        """The machine has these packages, and no others."""
+        machine_id = self.id_of(name)
+        before, now = self.installed.get(machine_id, set()), set(digests)
+        self.installed[machine_id] = now
+        return self.tell(
+            events.PackagesHeld(
+                came=dict.fromkeys(sorted(now - before), (machine_id,)),
+                went=dict.fromkeys(sorted(before - now), (machine_id,)),
+            )
+        )
+
     def id_of(self, machine: str) -> int:
         return self.machines[machine].machine_id
 
     def remove(self, name: str) -> World:
         gone = self.machines.pop(name).machine_id
+        self.installed.pop(gone, None)
         self.departures = {key: held for key, held in self.departures.items() if held[0] != gone}
         self.crashes = {key: when for key, when in self.crashes.items() if key[2] != gone}
         return self.tell(events.MachineRemoved(machine_id=gone))
@@ -352,6 +366,9 @@ class World:
         """The synthetic stream that `scheduling.core.state` describes."""
         for machine in self.machines.values():
             yield machine, 0.0
+        digests = sorted({digest for own in self.installed.values() for digest in own})
+        came = {digest: tuple(m for m, own in self.installed.items() if digest in own) for digest in digests}
+        yield events.PackagesHeld(came=came), 0.0
         for name, row in self.jobs.items():
             if not row.ended or any(key[0] == name for key in self.departures):
                 yield from self._job_rows(name, row)

@@ -211,6 +211,17 @@ def _cell_set(data: _Data, hosts: _Hosts) -> str:
     return _("the settings of the cell changed")
 
 
+def _packages_held(data: _Data, hosts: _Hosts) -> str:
+    came, went = (
+        {machine for machines in data.get(name, {}).values() for machine in machines}
+        for name in ("came", "went")
+    )
+    return _("%(came)d machines have new packages, %(went)d gave some up") % {
+        "came": len(came),
+        "went": len(went),
+    }
+
+
 def _reservations_set(data: _Data, hosts: _Hosts) -> str:
     return _("reservations of %d tasks changed") % len(data.get("tasks", ()))
 
@@ -226,6 +237,7 @@ _SENTENCES: dict[str, Callable[[_Data, _Hosts], str]] = {
     "alloc.released": _alloc_released,
     "alloc.gone": _alloc_gone,
     "machine.credential": _machine_credential,
+    "packages.held": _packages_held,
     "job.submitted": _job_submitted,
     "job.rejected": _job_rejected,
     "job.changed": _job_changed,

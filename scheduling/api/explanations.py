@@ -167,6 +167,8 @@ class PlacementSerializer(serializers.Serializer):
     total = serializers.FloatField()
     runners_up = RunnerUpSerializer(many=True)
     victims = PartySerializer(many=True)
+    packages_bytes = serializers.IntegerField(help_text="Of the packages that the task names; 0: none.")
+    present_bytes = serializers.IntegerField(help_text="Of those, what the machine had already.")
 
 
 class PreemptedSerializer(serializers.Serializer):

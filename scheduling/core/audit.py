@@ -150,6 +150,7 @@ def content(state: Audited) -> dict[str, dict[Any, Any]]:
     """All that rows and journal must agree on, by kind and id. (`prod_limit` follows from these and the bands.)"""
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
+    installed = machines.installed.by_slot()
     for machine_id, slot in machines.slot.items():
         facts = machines.facts[slot]
         result["machine"][machine_id] = {
@@ -162,6 +163,7 @@ def content(state: Audited) -> dict[str, dict[Any, Any]]:
             "ports": (facts.port_low, facts.port_high),
             "reserved": machines.reserved[slot].tolist(),
             "limits": machines.limits[slot].tolist(),
+            "packages": installed.get(slot, []),
             "held": {port: sorted(holders) for port, holders in machines.ports[slot].held().items()},
         }
     for job in tasks.jobs.values():

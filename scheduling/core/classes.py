@@ -120,6 +120,11 @@ def arrays(
     demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]
     wishes = [tuple(c for c in r.constraints if not c.hard) for r in sorting.requirements]
     hard, soft = _rows(demands), _rows([wish for wish in wishes if wish])
+    packages = [requirement.packages for requirement in sorting.requirements]
+    named = {distinct: row for row, distinct in enumerate(dict.fromkeys(filter(None, packages)))}
+    present = [memory.present(distinct) for distinct in named]
+    near = [there for _, there in present]
+    near_to = np.cumsum([len(there) for there in near], dtype=np.int32)
     avoided = [[memory.position[slot] for slot in sorting.avoid.get(g, ())] for g in range(number)]
     ends = np.cumsum([len(machines) for machines in avoided], dtype=np.int32)
     machines = len(memory.machines.slot)
@@ -144,6 +149,11 @@ def arrays(
         allowed=np.array([memory.allowed(d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
         liking=np.array([memory.liking(w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
         start=beginnings(state, policy, limit, sorting.by_limit, sorting.of_task, rng),
+        packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
+        present=np.array([share for share, _ in present], dtype=np.float64).reshape(len(named), machines),
+        near_from=(near_to - [len(there) for there in near]).astype(np.int32),
+        near_to=near_to,
+        near=np.concatenate((np.zeros(0, dtype=np.int64), *near)),
     )
 
 

@@ -80,6 +80,14 @@ class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
     reason: str = ""
 
 
+class PackagesHeld(_Event, frozen=True, tag="packages.held"):
+    """What machines have installed has changed (§3.2): digest -> ids of machines. A hint for placement, told for many
+    machines at once, every few seconds at most."""
+
+    came: dict[str, tuple[int, ...]] = {}
+    went: dict[str, tuple[int, ...]] = {}
+
+
 class AllocKept(_Event, frozen=True, tag="alloc.kept"):
     """An alloc left a machine, and what its folder holds is kept there for its log savers (§4).
 
@@ -195,6 +203,7 @@ class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
 
     `alloc`: the task id of the alloc it lives in, on that machine; 0 when it lies on the bare machine (§2.4).
     `devices`: which of the machine's accelerators. `runners_up`: (machine id, score) of what else was considered.
+    `packages`: how many bytes of its packages were there already, of how many; nothing where it names none.
     Who leaves an alloc that leaves has a `task.evicted` of its own, before that of the alloc.
     """
 
@@ -209,6 +218,7 @@ class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
     alloc: int = 0
     devices: tuple[int, ...] = ()
     runners_up: tuple[tuple[int, float], ...] = ()
+    packages: tuple[int, ...] = ()
 
 
 class TaskEvicted(_Event, frozen=True, tag="task.evicted"):
@@ -343,7 +353,7 @@ class ShellClosed(_Event, frozen=True, tag="shell.closed"):
 
 
 Event = (
-    CellSet | LeaseTaken | BrakeSet | MachineSet | MachineState | MachineRemoved | MachineCredential
+    CellSet | LeaseTaken | BrakeSet | MachineSet | MachineState | MachineRemoved | MachineCredential | PackagesHeld
     | AllocKept | AllocReleased | AllocGone | JobSubmitted | JobRejected | JobChanged | JobEnded
     | TasksAdded | TaskPlaced | TaskEvicted | TaskEnded | TaskGone | TaskRevived | TaskUpdated | TaskReported
     | ReservationsSet | UpdateStarted | UpdateEnded

@@ -82,6 +82,11 @@ class Groups(NamedTuple):
     allowed: Bools  # [C, P] hard constraints hold
     liking: Floats  # [W, P] share of soft constraints that hold, by weight
     start: Ints32  # where its walk over the machines begins
+    packages: Ints32  # row of `present`, -1: it names none
+    present: Floats  # [K, P] share of the packages' bytes that a machine has
+    near_from: Ints32  # [K] rows of `near`: positions that have most of them, the most first
+    near_to: Ints32
+    near: Ints
 
 
 class Queue(NamedTuple):
@@ -117,6 +122,7 @@ class Cache(NamedTuple):
     cursor: Ints
     stage: Ints
     offered: Ints  # how many of `Placed.emptied` it has looked at
+    near: Ints  # and of `Groups.near`
 
 
 class Knobs(NamedTuple):

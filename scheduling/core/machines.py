@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quota.resources import ACCELERATORS
 from scheduling.core import events
 from scheduling.core.attributes import Attributes
+from scheduling.core.installed import Installed
 from scheduling.core.kernels.devices import WHOLE
 from scheduling.core.layout import Bools, Ints, Ints32
 from scheduling.core.ports import PortMap
@@ -56,6 +57,7 @@ class MachineTable:
         self.changed: Ints = np.zeros(slots, dtype=np.int64)
         self.attributes = Attributes()
         self.attributes.grow(slots)
+        self.installed = Installed()
         self.ports: dict[int, PortMap] = {}  # by slot
         self.facts: dict[int, events.MachineSet] = {}  # by slot, as last announced
         self._racks: dict[str, int] = {}
@@ -113,6 +115,7 @@ class MachineTable:
         self.devices[slot] = 0
         self.layout += 1
         self.attributes.set(slot, {})
+        self.installed.forget(slot)
         del self.ports[slot], self.facts[slot]
         self._free.append(slot)
         self._order = None

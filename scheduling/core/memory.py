@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.core.installed import Packages
 from scheduling.core.kernels.room import count_room
-from scheduling.core.layout import Bools, Floats, Ints32, Levels, Machines, Running
+from scheduling.core.layout import Bools, Floats, Ints, Ints32, Levels, Machines, Running
 from scheduling.core.machines import MachineTable
 from scheduling.core.requirement import Constraint
 from scheduling.core.state import CellState
@@ -25,6 +26,10 @@ Level = tuple[int, bool]  # ceiling, by limit
 MOST_LEVELS = 24
 # Answers to constraints are forgotten when there are more: each is an array over all machines.
 MOST_MASKS = 256
+
+
+# So many of the machines that have most of a class' packages are tried before the walk finds others.
+MOST_NEAR = 512
 
 
 class Memory:
@@ -43,6 +48,8 @@ class Memory:
         self._allowed: dict[tuple[Constraint, ...], Bools] = {}
         self._liking: dict[tuple[Constraint, ...], Floats] = {}
         self._attributes = -1
+        self._present: dict[Packages, tuple[Floats, Ints]] = {}
+        self._installed = -1
 
     def follow(
         self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools
@@ -72,7 +79,10 @@ class Memory:
             self._allowed.clear()
             self._liking.clear()
             self._attributes = table.attributes.version
-        for masks in (self._allowed, self._liking):
+        if table.installed.version != self._installed:
+            self._present.clear()
+            self._installed = table.installed.version
+        for masks in (self._allowed, self._liking, self._present):
             if len(masks) > MOST_MASKS:
                 masks.clear()
         self._count(running, dirty, levels, asked)
@@ -104,6 +114,18 @@ class Memory:
             self._liking[wishes] = known
         return known
 
+    def present(self, packages: Packages) -> tuple[Floats, Ints]:
+        """float64[P]: the share of their bytes that each machine has; and the positions of those that have most."""
+        known = self._present.get(packages)
+        if known is None:
+            assert self._state is not None
+            installed = self._state.machines.installed.bytes_on(packages, self.machines.slot)
+            share = installed / max(1, sum(size for _, size in packages))
+            near = np.flatnonzero(installed)
+            near = near[np.argsort(-installed[near], kind="stable")[:MOST_NEAR]]
+            known = self._present[packages] = share, near.astype(np.int64)
+        return known
+
     def _mask(self, constraint: Constraint) -> Bools:
         assert self._state is not None
         mask: Bools = self._state.machines.attributes.mask(constraint)[self.machines.slot]
@@ -117,7 +139,7 @@ class Memory:
         number, axis = len(order), table.axis
         self._state, self._layout = state, table.layout
         self._known = []
-        self._attributes = -1
+        self._attributes = self._installed = -1
         slot = order[walk]
         capacity = table.capacity[slot]
         self.position = np.full(len(table.id), -1, dtype=np.int32)

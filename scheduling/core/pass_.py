@@ -108,6 +108,7 @@ def _assignments(state: CellState, sorting: Sorting, tables: Tables, taken: Take
         if placed.victims_to[q] > placed.victims_from[q]
     } if placed.figures[2] else {}  # fmt: skip
     devices = placed.devices[where].tolist()
+    packages = _packages(sorting, tables, where)
     result = []
     for i, (job_id, index, machine_id, own, others, scores, mask) in enumerate(
         zip(
@@ -137,6 +138,7 @@ def _assignments(state: CellState, sorting: Sorting, tables: Tables, taken: Take
                 0,
                 _bits(mask) if mask else (),
                 runners_up,
+                packages.get(i, ()),
             )
         )
     return tuple(result)
@@ -151,6 +153,18 @@ def _port_numbers(
         for i, (slot, number) in enumerate(zip(at.tolist(), wanted.tolist(), strict=True))
         if number
     }
+
+
+def _packages(sorting: Sorting, tables: Tables, where: Rows) -> dict[int, tuple[int, int]]:
+    """For each assignment that names packages: how many of their bytes are there, of how many."""
+    groups = tables.groups
+    named = groups.packages[sorting.of_task[where]]
+    found = {}
+    for i in np.flatnonzero(named >= 0).tolist():
+        total = sum(size for _, size in sorting.requirements[sorting.of_task[where[i]]].packages)
+        share = groups.present[named[i], tables.placed.machine[where[i]]]
+        found[i] = (round(float(share) * total), total)
+    return found
 
 
 def _bits(mask: int) -> tuple[int, ...]:

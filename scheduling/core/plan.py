@@ -15,7 +15,8 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
     preempted there in the same commit, lowest priority first (§3.2). `alloc`: the task id of the alloc it is
     put into (§2.4), 0 for the bare machine. `devices`: indexes of the accelerators it gets. `runners_up`:
-    (machine id, score) of the best that were not taken.
+    (machine id, score) of the best that were not taken. `packages`: bytes of its packages that the machine has, of how
+    many.
     """
 
     job_id: int
@@ -27,6 +28,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     alloc: int = 0
     devices: tuple[int, ...] = ()
     runners_up: tuple[tuple[int, float], ...] = ()
+    packages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Weights:
     """The share of the soft constraints that hold, by their own weights."""
 
     packages: float = 0.3
-    """The task was on the machine before: its packages are there (§3.2: installation is 80 % of start-up)."""
+    """The share of its packages' bytes that the machine has (§3.2: installation is 80 % of start-up). To a task that
+    names none, the machine where it was before counts like one that has all."""
 
     mixing: float = 0.02
     """High and low priority share machines, so that the high may expand (§3.2)."""

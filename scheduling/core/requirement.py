@@ -55,6 +55,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
     """`limit`: int64 vector over `quota.resources.AXIS` (+ the cell's own), its `ports` the number of ports.
 
     `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0 is no bound.
+    `packages`: (digest, size in bytes) of each, in order of digest: they are installed before it starts (§3.2).
     """
 
     limit: tuple[int, ...]
@@ -62,6 +63,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
     max_per_machine: int = 0
     max_per_rack: int = 0
     max_per_power_domain: int = 0
+    packages: tuple[tuple[str, int], ...] = ()
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -3,8 +3,8 @@
     journal, or rows as a synthetic stream ─► apply(event) ─► MachineTable, TaskTable ─► schedule_pass
 
 **Which synthetic events rebuild a state** (`scheduling.snapshot` makes them): a `MachineSet` per machine in its
-present state; a `JobSubmitted` per job that lives, or of which something still stops on a machine, with the
-present requirements of all its tasks; then per task, in this order:
+present state; one `PackagesHeld` of what they have; a `JobSubmitted` per job that lives, or of which something still
+stops on a machine, with the present requirements of all its tasks; then per task, in this order:
 
 * for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
   at the time of the crash;
@@ -63,6 +63,7 @@ class CellState:
             events.MachineSet: self._machine_set,
             events.MachineState: self._machine_state,
             events.MachineRemoved: self._machine_removed,
+            events.PackagesHeld: self._packages_held,
             events.JobSubmitted: self._job_submitted,
             events.JobChanged: self._job_changed,
             events.JobEnded: self._job_ended,
@@ -186,6 +187,14 @@ class CellState:
         for pairs in self.crashed.values():
             pairs.pop(event.machine_id, None)
         self.machines.remove(event.machine_id)
+
+    def _packages_held(self, event: events.PackagesHeld, time: float) -> None:
+        """Of machines that have been removed since nothing is kept."""
+        machines = self.machines
+        for told, change in ((event.went, machines.installed.went), (event.came, machines.installed.came)):
+            for digest, ids in told.items():
+                slots = [machines.slot[machine] for machine in ids if machine in machines.slot]
+                change(digest, np.array(slots, dtype=np.int64))
 
     # --- jobs
 

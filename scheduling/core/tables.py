@@ -49,6 +49,7 @@ def tables_of(
             cursor=np.zeros(number, dtype=np.int64),
             stage=np.zeros(number, dtype=np.int64),
             offered=np.zeros(number, dtype=np.int64),
+            near=np.zeros(number, dtype=np.int64),
         ),
         knobs=_knobs(state, policy, sorting, asked),
         placed=Placed(
@@ -115,7 +116,9 @@ def _queue(state: CellState, sorting: Sorting, memory: Memory) -> Queue:
     last = np.full(len(slots), -1, dtype=np.int64)
     for at in np.flatnonzero(tasks.last[slots]).tolist():
         machine = state.machines.slot.get(int(tasks.last[slots[at]]))
-        if machine is not None:
+        # Of who names packages, machines tell what they have.
+        named = sorting.requirements[sorting.of_task[at]].packages
+        if machine is not None and not named:
             last[at] = memory.position[machine]
     gang_end = np.zeros(len(slots), dtype=np.int64)
     ganged = tasks.job_gang[tasks.job[slots]]

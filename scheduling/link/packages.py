@@ -40,11 +40,13 @@ from quota.errors import Refused
 from scheduling.link import authority, swarms
 from scheduling.link.connection import Connection
 from scheduling.link.desired import Specs
+from scheduling.link.holdings import Holdings, readable
 from scheduling.link.tracker import Peer, Tracker
-from scheduling.link.writer import Known
+from scheduling.link.writer import ME, Known
 from scheduling.packages import names
 from scheduling.packages.choice import store as the_store
 from scheduling.packages.store import NotThere, Store, StoreAway
+from scheduling.services.holdings import Told, packages_held
 
 log = structlog.get_logger(__name__)
 Message = Any
@@ -101,6 +103,7 @@ class PackageDoors:
         self._trackers: dict[int, Tracker] = {}  # by cell
         self._news = swarms.News(redis_url, self._hear)
         self._specs = Specs()
+        self._holdings = Holdings()
         self._known: dict[tuple[int, str], tuple[float, Entitled | None]] = {}
         self._database = ThreadPoolExecutor(1, thread_name_prefix="link-packages")
         self._readers = ThreadPoolExecutor(streams, thread_name_prefix="link-archives")
@@ -298,6 +301,18 @@ class PackageDoors:
                     if self._counted.get(machine_id) != looked_at:
                         self._counted[machine_id] = looked_at
                         await self._count(held.cell_id, machine_id, port, installed)
+            for cell_id, told in self._holdings.due(self._connections, time.monotonic()).items():
+                await self._tell(cell_id, told)
+
+    async def _tell(self, cell_id: int, told: Mapping[int, Told]) -> None:
+        """The scheduler, of what machines have."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._database, _hold, cell_id, readable(told))
+        except (OperationalError, InterfaceError) as error:
+            log.warning("database away: who has packages is told later", error=str(error).strip())
+            return
+        self._holdings.taken(told)
 
     async def _count(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
         loop = asyncio.get_running_loop()
@@ -420,6 +435,12 @@ def _tell_its_end(task: asyncio.Task[None]) -> None:
     """What should go on for ever ended: by a mistake of ours."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("what machines have is not looked at any more", exc_info=error)
+
+
+def _hold(cell_id: int, told: Mapping[int, Told]) -> None:
+    """In the doors' own thread."""
+    close_old_connections()
+    packages_held(cell_id, told, principal=ME)
 
 
 def _close_connection() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
@@ -21,7 +22,7 @@ class Machine(models.Model):
     `secret_digest`: of the secret it dials in with. `next_digest`: of the one it will use next; both open the link
     until then. `authority`: digest of the authorities it said it trusts.
     `quarantined`: incarnations that its Borglet runs and this cell's history doesn't know. `kept`: what allocs that
-    have left still hold here (`KeptAlloc`); the scheduler's capacity is without it.
+    have left still hold here (`KeptAlloc`); the scheduler's capacity is without it. `packages`: digests it said it has.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines")
@@ -52,6 +53,7 @@ class Machine(models.Model):
     boot_id = models.CharField(max_length=64, blank=True)
     software = models.CharField(_("Borglet version"), max_length=64, blank=True)
     quarantined = models.JSONField(_("in quarantine"), default=list, blank=True)
+    packages = ArrayField(models.CharField(max_length=71), default=list, db_default=[], blank=True)
     joined_at = models.DateTimeField(_("joined"), auto_now_add=True)
 
     class Meta:

@@ -15,7 +15,8 @@ class Placement(msgspec.Struct, frozen=True):
     """pending -> running. `victims` (task ids) must be evicted under the same entry, before this.
 
     `alloc`: task id of the running alloc on that machine that it is put into (§2.4), 0 for none. `devices`: which of
-    the machine's accelerators. `runners_up`: (machine id, score) of what else was considered.
+    the machine's accelerators. `runners_up`: (machine id, score) of what else was considered. `packages`: how many
+    bytes of its packages are there already, of how many.
     """
 
     task_id: int
@@ -26,6 +27,7 @@ class Placement(msgspec.Struct, frozen=True):
     alloc: int = 0
     devices: tuple[int, ...] = ()
     runners_up: tuple[tuple[int, float], ...] = ()
+    packages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

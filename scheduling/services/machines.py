@@ -269,7 +269,8 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         left = Departure.objects.filter(machine=row).values_list("task_id", "incarnation")
         departures.tasks_gone(entry, [(identity, incarnation, None) for identity, incarnation in left])
         keeping.forget_machine(row.id)
-        row.state, row.reason, row.quarantined, row.kept = REMOVED, reason, [], []
+        row.state, row.reason = REMOVED, reason
+        row.quarantined, row.kept, row.packages = [], [], []
         credentials.void(row)
         row.state_since = entry.time
         row.save(
@@ -280,6 +281,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
                 *credentials.SECRET,
                 "quarantined",
                 "kept",
+                "packages",
                 "session",
             ]
         )

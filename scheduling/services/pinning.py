@@ -14,7 +14,7 @@ from django.db import connection
 from quota.errors import NotFound, Refused
 from quota.models import Tenant
 from quota.permissions import Action, Principal
-from scheduling import spec
+from scheduling import jobfile, spec
 from scheduling.models import Cell
 from scheduling.packages import pins
 from scheduling.packages.names import Reference
@@ -122,4 +122,6 @@ def _pinned(
             continue
         digests[text] = facts[0]
         packages[facts[0]] = {"size_bytes": facts[1], "format": facts[2]}
-    return pins.refusal(problems) if problems else Pins(pins.pinned(job_spec, digests), packages)
+    if problems:
+        return pins.refusal(problems)
+    return Pins(jobfile.with_sizes(pins.pinned(job_spec, digests), packages), packages)

@@ -81,9 +81,12 @@ def _step(entry: Entry, job_id: int) -> bool:
 
 
 def _load(update: Update, versions: list[int]) -> dict[int, spec.JobSpec]:
-    rows = JobSpec.objects.filter(job_id=update.job_id, version__in=versions).values_list("version", "spec")
+    rows = JobSpec.objects.filter(job_id=update.job_id, version__in=versions)
     extra = tuple(update.job.cell.extra_resources)
-    return {version: jobfile.load(stored, extra=extra) for version, stored in rows}
+    return {
+        version: jobfile.load(stored, extra=extra, packages=packages)
+        for version, stored, packages in rows.values_list("version", "spec", "packages")
+    }
 
 
 def _add_missing(entry: Entry, update: Update, target: spec.JobSpec) -> bool:

@@ -76,6 +76,7 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
                 alloc=placement.alloc,
                 devices=placement.devices,
                 runners_up=placement.runners_up,
+                packages=placement.packages,
             )
         )
         counts.move(job_id, PENDING, RUNNING)

@@ -19,12 +19,17 @@ import pytest
 from borglet.messages import PackageFailed, PackageHave, PackageSources, PeerAddress, Phase
 from borglet.packages import tickets
 from quota.permissions import Role
+from scheduling.core.warm import compile_kernels
 from scheduling.link import authority
-from scheduling.models import Cell, Machine
+from scheduling.master import Master
+from scheduling.models import Cell, Event, Machine, Task
 from scheduling.packages.choice import store
 from scheduling.services.jobs import job_kill
 from scheduling.services.joining import join_token_issue
+from scheduling.services.machines import machine_down, machine_remove
 from scheduling.services.packages import package_upload
+from scheduling.validate import validate
+from scheduling.why import explain_task
 from tests.archives import a_tar, digest_of
 from tests.integration import rows, world
 from tests.integration.link_world import GIB, Link, Played, ran, running_link, until
@@ -206,7 +211,9 @@ def test_a_machine_that_hangs_up_is_offered_no_more_and_one_that_comes_back_is(c
         until(lambda: not sources(link, m1).peers, what="the peer is forgotten")
 
 
-def test_what_a_machine_has_when_it_comes_back_is_in_its_report(cell, link, job) -> None:
+def test_what_a_machine_has_when_it_comes_back_is_in_its_report(cell, link, job, ann) -> None:
+    compile_kernels()
+    link.server.config.loaded_app._packages._holdings.every_s = 0.0
     with link.machine(cell, "m1") as m1, link.machine(cell, "m2") as m2:
         placed(job, m1, 0)
         placed(job, m2, 1)
@@ -216,6 +223,21 @@ def test_what_a_machine_has_when_it_comes_back_is_in_its_report(cell, link, job)
         no_digest = "\x00"  # which PostgreSQL takes in no text
         m2.report(poll, ran(poll.desired.run[0].key, Phase.INSTALLING), packages=[no_digest, unnamed, DIGEST])
         until(lambda: [p.port for p in sources(link, m1).peers] == [7002], what="offered")
+        row = Machine.objects.filter(hostname="m2", packages=[DIGEST])
+        until(row.exists, what="the scheduler knows")
+        (told,) = Event.objects.filter(kind="packages.held")
+        assert told.data["came"] == {DIGEST: [row.get().pk]}
+        Master(cell.id).tick()
+        task = Task.objects.get(job=job, index=2)
+        why = explain_task(job, task, ann)
+        assert task.machine.hostname == "m2", "it has the task's package"
+        size = f"{len(ARCHIVE) / 2**20:.4g} MiB"
+        assert f"Of its packages' {size} the machine had {size}." in why.sentences
+        assert validate(cell.id) == []
+        machine_down(principal=rows.ME, machine=row.get(), reason="x")
+        machine_remove(principal=rows.ME, machine=row.get(), reason="x")
+        assert Machine.objects.get(hostname="m2").packages == []
+        assert validate(cell.id) == []
 
 
 def test_nobody_is_sent_to_a_machine_that_has_no_task_for_the_package(cell, link, job) -> None:

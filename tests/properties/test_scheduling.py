@@ -139,13 +139,14 @@ def test_a_plan_depends_on_content_and_seed_alone(world: World, policy: Policy, 
     assert world.state.fingerprint() == before
     stream = list(world.rows())
     machines = [pair for pair in stream if isinstance(pair[0], events.MachineSet)]
+    held = [pair for pair in stream if isinstance(pair[0], events.PackagesHeld)]
     rest: dict[int, list[tuple[events.Event, float]]] = {}
-    for pair in stream[len(machines) :]:
+    for pair in stream[len(machines) + len(held) :]:
         job_id = pair[0].tasks[0][0] if isinstance(pair[0], events.ReservationsSet) else pair[0].job_id
         rest.setdefault(job_id, []).append(pair)
     shuffled = CellState()
     backwards = [pair for job_id in sorted(rest, reverse=True) for pair in rest[job_id]]
-    shuffled.load([*reversed(machines), *backwards], revision=world.state.revision)
+    shuffled.load([*reversed(machines), *held, *backwards], revision=world.state.revision)
     _keep_preferences(world.state, shuffled)
     other = schedule_pass(shuffled, policy, now=world.time, rng=np.random.default_rng(seed))
     assert [_decision(a) for a in other.assignments] == [_decision(a) for a in plan.assignments]
@@ -164,7 +165,7 @@ def _decision(assignment: Assignment) -> tuple[object, ...]:
     """All but port numbers, whose next start is a preference."""
     return (
         assignment.job_id, assignment.index, assignment.machine_id, assignment.victims, assignment.score,
-        len(assignment.ports), assignment.devices, assignment.runners_up,
+        assignment.packages, len(assignment.ports), assignment.devices, assignment.runners_up,
     )  # fmt: skip
 
 

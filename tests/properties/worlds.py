@@ -18,6 +18,13 @@ CONSTRAINTS = (
     (must("kernel", "!=", "4"), must("flash", "absent")),
     (wish("flash", "present", weight=2.0), wish("kernel", "<", "5")),
 )
+PACKAGES = (
+    (),
+    (),
+    (("sha256:app1", 30), ("sha256:base", 900)),
+    (("sha256:app2", 30), ("sha256:base", 900)),
+    (("sha256:app1", 30),),
+)
 BOUNDS = ({}, {}, {}, {"max_per_machine": 1}, {"max_per_rack": 1}, {"max_per_power_domain": 2})
 
 
@@ -29,6 +36,7 @@ def requirements(draw: st.DrawFn) -> Requirement:
         accelerators=draw(st.sampled_from((0, 0, 0, 300, 500, 1000, 2000))),
         ports=draw(st.sampled_from((0, 0, 1, 3))),
         constraints=draw(st.sampled_from(CONSTRAINTS)),
+        packages=draw(st.sampled_from(PACKAGES)),
         **draw(st.sampled_from(BOUNDS)),
     )
 
@@ -184,11 +192,19 @@ def _remove(draw: st.DrawFn, world: World) -> None:
         world.remove(name)
 
 
+def _install(draw: st.DrawFn, world: World) -> None:
+    """A machine has other packages than before."""
+    if world.machines:
+        name = draw(st.sampled_from(sorted(world.machines)))
+        digests = draw(st.sets(st.sampled_from(("sha256:app1", "sha256:app2", "sha256:base", "sha256:old"))))
+        world.has(name, *sorted(digests))
+
+
 def _join(draw: st.DrawFn, world: World) -> None:
     add_machine(draw, world)
 
 
 _STEPS = (
     _pass, _pass, _pass, _evict, _end, _gone, _revive, _reserve, _shrink, _reprioritise, _rebudget, _drain, _remove,
-    _join,
+    _install, _join,
 )  # fmt: skip

@@ -70,6 +70,12 @@ def liking(groups: Groups, g: int, m: int) -> float:
 
 
 @inlined
+def present(groups: Groups, g: int, m: int) -> float:
+    """The share of its packages' bytes that is there: installation is 80 % of start-up (§3.2)."""
+    return groups.present[groups.packages[g], m] if groups.packages[g] >= 0 else 0.0
+
+
+@inlined
 def mixing(machines: Machines, knobs: Knobs, m: int, by_limit: bool) -> float:
     """High and low priority share machines, so that the high may expand in a spike of load (§3.2)."""
     found = 0.0
@@ -87,7 +93,8 @@ def own_score(machines: Machines, groups: Groups, knobs: Knobs, g: int, m: int, 
     parts[PACKING] = knobs.weights[PACKING] * packing(machines, knobs, m, groups, g)
     parts[SOFT] = knobs.weights[SOFT] * liking(groups, g, m)
     parts[MIXING] = knobs.weights[MIXING] * mixing(machines, knobs, m, groups.by_limit[g])
-    return float(parts[PACKING] + parts[SOFT] + parts[MIXING])
+    parts[PACKAGES] = knobs.weights[PACKAGES] * present(groups, g, m)
+    return float(parts[PACKING] + parts[SOFT] + parts[MIXING] + parts[PACKAGES])
 
 
 @inlined

@@ -131,6 +131,30 @@ def _offer(t: Tables, g: int) -> None:
 
 
 @compiled
+def _nearby(t: Tables, g: int) -> None:
+    """Up to half of the sample are machines that have the group's packages, wherever its walk begins."""
+    cache, groups, width = t.cache, t.groups, t.cache.machine.shape[1]
+    row = groups.packages[g]
+    if row < 0:
+        return
+    held = 0
+    for k in range(cache.filled[g]):
+        if groups.present[row, cache.machine[g, k]] > 0.0:
+            held += 1
+    number = groups.near_to[row] - groups.near_from[row]
+    while 2 * held < width and cache.filled[g] < width and cache.near[g] < number:
+        m = groups.near[groups.near_from[row] + cache.near[g]]
+        cache.near[g] += 1
+        if not _fits(t, g, m) or _among(cache, g, m):
+            continue
+        t.placed.figures[1] += 1
+        score = _evaluate(t, g, m)
+        if score != -np.inf:
+            _keep(t, g, cache.filled[g], m, score)
+            held += 1
+
+
+@compiled
 def _candidates(t: Tables, g: int) -> None:
     """Bring the group's candidates up to date, then walk on until there are enough of them."""
     machines, cache, figures = t.machines, t.cache, t.placed.figures
@@ -154,6 +178,7 @@ def _candidates(t: Tables, g: int) -> None:
     if cache.stage[g] == DIRECT and cache.cursor[g] == 0:
         cache.offered[g] = figures[3]  # its walk will come to them
     _offer(t, g)
+    _nearby(t, g)
     total = machines.slot.shape[0]
     width = cache.machine.shape[1]
     level = t.groups.direct[g] if cache.stage[g] == DIRECT else t.groups.level[g]
@@ -171,7 +196,8 @@ def _candidates(t: Tables, g: int) -> None:
                 continue
             figures[1] += 1
             score = _evaluate(t, g, first + i)
-            if score == -np.inf or (cache.offered[g] > 0 and _among(cache, g, first + i)):
+            known = cache.offered[g] > 0 or cache.near[g] > 0
+            if score == -np.inf or (known and _among(cache, g, first + i)):
                 continue
             _keep(t, g, cache.filled[g], first + i, score)
             if cache.filled[g] == width:
@@ -198,7 +224,8 @@ def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> N
 def _best(t: Tables, g: int, job: int, last: int) -> int:
     """The machine with the highest score, and the runners-up in scratch; -1 when none can hold the task.
 
-    The machine where the task was before competes whether the walk came to it or not: its packages are there.
+    The machine where the task was before competes whether the walk came to it or not, if it names no packages: who
+    does competes for machines that have them.
     """
     cache, parts = t.cache, t.scratch.parts
     for k in range(RUNNERS + 1):
@@ -226,6 +253,7 @@ def _best(t: Tables, g: int, job: int, last: int) -> int:
 @compiled
 def _begin(cache: Cache, g: int, stage: int) -> None:
     cache.stage[g], cache.cursor[g], cache.filled[g], cache.offered[g] = stage, 0, 0, 0
+    cache.near[g] = 0
 
 
 @compiled
@@ -301,7 +329,8 @@ def _take(t: Tables, i: int, m: int, preempted: int) -> int:
         )
     own_score(t.machines, t.groups, t.knobs, g, m, parts)
     job_score(t.machines, t.counts, t.knobs, job, m, parts)
-    parts[PACKAGES] = t.knobs.weights[PACKAGES] if m == t.queue.last[i] else 0.0
+    if m == t.queue.last[i]:
+        parts[PACKAGES] += t.knobs.weights[PACKAGES]
     placed.machine[i] = m
     for k in range(PARTS):
         placed.parts[i, k] = parts[k]

@@ -281,6 +281,8 @@ class Twin:
             share = sum(c.weight / total for c in wishes if holds(c, attributes.get(c.attribute)))
             own += w.soft_constraints * share
         own += w.mixing * self._mixing(job, machine_id)
+        if requirement.packages:
+            own += w.packages * self._present(requirement, machine_id)
         own += w.preemption * -sum(1.0 + v.job.priority / 100.0 for v in victims)
         size = int((job.tasks >= 0).sum())
         overlay = 0.0
@@ -290,8 +292,15 @@ class Twin:
                 + w.spread_rack * -self._siblings(job, machine_id, "rack") / size
                 + w.spread_power_domain * -self._siblings(job, machine_id, "power_domain") / size
             )
-        packages = w.packages if self.state.tasks.last[task] == machine_id else 0.0
+        before = not requirement.packages and self.state.tasks.last[task] == machine_id
+        packages = w.packages if before else 0.0
         return own + overlay + packages
+
+    def _present(self, requirement: Requirement, machine_id: int) -> float:
+        """The share of its packages' bytes that the machine has."""
+        there = self.state.machines.installed.by_slot().get(self.state.machines.slot[machine_id], [])
+        has = sum(size for digest, size in requirement.packages if digest in there)
+        return has / sum(size for _, size in requirement.packages)
 
     def _weights(self) -> list[float]:
         known = self.policy.resource_weights
