@@ -140,6 +140,22 @@ def _refused(error: InvalidName) -> Refused:
     return Refused("invalid-name", str(error), fields={error.field: error.detail})
 
 
+_WITHIN = OpenApiParameter(
+    "within_s",
+    float,
+    description=f"Seconds that servers have to answer, at most {survey.TIMEOUT_S:g}, as without it.",
+)
+
+
+def _within(request: Request) -> float:
+    """Raises `Refused`."""
+    text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
+    if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
+        told = f"seconds, more than 0 and at most {survey.TIMEOUT_S:g}"
+        raise Refused("invalid", f"within_s: {told}", fields={"within_s": told})
+    return float(text)
+
+
 class FollowerSerializer(serializers.Serializer):
     address = serializers.CharField(help_text="With its port.")
     kind = serializers.ChoiceField(choices=[role.value for role in survey.Role])
@@ -167,16 +183,19 @@ class CellNamesSerializer(serializers.Serializer):
 
 
 class CellNamesView(APIView):
-    @extend_schema(operation_id="bns_cell", responses=CellNamesSerializer, tags=["names"])
+    @extend_schema(
+        operation_id="bns_cell", parameters=[_WITHIN], responses=CellNamesSerializer, tags=["names"]
+    )
     def get(self, request: Request, cell: str) -> Response:
         """How far resolvers and secondaries have followed a cell: what `borgctl wait --for visible` asks."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:
             raise _refused(error) from error
+        timeout_s = _within(request)
         wanted = cell_named(request.auth, cell).revision
         try:
-            found = survey.followers(cell, wanted=wanted, asked=survey.servers())
+            found = survey.followers(cell, wanted=wanted, asked=survey.servers(), timeout_s=timeout_s)
         except InvalidPeers as error:
             raise Refused("bad-setting", str(error), status=503) from error
         resolvers = [one for one in found if one.server.role is survey.Role.RESOLVER]

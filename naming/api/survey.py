@@ -123,13 +123,15 @@ def _reachable(host: str) -> str:
     return "127.0.0.1" if address.version == 4 else "::1"
 
 
-def followers(cell: str, *, wanted: int, asked: Sequence[Server]) -> list[Follower]:
+def followers(
+    cell: str, *, wanted: int, asked: Sequence[Server], timeout_s: float = TIMEOUT_S
+) -> list[Follower]:
     """How far each of `asked` has followed a cell whose journal had come to revision `wanted`.
 
-    Takes `TIMEOUT_S` at most, however many are silent.
+    Takes `timeout_s` at most, however many are silent.
     """
     zone = f"{cell}.{settings.BORG_ZONE}"
-    said = asyncio.run(_ask_all(zone, asked))
+    said = asyncio.run(_ask_all(zone, asked, timeout_s))
     newest = [
         facts[0].serial for server, facts in zip(asked, said, strict=True) if server.role is Role.RESOLVER
     ]
@@ -180,26 +182,26 @@ def _secondary(server: Server, zone: _Said, serials: Sequence[int]) -> Follower:
     return Follower(server, State.CAUGHT_UP, serial)
 
 
-async def _ask_all(zone: str, asked: Sequence[Server]) -> list[tuple[_Said, _Said]]:
-    return list(await asyncio.gather(*(_ask_one(zone, server) for server in asked)))
+async def _ask_all(zone: str, asked: Sequence[Server], timeout_s: float) -> list[tuple[_Said, _Said]]:
+    return list(await asyncio.gather(*(_ask_one(zone, server, timeout_s) for server in asked)))
 
 
-async def _ask_one(zone: str, server: Server) -> tuple[_Said, _Said]:
+async def _ask_one(zone: str, server: Server, timeout_s: float) -> tuple[_Said, _Said]:
     """What it says of the zone and of itself."""
     if server.role is Role.SECONDARY:
-        return await _ask(zone, "SOA", server), _Said()
+        return await _ask(zone, "SOA", server, timeout_s), _Said()
     soa, text, health = await asyncio.gather(
-        _ask(zone, "SOA", server),
-        _ask(zone, "TXT", server),
-        _ask(f"health.{settings.BORG_ZONE}", "TXT", server),
+        _ask(zone, "SOA", server, timeout_s),
+        _ask(zone, "TXT", server, timeout_s),
+        _ask(f"health.{settings.BORG_ZONE}", "TXT", server, timeout_s),
     )
     return _Said(text.rcode, soa.serial, text.facts, text.error), health
 
 
-async def _ask(name: str, rdtype: str, server: Server) -> _Said:
+async def _ask(name: str, rdtype: str, server: Server, timeout_s: float) -> _Said:
     question = dns.message.make_query(name, rdtype)
     try:
-        answer = await dns.asyncquery.udp(question, server.address, timeout=TIMEOUT_S, port=server.port)
+        answer = await dns.asyncquery.udp(question, server.address, timeout=timeout_s, port=server.port)
     except (dns.exception.DNSException, OSError) as error:
         return _Said(error=f"{type(error).__name__}")
     records = [record for rrset in answer.answer for record in rrset]

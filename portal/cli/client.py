@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -13,11 +14,17 @@ from portal.cli.failure import BAD_USAGE, Failed
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+_LEAST_S = 1.0  # for an answer, however late it is
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
-    """Asks the portal of a profile. Every method raises `Failed`."""
+    """Asks the portal of a profile. Every method raises `Failed`.
+
+    `until`: when on the monotonic clock whoever asks will have no more use for an answer.
+    """
+
+    until: float | None = None
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -92,6 +99,9 @@ class Client:
             ) from error
 
     def _answer(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        if self.until is not None:
+            left = min(60.0, max(_LEAST_S, self.until - time.monotonic()))
+            kwargs["timeout"] = httpx.Timeout(left, connect=min(5.0, left))
         try:
             answer = self._http.request(method, path, **kwargs)
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:

@@ -59,8 +59,8 @@ def _tasks(answer: dict[str, Any]) -> None:
         [
             (
                 row["name"], row["dns"], row["address"], _ports(row["ports"]), "yes" if row["serving"] else "no",
-                row["health"], str(row["weight"]), load(row), f"{row['ttl_s']}s", row["phase"] or row["state"],
-                row["machine"],
+                row["health"], str(row["weight"]), output.share(row["load"]), f"{row['ttl_s']}s",
+                row["phase"] or row["state"], row["machine"],
             )
             for row in answer.get("endpoints", [answer])
         ],
@@ -74,11 +74,6 @@ def _machine(answer: dict[str, Any]) -> None:
         [(answer["name"], answer["dns"], answer["address"], f"{answer['ttl_s']}s", answer["state"])],
         empty="",
     )
-
-
-def load(row: dict[str, Any]) -> str:
-    """Of the CPU limit; `-` where it is not known."""
-    return "-" if row["load"] is None else f"{row['load']:.0%}"
 
 
 def _path(ours: Context, name: str) -> str:

@@ -95,6 +95,11 @@ def number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def share(part: float | None) -> str:
+    """`25%`; `-` where it is not known."""
+    return "-" if part is None else f"{part:.0%}"
+
+
 def quantity(name: str, value: int) -> str:
     """A quantity of the axis for people: CPU in cores, the rest in powers of 1024 bytes."""
     if name in ("cpu", "accelerators"):

@@ -18,6 +18,8 @@ from portal.cli.jobs import in_short
 
 app = typer.Typer()
 
+# What name servers have to answer; who waits no longer than this hears of silent ones, and goes.
+_SHORTEST_SURVEY_S, _LONGEST_SURVEY_S = 0.8, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -44,8 +46,9 @@ def wait(
     is behind, when a job is over that should run, and when a job that should end failed.
     """
     ours = context.of(ctx)
-    waiting = _Waiting(ours, ours.job(job), wanted, secondaries=not without_secondaries)
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
+    waiting = _Waiting(ours, ours.job(job), wanted, until, secondaries=not without_secondaries)
+    ours.client.until = until
     while not waiting.is_over():
         left = until - time.monotonic()
         if left <= 0:
@@ -63,6 +66,7 @@ class _Waiting:
     ours: Context
     job: Job
     wanted: Wanted
+    until: float
     secondaries: bool = True
     answer: dict[str, Any] | None = None
     whole_at: int | None = None
@@ -88,7 +92,10 @@ class _Waiting:
         except Failed as failed:
             if self.answer is None or not failed.passing:
                 raise
-            self.trouble = failed.detail
+            if (
+                time.monotonic() < self.until
+            ):  # else it was cut short, and what was known before is worth more
+                self.trouble = failed.detail
             return False
 
     def _reached(self, answer: dict[str, Any]) -> bool:
@@ -109,11 +116,13 @@ class _Waiting:
             self.whole_at = answer["revision"]
         if self.wanted is Wanted.RUNNING:
             return True
+        self.behind = self.behind or ("the portal has not told yet how far its names are",)
         self.behind = tuple(self._behind(self.whole_at))
         return not self.behind
 
     def _behind(self, revision: int) -> Iterator[str]:
-        followed = self.ours.client.get(f"/bns/{part(self.job.cell)}/")
+        left = min(_LONGEST_SURVEY_S, max(_SHORTEST_SURVEY_S, self.until - time.monotonic()))
+        followed = self.ours.client.get(f"/bns/{part(self.job.cell)}/", within_s=f"{left:.3f}")
         late = [one for one in followed["resolvers"] if (one["revision"] or 0) < revision]
         yield from (_late(one, one["revision"], revision) for one in late)
         if late or not self.secondaries:

@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from portal.cli import names, output, sockets
+from portal.cli import output, sockets
 from portal.cli.context import Context
 from portal.cli.failure import Failed
 
@@ -96,7 +96,7 @@ class _Watching:
             if before is None or any(before[what] != one[what] for what in _SHOWN):
                 serving = "serving" if one["serving"] else "not serving"
                 health = one["health"] if one["address"] else one["state"]
-                busy = f"weight {one['weight']}", f"load {names.load(one)}"
+                busy = f"weight {one['weight']}", f"load {output.share(one['load'])}"
                 _line(at, one["name"], _where(one), serving, health, *busy)
         fails_open = facts.get("fail_open", False)
         if fails_open != self._fails_open and (fails_open or self._fails_open is not None):

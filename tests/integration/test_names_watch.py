@@ -584,3 +584,5 @@ def test_waiting_for_visible_names_who_is_behind(
             "caught_up": True, "error": "",
         }  # fmt: skip
     assert get(ann, "bns/none", 404)["code"] == "not-found"
+    for seconds in ("0", "2.1", "soon"):
+        assert list(get(ann, "bns/cc", 422, within_s=seconds)["fields"]) == ["within_s"]

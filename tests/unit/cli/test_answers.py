@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -34,7 +35,8 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # who asked did not wait for it
+            self.wfile.write(body)
 
     do_POST = do_GET  # noqa: N815 - http.server's spelling
 
@@ -161,3 +163,29 @@ def test_following_what_does_not_exist_ends_at_once(server: Server) -> None:
     server.answers = lambda path: (404, {}, b'{"code": "not-found", "detail": "no job"}')
     assert borgctl(server, "logs", "web/0", "-f").returncode == 1
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("held", ["/bns/cc/", "/api/v1/cells/cc/jobs/ubar/web/"])
+def test_waiting_ends_in_its_time_whatever_the_portal_does(server: Server, held: str) -> None:
+    job = {
+        "state": "running", "outcome": "", "tasks_total": 1, "tasks_dead": 0, "tasks_up": 1, "tasks_running": 1,
+        "tasks_pending": 0, "update": None, "revision": 7,
+    }  # fmt: skip
+    over = threading.Event()
+
+    def answers(path: str) -> Answer:
+        if path.startswith(held):
+            over.wait(60)
+        return 200, {}, json.dumps(job).encode()
+
+    server.answers = answers
+    done = borgctl(server, "wait", "web", "--for", "visible", "--timeout", "0.1")
+    assert not over.is_set()
+    over.set()
+    assert (done.returncode, done.stdout) == (1, "")
+    if held == "/bns/cc/":
+        assert "is not visible after 0.1 s: " in done.stderr
+        assert "but the portal has not told yet how far its names are" in done.stderr
+        assert server.asked[-1][1] == "/bns/cc/?within_s=0.800"
+    else:
+        assert "can't reach the portal" in done.stderr
