@@ -166,7 +166,9 @@ def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str])
         .order_by("id")
     }
     live = contact.heard_within(
-        cell.id, [machine.id for machine in known.values() if machine.state != REMOVED]
+        cell.id,
+        # Whose secret is void can't be connected: only a late heartbeat may still tell of it.
+        [machine.id for machine in known.values() if machine.state != REMOVED and machine.secret_digest],
     )
     draining = set(
         Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True)

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from websockets.exceptions import InvalidStatus
 from borglet.messages import EndCause, Exit, LogChunk, Phase, Refusal, Usage
 from quota.errors import Conflict, Forbidden
 from quota.permissions import Principal
-from scheduling import journal
+from scheduling import journal, notices
 from scheduling.core.events import MachineCredential
-from scheduling.link import usage, writer
+from scheduling.link import contact, usage, writer
 from scheduling.models import Cell, Machine
 from scheduling.services.credentials import machine_revoke, machine_rotate, secrets_offered
 from scheduling.services.joining import join_token_issue, machine_join
@@ -185,6 +186,8 @@ def test_a_revoked_machine_is_cut_off_until_it_joins_again(cell, link: Link) -> 
     assert not opens(link, "m1", "")
     with pytest.raises(Conflict, match="join the machine again"):
         machine_rotate(principal=rows.ME, machine=row)
+    late = {str(row.id): time.time()}  # a heartbeat that was on its way
+    notices.client().zadd(contact.contact_key(cell.id), late)
     with link.machine(cell) as again:  # at once: nobody holds its name
         again.report(again.poll_with_desired())
         assert the_machine().state == "up"
