@@ -18,6 +18,7 @@ from borglet.messages import Report
 from quota.errors import Refused
 from scheduling.link import contact, logs, shells, usage
 from scheduling.link.connection import Connection
+from scheduling.link.errands import Errands
 from scheduling.link.said import Measured
 from scheduling.link.shard import Shard
 from scheduling.link.spread import Spread
@@ -40,35 +41,27 @@ class Courier:
             url, socket_timeout=5.0, socket_connect_timeout=1.0, retry=None
         )
         self.shells = shells.connect(url)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._errands = Errands()
         self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
-        self._away = self._stopping = False
+        self._away = False
         self._taken: list[str] = []
         self._balance = Spread()
         shard.hearing.on_logs = self._logs_came
         shard.on_session = self._session_taken
 
     def start(self) -> None:
-        self._spawn(self._beat_forever())
-        self._spawn(self._listen_forever())
+        self._errands.begin(self._beat_forever())
+        self._errands.begin(self._listen_forever())
 
     async def stop(self) -> None:
-        self._stopping = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._errands.end()
         await self._redis.aclose()
         await self.shells.aclose()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- out
 
     async def _beat_forever(self) -> None:
-        while not self._stopping:
+        while True:
             try:
                 await self._beat()
                 self._note(None)
@@ -139,12 +132,12 @@ class Courier:
 
     def _logs_came(self, report: Report) -> None:
         for chunk in report.logs:
-            self._spawn(self._quietly(logs.answer(self._redis, chunk)))
+            self._errands.begin(self._quietly(logs.answer(self._redis, chunk)))
 
     def _session_taken(self, machine_id: int, session: int) -> None:
         """Tell other shards, all that come in one turn of the loop together: machines may return by thousands."""
         if not self._taken:
-            self._spawn(self._tell_sessions())
+            self._errands.begin(self._tell_sessions())
         self._taken.append(f"{machine_id} {session}")
 
     async def _tell_sessions(self) -> None:
@@ -161,7 +154,7 @@ class Courier:
     # -- in
 
     async def _listen_forever(self) -> None:
-        while not self._stopping:  # a library may swallow that it is cancelled
+        while True:
             pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
                 await pubsub.psubscribe(_NOTICES)
@@ -193,7 +186,9 @@ class Courier:
                 self._shard.supersede(int(machine_id), int(session))
         elif channel == shells.channel(self._shard.name):
             try:
-                self._spawn(self._grant_shell(msgspec.json.decode(message["data"], type=shells.Asked)))
+                self._errands.begin(
+                    self._grant_shell(msgspec.json.decode(message["data"], type=shells.Asked))
+                )
             except msgspec.MsgspecError as error:
                 log.warning("shell not understood", error=str(error))
         else:

@@ -15,6 +15,7 @@ import redis.asyncio
 import structlog
 from redis.exceptions import RedisError
 
+from scheduling.link.errands import Errands
 from scheduling.link.tracker import MAX_HOLDERS, Peer
 
 log = structlog.get_logger(__name__)
@@ -57,17 +58,15 @@ class News:
         self._hear = hear
         self._waiting: list[Told] = []
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._errands = Errands()
         self._away = False
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._tell_forever()), loop.create_task(self._listen_forever())]
+        self._errands.begin(self._tell_forever())
+        self._errands.begin(self._listen_forever())
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._errands.end()
         await self._redis.aclose()
 
     def tell(self, news: Told) -> None:

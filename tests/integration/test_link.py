@@ -523,6 +523,7 @@ def test_a_steady_state_writes_nothing(cell, link: Link) -> None:
         machine.keep_answering(lambda: task(job).up)
         machine.report(machine.poll())
         before = journal.newest(cell.id)
+        until(lambda: link.shard._turns._seen.get(cell.id) == before, what="nothing is left to be read")
         statements = _statements_of(link)
         began = time.monotonic()
         reports = 0
