@@ -37,6 +37,16 @@ class VectorField(ArrayField):
         return name, path, args, kwargs
 
 
+class WideVectorField(VectorField):
+    """Sums over the axis that 64 bits can't hold, such as a job's bytes times seconds. Exact; read as `Decimal`."""
+
+    DIGITS = 30
+
+    def __init__(self, verbose_name: object = None, **kwargs: object) -> None:
+        super().__init__(verbose_name, **kwargs)
+        self.base_field = models.DecimalField(max_digits=self.DIGITS, decimal_places=0)
+
+
 class AllAtLeastZero(models.Func):
     """`0 <= ALL(vector)`, for CHECK constraints."""
 

@@ -9,7 +9,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.bands import PriorityBand
-from quota.models.fields import DnsLabelField, VectorField
+from quota.models.fields import DnsLabelField, WideVectorField
 from quota.models.tenants import Tenant
 
 
@@ -147,9 +147,9 @@ class MeteredHour(models.Model):
     job = models.CharField(_("job"), max_length=63)
     labels = models.JSONField(_("labels"), default=dict)
     hour = models.DateTimeField(_("hour"))
-    limit = VectorField(_("limit"))
-    reserved = VectorField(_("reserved"))
-    used = VectorField(_("used"))
+    limit = WideVectorField(_("limit"))
+    reserved = WideVectorField(_("reserved"))
+    used = WideVectorField(_("used"))
     price = models.BigIntegerField(_("price"), default=0)
     posting = models.ForeignKey(Posting, models.PROTECT, null=True, blank=True, related_name="metered")
 

@@ -21,6 +21,7 @@ from django.db import connection
 from quota import clock, months, records
 from quota.errors import NotFound, Refused
 from quota.models import MeteredHour, Posting, PriorityBand, Tenant
+from quota.models.fields import WideVectorField
 from quota.money import MOST
 from quota.permissions import system
 from quota.pricing import FULL_MILLI, UNIT
@@ -32,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 # By then the reports of the last hour of a day have come; what comes later is charged with the next day.
 SETTLE = dt.timedelta(hours=2)
+_MOST_SUM = 10**WideVectorField.DIGITS - 1
 
 
 class MeteredRow(NamedTuple):
@@ -53,7 +55,7 @@ class MeteredRow(NamedTuple):
 def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     """Note an hour of a cell's jobs; repeated, it replaces what is not charged yet. Returns how many were written.
 
-    `hour`: its beginning, aware. Sums beyond 64 bits are kept as the largest number there is; the price is exact.
+    `hour`: its beginning, aware. Sums and the price are exact.
     Raises `Refused` naming the row. Four statements, whatever the number of rows. No locks beside the rows' own.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
@@ -69,8 +71,9 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
             raise NotFound("band", row.band, known=list(bands))
         band = bands.get(row.band)
         price = usage_price(row.used, prices.usage, band.price_milli if band else 0)
-        if min(*row.limit, *row.reserved, *row.used) < 0 or price > MOST:
-            told = "negative, or costs more than 64 bits hold"
+        sums = (*row.limit, *row.reserved, *row.used)
+        if min(sums) < 0 or max(sums) > _MOST_SUM or price > MOST:
+            told = f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold"
             raise Refused("invalid", f"rows.{position}: {told}", fields={f"rows.{position}": told})
         values = (
             row.tenant_id, cell, band.pk if band else None, row.job_uid, row.job, dict(row.labels), _array(row.limit),
@@ -179,8 +182,8 @@ def _upsert(hour: dt.datetime, columns: list[list[Any]]) -> int:
         cursor.execute(
             'INSERT INTO quota_meteredhour (tenant_id, cell, band_id, job_uid, job, labels, "limit", reserved, used,'
             " price, hour)"
-            " SELECT DISTINCT ON (cell, job_uid, band) tenant, cell, band, job_uid, job, labels::jsonb, l::bigint[],"
-            " r::bigint[], u::bigint[], price, %s FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::text[],"
+            " SELECT DISTINCT ON (cell, job_uid, band) tenant, cell, band, job_uid, job, labels::jsonb, l::numeric[],"
+            " r::numeric[], u::numeric[], price, %s FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::text[],"
             " %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY"
             " AS given(tenant, cell, band, job_uid, job, labels, l, r, u, price, place)"
             " ORDER BY cell, job_uid, band, place DESC"
@@ -193,4 +196,4 @@ def _upsert(hour: dt.datetime, columns: list[list[Any]]) -> int:
 
 
 def _array(vector: Vector) -> str:
-    return "{" + ",".join(str(min(value, MOST)) for value in vector[:SIZE]) + "}"
+    return "{" + ",".join(str(value) for value in vector[:SIZE]) + "}"

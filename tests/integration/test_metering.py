@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from quota import clock
 from quota.errors import Refused
 from quota.models import LedgerEntry, MeteredHour, Posting
-from quota.money import MOST
+from quota.planning import planned
 from quota.services import ledger
 from quota.services.ledger_check import ledger_check
 from quota.services.metering import MeteredRow, meter, usage_charge, usage_price
+from quota.sizing import usage_of
 from tests.integration import money_rows as market
 from tests.integration import rows
 
@@ -125,12 +126,20 @@ def test_without_a_usage_price_nothing_is_charged() -> None:
     assert charge(NOON + DAY) == []
 
 
-def test_sums_beyond_64_bits_are_kept_as_the_largest_and_priced_exactly() -> None:
+def test_sums_beyond_64_bits_are_kept_shown_and_priced_exactly() -> None:
     tenant = market.funded()
-    meter(cell="cc", hour=NOON, rows=[row(tenant, used=(3600, 2**70, 0, 0, 0, 0))])
-    found = MeteredHour.objects.get()
-    assert found.used[1] == MOST
+    hours = NOON, NOON + HOUR
+    for hour in hours:
+        meter(cell="cc", hour=hour, rows=[row(tenant, used=(3600, 3600 * 2**60, 0, 0, 0, 0))])
+    found = MeteredHour.objects.first()
+    assert found.used[1] == 3600 * 2**60
     assert found.price == 100 * found.band.price_milli // 1_000_000
+    with clock.at(NOON + 2 * HOUR):
+        ram = usage_of(market.ME, tenant, cell="cc", band="production", days=1).resources[1]
+        (step,) = planned(
+            market.ME, tenant, "cc", found.band, since=NOON, until=NOON + 2 * HOUR, step=2 * HOUR
+        )
+    assert (ram.name, ram.used_max, step.used[1]) == ("ram", 2**60, 2**60)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +150,9 @@ def test_sums_beyond_64_bits_are_kept_as_the_largest_and_priced_exactly() -> Non
         (NOON, {"band": "gold"}, "band"),
         (NOON, {"used": (-1, 0, 0, 0, 0, 0)}, "rows.0"),
         (NOON, {"used": (2**90, 0, 0, 0, 0, 0)}, "rows.0"),
+        (NOON, {"used": (0, 10**30, 0, 0, 0, 0)}, "rows.0"),
     ],
-    ids=["minute", "naive", "band", "negative", "too-large"],
+    ids=["minute", "naive", "band", "negative", "too-dear", "too-large"],
 )
 def test_a_bad_report_is_refused_whole(hour, change, field) -> None:
     tenant = market.funded()
