@@ -20,7 +20,7 @@ from typing import Any
 
 from portal.up import engines, ports, processes
 from portal.up.account import AccountError
-from portal.up.environment import check, environment, machine_environment
+from portal.up.environment import check, environment, machine_environment, unheard
 from portal.up.home import Home, HomeError, client_toml, write_private
 from portal.up.options import CELL, TENANT, OptionError, Options
 from portal.up.supervisor import Supervisor, SupervisorError, stop_leftovers
@@ -192,6 +192,8 @@ def main() -> int:
         home.prepare()
         with home.lock():
             _log_to(home)
+            for line in unheard(options, os.environ):
+                log.warning("%s", line)
             asyncio.run(run(options))
     except (HomeError, AccountError, engines.EngineError, ports.PortTaken, SupervisorError) as error:
         print(error, file=sys.stderr)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
 from portal.settings.environment import complaints
 from portal.up.options import CELL, OptionError, Options
@@ -36,6 +37,8 @@ _TUNABLE = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
 )
+# What begins like this is a setting of ours, or misspelt.
+_FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_")
 # Options of the Borglet's, such as BORGLET_CAPACITY; where it lives and dials is not theirs to say.
 _BORGLET = (
     *("BORGLET_CAPACITY", "BORGLET_RACK", "BORGLET_PLATFORM", "BORGLET_POWER_DOMAIN", "BORGLET_ATTRIBUTES"),
@@ -87,6 +90,19 @@ def environment(
         "BORG_CELLS": CELL,
         "PROMETHEUS_MULTIPROC_DIR": str(options.home / "run" / "metrics"),
     }
+
+
+def unheard(options: Options, inherited: Mapping[str, str]) -> Iterator[str]:
+    """A line for each setting of a family of ours that is given and does nothing: misspelt, or set by `make up`."""
+    ours = environment(options, {}, database_url="", redis_url="", secret_key="")
+    for name in sorted(inherited):
+        if name in _TUNABLE or not name.startswith(_FAMILIES) or inherited[name] in ("", ours.get(name)):
+            continue
+        if name in ours:
+            yield f"{name}={inherited[name]!r} is not heard: make up sets it to {ours[name]}."
+        else:
+            near = get_close_matches(name, _TUNABLE, n=1)
+            yield f"{name} is no setting" + (f"; did you mean {near[0]}?" if near else ".")
 
 
 def check(options: Options, inherited: Mapping[str, str]) -> None:

@@ -30,6 +30,8 @@ from portal.up.restarts import Restarts
 
 log = logging.getLogger("portal.up")
 
+_SAID_LAST = 300  # characters of what a process wrote last, for the message about its end
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -138,7 +140,7 @@ class Keeper:
             self.pid = None
             ended.cancel()
             self.record.unlink(missing_ok=True)
-        return story or _ending(process.returncode)
+        return story or _ending(process.returncode, self.logfile.tail(1))
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         if self.spec.pulse is not None:
@@ -196,7 +198,8 @@ class Keeper:
         await asyncio.wait(either, timeout=self.spec.stop_s, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if not ended.done():
-            log.warning("%s ignores %s; killing it", self.spec.name, self.spec.stop_signal.name)
+            if not self._hurry.is_set():  # else it was given no time to heed it
+                log.warning("%s ignores %s; killing it", self.spec.name, self.spec.stop_signal.name)
             process.kill()
             await asyncio.wait({ended}, timeout=10.0)
         process.poll()
@@ -248,9 +251,10 @@ def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:
     return ended
 
 
-def _ending(returncode: int | None) -> str:
+def _ending(returncode: int | None, said_last: str) -> str:
     if returncode is None:
         return "can't be reaped"
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}"
-    return f"ended with status {returncode}"
+    last = f" ({said_last[:_SAID_LAST]})" if returncode and said_last else ""
+    return f"ended with status {returncode}{last}"

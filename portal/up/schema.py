@@ -10,22 +10,46 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from portal.up.home import write_private
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def main(argv: list[str]) -> int:
     import django
     from django.core.management import call_command
-    from django.db import transaction
+    from django.db import connection, transaction
 
     django.setup()
+    if unknown := migrations_of_later(connection):
+        print(
+            f"A newer version migrated this home: {unknown[0]} is not known here. Use that version or a later "
+            "one, or make restore of a backup from before into another BORG_HOME.",
+            file=sys.stderr,
+        )
+        return 1
     call_command("migrate", interactive=False, verbosity=1)
     printed = io.StringIO()
     with transaction.atomic():
         call_command("bootstrap", stdout=printed)
         write_private(Path(argv[0]), printed.getvalue())
     return 0
+
+
+def migrations_of_later(connection: BaseDatabaseWrapper) -> list[str]:
+    """Migrations the database has and this version has not, as `app.name`, sorted."""
+    from django.db.migrations.loader import MigrationLoader
+
+    loader = MigrationLoader(connection, ignore_no_migrations=True)
+    known = {*loader.disk_migrations, *loader.replacements}
+    known.update(each for squashed in loader.replacements.values() for each in squashed.replaces)
+    applied = loader.applied_migrations or {}
+    return sorted(
+        f"{app}.{name}" for app, name in applied if app in loader.migrated_apps and (app, name) not in known
+    )
 
 
 if __name__ == "__main__":

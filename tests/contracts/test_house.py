@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 
 from portal.settings.environment import SETTINGS
+from portal.up.schema import migrations_of_later
 from quota.models.fields import DNS_LABEL
 from scheduling.core.reasons import ReasonCode
 from scheduling.problems import DNS_LABEL as LABEL_OF_SPECS
@@ -21,6 +24,16 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.django_db
 def test_the_models_need_no_migration() -> None:
     call_command("makemigrations", "--check", "--dry-run", verbosity=1)
+
+
+@pytest.mark.django_db
+def test_a_home_that_a_later_version_migrated_is_known_by_that() -> None:
+    applied = MigrationRecorder(connection)
+    applied.ensure_schema()
+    applied.record_applied("of_nobody_here", "0001_initial")
+    assert migrations_of_later(connection) == []
+    applied.record_applied("scheduling", "9999_of_tomorrow")
+    assert migrations_of_later(connection) == ["scheduling.9999_of_tomorrow"]
 
 
 def test_the_packages_import_only_whom_they_may() -> None:

@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 from portal.settings.environment import SETTINGS
-from portal.up.environment import environment, machine_environment
+from portal.up.environment import environment, machine_environment, unheard
 from portal.up.options import Options
 
 _BORGLET_ENV = Path(__file__).parents[3] / "deploy" / "systemd" / "borglet.env"
@@ -33,6 +33,20 @@ def test_an_operator_may_tune_but_not_redirect() -> None:
     assert env["BORG_PORTAL_URL"] == "http://127.0.0.1:8100"
     assert env["BORG_ZONE"] == "example.org"
     assert "EDITOR" not in env
+
+
+def test_a_setting_that_does_nothing_is_told() -> None:
+    given = {
+        "BORG_DNS_TLL": "9",
+        "BORG_DNS_HOST": "::1",
+        "BORG_DNS_TTL": "9",
+        "BORG_DNS_PORT": "",
+        "BORG_CELL": "dev",
+    }
+    assert list(unheard(_OPTIONS, given)) == [
+        "BORG_DNS_HOST='::1' is not heard: make up sets it to 127.0.0.1.",
+        "BORG_DNS_TLL is no setting; did you mean BORG_DNS_TTL?",
+    ]
 
 
 def test_whatever_is_settable_about_dns_is_so_for_make_up() -> None:

@@ -120,7 +120,19 @@ def test_what_a_process_needs_being_away_is_no_fault_of_its_own(tmp_path: Path) 
     run(scenario())
 
 
-def test_a_process_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> None:
+def test_what_a_process_said_at_its_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([script("borglet", "import sys; print('capacity.cpu: no quantity'); sys.exit(2)")])
+            await until(lambda: kept.keepers["borglet"].restarts.total == 1)
+
+    run(scenario())
+    assert "borglet ended with status 2 (capacity.cpu: no quantity); starting it again" in caplog.text
+
+
+def test_a_process_that_ignores_the_stop_signal_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ready = tmp_path / "ready"
     code = (
         "import signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -139,6 +151,21 @@ def test_a_process_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> Non
             assert kept.keepers["web"].state is State.STOPPED
 
     run(scenario())
+    assert "web ignores SIGTERM; killing it" in caplog.text
+
+
+def test_who_is_stopped_in_a_hurry_is_not_said_to_ignore_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([script("web", "import time; time.sleep(600)", stop_signal=signal.SIGWINCH)])
+            await kept.wait_up(10.0)
+            kept.hurry()
+            await kept.stop()
+
+    run(scenario())
+    assert "ignores" not in caplog.text
 
 
 def test_a_start_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
