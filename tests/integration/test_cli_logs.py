@@ -49,10 +49,10 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         assert ann.failing("logs", "jfoo/0")[1]["code"] == "no-log"
         place(job, Machine.objects.get().id)
         until(lambda: task(job).up, what="up")
-        assert ann.out("logs", "jfoo/0") == "hello\n"
-        assert ann.out("logs", "jfoo/0", "--stderr") == "oops\n"
         assert following.stdout is not None
         assert following.stdout.readline() == "hello\n"
+        assert ann.out("logs", "jfoo/0") == "hello\n"
+        until(lambda: ann.out("logs", "jfoo/0", "--stderr") == "oops\n", what="and printed on")
         (go / "on").touch()
         assert following.stdout.readline() == "bye\n"
         with journal.write(cell.id, rows.ME) as entry:
@@ -63,7 +63,7 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         assert following.stdout.readline() == "hello\n"
         with journal.write(cell.id, rows.ME) as entry:
             transitions.tasks_end(entry, [Ending(task_id(job.id, 0), "killed")])
-        assert following.communicate(timeout=30)[0] in ("", "bye\n")
+        assert following.communicate(timeout=60)[0] in ("", "bye\n")
         assert following.returncode == 0
         until(lambda: not Departure.objects.exists(), what="gone")
 

@@ -570,7 +570,7 @@ def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
         assert (row["task_id"], row["throttled_milli"], row["ram_bytes"]) == (task_id(job.id, 0), 3, 7)
         contacts = contact.read(cell.id)
         assert contacts.shards == 1
-        assert abs(contacts.last[machine_id()] - timezone.now().timestamp()) < 5
+        assert abs(contacts.last[machine_id()] - timezone.now().timestamp()) < 60
         assert contact.heard_within(cell.id, [machine_id()]) == {machine_id()}
 
 

@@ -210,8 +210,8 @@ def test_old_marks_are_forgotten(cell, job) -> None:
 def test_celery_looks_and_reports_to_quota_once(cell, job) -> None:
     run(job, 0)
     Job.objects.update(labels={"team": "search"})
-    now = timezone.now()
-    past = now.replace(minute=0, second=0, microsecond=0) - 2 * HOUR
+    this_hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    past = this_hour - 2 * HOUR
     Job.objects.update(created_at=past)
     look(cell, now=past)
     for _ in range(2):
@@ -220,4 +220,4 @@ def test_celery_looks_and_reports_to_quota_once(cell, job) -> None:
     assert (row.tenant, row.job_uid, row.labels) == (job.tenant, job.uid.hex, {"team": "search"})
     assert row.limit == [value * 3600 for value in job.requested]
     assert row.reserved == [value * 3600 for value in rows.SMALL]
-    assert ReservedInHour.objects.get().hour == now.replace(minute=0, second=0, microsecond=0)
+    assert ReservedInHour.objects.get().hour in (this_hour, this_hour + HOUR), "it may have struck meanwhile"

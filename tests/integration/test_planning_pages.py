@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+from collections.abc import Iterator
 
 import pytest
 from django.db import connection
@@ -28,6 +29,13 @@ VIEWER = Principal(name="viewer", roles={"ubar": Role.VIEWER})
 @pytest.fixture
 def world():
     return portal_world.make()
+
+
+@pytest.fixture(autouse=True)
+def _stands_still() -> Iterator[None]:
+    """An hour that begins in the middle of a test would be another one for the pages."""
+    with clock.at(clock.now()):
+        yield
 
 
 def this_hour() -> dt.datetime:

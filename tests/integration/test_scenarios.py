@@ -207,10 +207,8 @@ class Cell(RuleBasedStateMachine):
         machine = self._machine(number)
         if machine.loaded is None:
             machine.look(self.cell.specs)
-        if (
-            machine.agent._desired is None
-            or machine.loaded.desired.revision >= machine.agent._desired.revision
-        ):
+        in_force = machine.agent._known.desired
+        if in_force is None or machine.loaded.desired.revision >= in_force.revision:
             machine.poll(self.cell.tick())
 
     @rule(number=st.integers(0, 2))
