@@ -39,6 +39,7 @@ _cell = [
     path("machines/<str:hostname>/", cells.MachineView.as_view(), name="machine"),
     path("machines/<str:hostname>:drain", cells.MachineDrainView.as_view(), name="machine-drain"),
     path("machines/<str:hostname>:undrain", cells.MachineUndrainView.as_view(), name="machine-undrain"),
+    path("machines/<str:hostname>:grow", cells.MachineGrowView.as_view(), name="machine-grow"),
     path("machines/<str:hostname>:rotate", cells.MachineRotateView.as_view(), name="machine-rotate"),
     path("machines/<str:hostname>:revoke", cells.MachineRevokeView.as_view(), name="machine-revoke"),
     path("packages/", packages.PackagesView.as_view(), name="packages"),

@@ -48,6 +48,13 @@ class ReasonSerializer(serializers.Serializer):
     reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
 
 
+class GrowSerializer(serializers.Serializer):
+    capacity = serializers.DictField(
+        child=serializers.IntegerField(min_value=0),
+        help_text="By resource: CPU in milli-cores, RAM and disk in bytes. What is not named stays as it is.",
+    )
+
+
 class DrainSerializer(ReasonSerializer):
     deadline_s = serializers.FloatField(
         required=False, allow_null=True, default=None, help_text="Seconds by which they should be empty."

@@ -15,6 +15,7 @@ from scheduling.api.cell_shapes import (
     CellDetailSerializer,
     CellSerializer,
     DrainSerializer,
+    GrowSerializer,
     JoinTokenSerializer,
     MachineSerializer,
     NewJoinTokenSerializer,
@@ -24,7 +25,7 @@ from scheduling.api.task_shapes import EventSerializer
 from scheduling.models import Event, Job, Machine
 from scheduling.services.credentials import machine_revoke, machine_rotate
 from scheduling.services.joining import join_token_issue
-from scheduling.services.machines import machine_drain, machine_undrain
+from scheduling.services.machines import machine_drain, machine_grow, machine_undrain
 
 STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Only those in this state.")
 
@@ -107,6 +108,17 @@ class MachineUndrainView(CellView):
         machine = selectors.machine_named(self.cell(cell), hostname)
         reason = valid(ReasonSerializer, request.data)["reason"]
         machine_undrain(principal=self.principal(), machine=machine, reason=reason)
+        return machine_answer(selectors.machine_named(machine.cell, hostname))
+
+
+class MachineGrowView(CellView):
+    @extend_schema(operation_id="machines_grow", request=GrowSerializer, responses=MachineSerializer)
+    def post(self, request: Request, cell: str, hostname: str) -> Response:
+        """Let more of the machine count than it joined with, such as what it says in its attribute
+        `capacity.claimed`."""
+        machine = selectors.machine_named(self.cell(cell), hostname)
+        capacity = valid(GrowSerializer, request.data)["capacity"]
+        machine_grow(principal=self.principal(), machine=machine, capacity=capacity)
         return machine_answer(selectors.machine_named(machine.cell, hostname))
 
 

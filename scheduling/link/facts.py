@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from borglet.messages import JoinRequest
-from quota.resources import ACCELERATORS, CPU, DEVICE, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
+from quota.resources import ACCELERATORS, CPU, DEVICE, DISK, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
 
 MAX_ATTRIBUTES = 256
 # The scheduler keeps those that a task holds as bits of one number.
 MAX_DEVICES = 62
 MAX_TEXT = 255
+# What a machine says that it has beyond what counts of it: an attribute, which a machine can't give itself.
+CLAIMED = "capacity.claimed"
 _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -114,6 +116,22 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
         ),
         problems,
     )  # fmt: skip
+
+
+def counted(own: Mapping[str, int], said: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """What counts of a capacity that a known machine says it has, and the rest in words, empty where there is none.
+
+    A secret proves which machine speaks, not what it is: by its word amounts fall, they rise by an SRE's alone. But
+    for the disk, of which is said what is free: nobody is sent there for it without processors and memory.
+    """
+    more = {
+        name: amount
+        for name, amount in said.items()
+        if name != NAMES[DISK] and name in own and amount > own[name]
+    }
+    return {**said, **{name: own[name] for name in more}}, ", ".join(
+        f"{name} {amount}" for name, amount in more.items()
+    )
 
 
 def _address(given: str, problems: dict[str, str]) -> str:

@@ -16,11 +16,12 @@ from django.db import connection, transaction
 from borglet.messages import EndCause, Hello, Refusal
 from quota.errors import Refused
 from quota.permissions import system
-from quota.resources import as_mapping
+from quota.resources import NAMES, as_mapping
 from scheduling import journal, metrics
 from scheduling.core.requirement import MAX_TASKS, split_task_id
 from scheduling.journal import Entry
 from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_text
+from scheduling.link.facts import CLAIMED, counted
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.services import brakes, counters, departures, keeping, observations, transitions
@@ -176,11 +177,20 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 
 
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
-    """What a hello says anew. Attributes and amounts of the cell's own resources given by people stay."""
-    facts: dict[str, Any] = {"attributes": {**machine.attributes, **hello.attributes}}
+    """What a hello says anew. Attributes and amounts of the cell's own resources given by people stay. What it has
+    more than counts of it is told by an attribute."""
+    attributes = {**machine.attributes, **hello.attributes}
+    facts: dict[str, Any] = {"attributes": attributes}
+    if CLAIMED in hello.attributes:
+        attributes.pop(CLAIMED)
     if hello.capacity:
-        own = as_mapping(machine.capacity, extra=extra)
-        facts["capacity"] = {name: own[name] for name in extra if name in own} | hello.capacity
+        own = dict.fromkeys((*NAMES, *extra), 0) | as_mapping(machine.capacity, extra=extra)
+        counts, claimed = counted(own, hello.capacity)
+        facts["capacity"] = {name: own[name] for name in extra if own[name]} | counts
+        attributes.pop(CLAIMED, None)
+        if claimed:
+            attributes[CLAIMED] = claimed
+            log.warning("more capacity is claimed than counts", machine=machine.hostname, claimed=claimed)
     return facts
 
 

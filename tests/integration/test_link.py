@@ -12,6 +12,7 @@ from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
+from quota.models import CellCapacity
 from scheduling import brakes, journal, metrics, notices
 from scheduling.core.events import TaskReported
 from scheduling.core.requirement import task_id
@@ -455,6 +456,24 @@ def test_what_a_machine_says_of_itself_is_taken_over_when_it_changes(cell, link:
         row = Machine.objects.get()
         assert (row.attributes, row.boot_id, row.software) == ({"kernel": "6.1"}, "b1", "test")
         assert journal.tail(cell.id, after=before)[0].event.attributes == {"kernel": "6.1"}
+
+
+def test_a_machine_that_says_it_has_grown_waits_for_an_sre(cell, link: Link) -> None:
+    """Else a stolen secret would draw a cell's tasks to whoever has it."""
+    with link.machine(cell) as machine:
+        before = Machine.objects.get().capacity
+    said = {"cpu": 64_000, "ram": 2**32, "disk": 2**40}
+    with link.dial("m1", machine.secret) as socket:
+        link_world.Played(socket, "m1", machine.secret).hello(capacity=said)
+        row = Machine.objects.get()
+        assert row.capacity[:3] == [before[0], 2**32, 2**40]
+        assert row.attributes == {"capacity.claimed": "cpu 64000"}
+        machines.machine_grow(principal=rows.ME, machine=row, capacity={"cpu": 64_000})
+        assert (row.capacity[:3], row.attributes) == ([64_000, 2**32, 2**40], {})
+        assert CellCapacity.objects.get(cell=cell.name).capacity[0] == 64_000
+    with link.dial("m1", machine.secret) as socket:
+        link_world.Played(socket, "m1", machine.secret).hello(capacity=said)
+        assert Machine.objects.get().capacity == row.capacity
 
 
 def test_a_busy_loop_loses_no_machine(cell, link: Link) -> None:

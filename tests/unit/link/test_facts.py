@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from borglet.messages import JoinRequest
-from scheduling.link.facts import read_facts
+from scheduling.link.facts import counted, read_facts
 
 GOOD = {"token": "t", "hostname": "m1", "address": "10.0.0.1", "capacity": {"cpu": 4000, "ram": 2**33}}
 
@@ -45,3 +45,16 @@ def test_each_wrong_fact_is_named_with_its_cure(changed: dict, field: str, told:
     facts, problems = read_facts(JoinRequest(**{**GOOD, **changed}))
     assert facts is None
     assert told in problems[field]
+
+
+def test_a_known_machine_grows_by_its_disk_alone() -> None:
+    own = {"cpu": 4000, "ram": 2**33, "disk": 2**36, "tpu": 0}
+    assert counted(own, {"cpu": 2000, "ram": 2**33, "disk": 2**38}) == (
+        {"cpu": 2000, "ram": 2**33, "disk": 2**38},
+        "",
+    )
+    assert counted(own, {"cpu": 64_000, "ram": 2**32, "tpu": 8}) == (
+        {"cpu": 4000, "ram": 2**32, "tpu": 0},
+        "cpu 64000, tpu 8",
+    )
+    assert counted(own, {"gpu": 1}) == ({"gpu": 1}, "")  # refused, with its name, by whoever reads it
