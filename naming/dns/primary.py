@@ -192,16 +192,19 @@ class Primary:
             if self.peers.keys:
                 message.use_tsig(dict(self.peers.keys))
             try:
-                await dns.asyncquery.udp(message, address, port=port, timeout=NOTIFY_TIMEOUT_S)
+                told = await dns.asyncquery.udp(message, address, port=port, timeout=NOTIFY_TIMEOUT_S)
+                reason = "" if told.rcode() == dns.rcode.NOERROR else dns.rcode.to_text(told.rcode())
             except (dns.exception.DNSException, OSError) as error:
-                tries, reason = tries + 1, f"{type(error).__name__}: {error}"
-                log.debug("secondary silent", address=address, port=port, reason=reason)
+                reason = f"{type(error).__name__}: {error}"
+            if reason:
+                tries += 1
+                log.debug("secondary not told yet", address=address, port=port, reason=reason)
                 await asyncio.sleep(2.0 ** (tries - 1))
-            else:
-                now = self._zones.get(cell)
-                if now is None or now.serial == serial:
-                    return
-                tries = 0  # it moved on while we waited
+                continue
+            now = self._zones.get(cell)
+            if now is None or now.serial == serial:
+                return
+            tries = 0  # it moved on while we waited
         self.figures.notify_failed(f"{address}@{port}")
         log.warning("secondary not told", address=address, port=port, cell=cell, reason=reason)
 

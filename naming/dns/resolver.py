@@ -30,7 +30,7 @@ import dns.tsig
 from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
-from naming.dns import services
+from naming.dns import services, signatures
 from naming.dns.cookies import Client
 from naming.dns.directory import Directory
 from naming.dns.nodes import Limits, Node, NotLoaded, Outside, Records
@@ -61,7 +61,7 @@ def answer(
 ) -> bytes | None:
     """The response to a datagram or to one message of a TCP stream; None for what deserves none.
 
-    `client`: who asks, for a cookie; without it none is given.
+    `client`: who asks, and when, for a cookie; without it none is given.
     """
     return finished(answering(query, directory, via=via, rng=rng, client=client))
 
@@ -88,14 +88,18 @@ def answering(
     try:
         message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
         response = dns.message.make_response(message, our_payload=UDP_PAYLOAD)
-    except (dns.message.UnknownTSIGKey, dns.tsig.BadSignature, dns.tsig.BadTime, dns.tsig.BadKey):
-        return bare(query, dns.rcode.NOTAUTH)
+    except tuple(signatures.ERRORS) as error:
+        return signatures.refusal(
+            query, signatures.ERRORS[type(error)], directory, client.now if client else 0
+        )
     except (dns.exception.DNSException, ValueError):
         return bare(query, dns.rcode.FORMERR)
     if message.additional:  # beside EDNS and a signature
         return bare(query, dns.rcode.FORMERR)
     if message.edns >= 0:
-        response.use_edns(0, 0, UDP_PAYLOAD, message.payload, options=_options(message, directory, client))
+        flags = message.ednsflags & dns.flags.DO  # RFC 3225 §3
+        options = _options(message, directory, client)
+        response.use_edns(0, flags, UDP_PAYLOAD, message.payload, options=options)
     room = _room(message, via)
     if message.edns > 0:
         response.set_rcode(dns.rcode.BADVERS)

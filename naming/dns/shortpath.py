@@ -37,6 +37,7 @@ _FLAGS: Final = {bytes((rd, rest)) for rd in (0, 1) for rest in (0x00, 0x10, 0x2
 _ALONE, _WITH_EDNS = b"\0\1\0\0\0\0\0\0", b"\0\1\0\0\0\0\0\1"  # counts
 _FAMILIES: Final = {b"\0\1\0\1": 4, b"\0\x1c\0\1": 6}  # by type and class
 _OPT: Final = b"\0\0\x29" + UDP_PAYLOAD.to_bytes(2) + bytes(6)
+_OPT_DO: Final = _OPT[:7] + b"\x80" + _OPT[8:]  # RFC 3225 §3: it is sent back
 _QR_AA = 0x84
 _NXDOMAIN = 3
 _QUESTION_AT = 12
@@ -48,24 +49,20 @@ _WITHOUT_EDNS = 512  # octets of a datagram (RFC 1035 §2.3.4)
 
 
 class Question(NamedTuple):
-    """`labels`: in lower case, without the root. `ends`: behind its class, in the message. `edns`: it has OPT.
-    `room`: octets of an answer that the client takes."""
+    """`labels`: in lower case, without the root. `ends`: behind its class, in the message. `tail`: the OPT that is sent
+    back, if it has one. `room`: octets of an answer that the client takes."""
 
     labels: list[bytes]
     ends: int
     fixed: bytes  # type and class
     recursion: int  # RD, which is sent back
-    edns: bool
+    tail: bytes
     room: int
 
     def head(self, rcode: int, *, answers: int, authority: int) -> bytes:
         return struct.pack(
-            "!BB4H", _QR_AA | self.recursion, rcode, 1, answers, authority, int(self.edns)
+            "!BB4H", _QR_AA | self.recursion, rcode, 1, answers, authority, int(bool(self.tail))
         )  # fmt: skip
-
-    @property
-    def tail(self) -> bytes:
-        return _OPT if self.edns else b""
 
 
 @dataclass(slots=True)
@@ -260,7 +257,8 @@ def read(key: bytes) -> Question | None:
         return None
     # A key is in lower case, so of a size no more is to be known than whether it is as large as ours.
     room = UDP_PAYLOAD if edns and int.from_bytes(rest[3:5]) >= UDP_PAYLOAD else _WITHOUT_EDNS
-    return Question(labels, at + 5 + _IN_KEY, fixed, flags[0], edns, room)
+    tail = (_OPT_DO if rest[7] & 0x80 else _OPT) if edns else b""
+    return Question(labels, at + 5 + _IN_KEY, fixed, flags[0], tail, room)
 
 
 def _data(address: bytes) -> bytes:

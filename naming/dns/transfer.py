@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import dns.flags
 import dns.message
 import dns.rdata
 import dns.rdatatype
@@ -31,7 +32,7 @@ _HEADER = struct.Struct("!HHHHHH")
 _QR_AA, _RD = 0x8400, 0x0100
 _APEX = b"\xc0\x0c"  # the name of the question
 _MOST_POINTED = 0x3FFF
-_OPT = b"\0\0\x29\x04\xd0" + bytes(6)  # EDNS 0, 1,232 octets
+_OPT = b"\0\0\x29\x04\xd0\0\0"  # EDNS 0, 1,232 octets; its flags and length come behind
 
 
 def wanted(query: dns.message.Message) -> bool:
@@ -142,7 +143,7 @@ def _signed(query: dns.message.Message, contents: Iterator[bytearray]) -> Iterat
     for message in contents:
         additional = 0
         if query.edns >= 0:
-            message += _OPT
+            message += _OPT + (query.ednsflags & dns.flags.DO).to_bytes(2) + bytes(2)
             additional = 1
             message[10:12] = additional.to_bytes(2)
         if template.tsig is not None:

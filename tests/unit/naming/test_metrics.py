@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import suppress
+from typing import cast
 
 import dns.asyncquery
 import dns.exception
 import dns.message
+import dns.rcode
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -124,43 +125,53 @@ async def _send_rubbish(port: int) -> None:
     transport.close()
 
 
-def test_a_secondary_that_acknowledges_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+class Refusing(asyncio.DatagramProtocol):
+    """Answers with REFUSED."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._send = cast(asyncio.DatagramTransport, transport).sendto
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._send(data[:2] + bytes((data[2] | 0x80, dns.rcode.REFUSED)) + data[4:], addr)
+
+
+@pytest.mark.parametrize("secondary", [asyncio.DatagramProtocol, Refusing])
+def test_a_secondary_that_acknowledges_nothing_is_counted(
+    monkeypatch: pytest.MonkeyPatch, secondary: type[asyncio.DatagramProtocol]
+) -> None:
     monkeypatch.setattr("naming.dns.primary.NOTIFY_TIMEOUT_S", 0.05)
     monkeypatch.setattr("naming.dns.primary.NOTIFY_TRIES", 1)
 
     async def scenario() -> None:
-        with socket.socket(type=socket.SOCK_DGRAM) as deaf:
-            deaf.bind(("127.0.0.1", 0))
-            who = f"127.0.0.1@{deaf.getsockname()[1]}"
-            table = table_of(*running(2))
-            primary = Primary(
-                directory_of(table), Peers.read(networks=["127.0.0.1"], keys=[], secondaries=[who])
-            )
-            watching = asyncio.create_task(primary.watch())
-            try:
-                for times in (1, 2):
-                    async with asyncio.timeout(10):
-                        while (
-                            samples(exposition(primary.figures)).get(("notify_failures_total", who)) != times
-                        ):
-                            await asyncio.sleep(0.01)
-                    table.apply(reported(0, "stopping"), 100)  # moves the serial: it is told again
-                query = dns.message.make_query("cc.borg.internal.", "AXFR")
-                assert [wire async for wire in primary.transfer(query, "127.0.0.1")]
-                assert [wire async for wire in primary.transfer(query, "192.0.2.9")]
-            finally:
-                watching.cancel()
-                with suppress(asyncio.CancelledError):
-                    await watching
-            found = samples(exposition(primary.figures))
-            assert (
-                found.items()
-                >= {
-                    ("transfers_total", "axfr"): 1,
-                    ("transfers_total", "refused"): 1,
-                    ("secondary_serial", "cc", "127.0.0.1"): 100,
-                }.items()
-            )
+        loop = asyncio.get_running_loop()
+        deaf, _ = await loop.create_datagram_endpoint(secondary, local_addr=("127.0.0.1", 0))
+        who = f"127.0.0.1@{deaf.get_extra_info('sockname')[1]}"
+        table = table_of(*running(2))
+        primary = Primary(directory_of(table), Peers.read(networks=["127.0.0.1"], keys=[], secondaries=[who]))
+        watching = asyncio.create_task(primary.watch())
+        try:
+            for times in (1, 2):
+                async with asyncio.timeout(10):
+                    while samples(exposition(primary.figures)).get(("notify_failures_total", who)) != times:
+                        await asyncio.sleep(0.01)
+                table.apply(reported(0, "stopping"), 100)  # moves the serial: it is told again
+            query = dns.message.make_query("cc.borg.internal.", "AXFR")
+            assert [wire async for wire in primary.transfer(query, "127.0.0.1")]
+            assert [wire async for wire in primary.transfer(query, "192.0.2.9")]
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+            deaf.close()
+        found = samples(exposition(primary.figures))
+        assert (
+            found.items()
+            >= {
+                ("transfers_total", "axfr"): 1,
+                ("transfers_total", "refused"): 1,
+                ("secondary_serial", "cc", "127.0.0.1"): 100,
+            }.items()
+        )
 
     asyncio.run(scenario())
 

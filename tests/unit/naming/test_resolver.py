@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from random import Random
+from typing import Any
 
 import dns.flags
 import dns.message
@@ -11,10 +12,13 @@ import dns.name
 import dns.opcode
 import dns.rcode
 import dns.rdatatype
+import dns.rdtypes.ANY.TSIG
+import dns.tsig
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from naming.dns.cookies import Client
 from naming.dns.directory import Directory
 from naming.dns.resolver import UDP_PAYLOAD, answer
 from naming.dns.zone_settings import read_reverse
@@ -263,12 +267,51 @@ def test_malformed_questions_get_a_bare_formerr(directory: Directory, body: tupl
     assert wire == struct.pack("!HHHHHH", 5, dns.flags.QR | dns.rcode.FORMERR, 0, 0, 0, 0)
 
 
-def test_signed_questions_are_not_authorised(directory: Directory) -> None:
+@pytest.mark.parametrize(("name", "algorithm", "secret", "told"), [
+    ("other.", "hmac-sha256", b"secret", dns.tsig.PeerBadKey),
+    ("key.", "hmac-sha512", b"secret", dns.tsig.PeerBadKey),
+    ("key.", "hmac-sha256", b"guessed", dns.tsig.PeerBadSignature),
+])  # fmt: skip
+def test_who_signs_wrongly_is_told_why(
+    directory: Directory, name: str, algorithm: str, secret: bytes, told: type[Exception]
+) -> None:
+    ours, theirs = dns.tsig.Key("key.", b"secret", "hmac-sha256"), dns.tsig.Key(name, secret, algorithm)
+    directory.keyring = {ours.name: ours}
     query = dns.message.make_query("cc.borg.internal.", "SOA")
-    query.use_tsig({dns.name.from_text("key."): b"secret"})
-    wire = answer(query.to_wire(), directory, via="tcp", rng=Random(1))
+    query.use_tsig(theirs)
+    asked = query.to_wire()
+    wire = answer(asked, directory, via="tcp", rng=Random(1))
     assert wire is not None
-    assert wire[3] & 15 == dns.rcode.NOTAUTH
+    assert len(wire) <= len(asked)
+    with pytest.raises(told):
+        dns.message.from_wire(wire, keyring=theirs, request_mac=query.mac)
+    plain = dns.message.from_wire(wire, keyring=False)  # type: ignore[arg-type]
+    assert (plain.rcode(), query.is_response(plain), plain.tsig[0].mac) == (dns.rcode.NOTAUTH, True, b"")
+
+
+def test_whose_clock_is_wrong_is_told_ours_signed(directory: Directory) -> None:
+    key, now = dns.tsig.Key("key.", b"secret", "hmac-sha256"), 1_800_000_000
+    directory.keyring = {key.name: key}
+    query = dns.message.make_query("cc.borg.internal.", "SOA")
+    plain = query.to_wire()
+    signed: Any = dns.rdtypes.ANY.TSIG.TSIG(255, 250, key.algorithm, 1_000, 300, b"", query.id, 0, b"")  # type: ignore
+    signed, _ = dns.tsig.sign(plain, key, signed, 1_000)  # type: ignore[no-untyped-call]
+    data = signed.to_wire()
+    asked = (
+        plain[:11]
+        + b"\1"
+        + plain[12:]
+        + key.name.to_wire()
+        + struct.pack("!HHIH", 250, 255, 0, len(data))
+        + data
+    )
+    wire = answer(asked, directory, via="udp", rng=Random(1), client=Client(b"\x7f\0\0\1", now))
+    assert wire is not None
+    told = dns.message.from_wire(wire, keyring=False).tsig[0]  # type: ignore[arg-type,index]
+    assert (told.error, int.from_bytes(told.other), told.time_signed) == (dns.rcode.BADTIME, now, 1_000)
+    unsigned = wire[:11] + b"\0" + wire[12 : len(plain)]
+    again, _ = dns.tsig.sign(unsigned, key, told, 1_000, signed.mac)  # type: ignore[no-untyped-call]
+    assert again.mac == told.mac
 
 
 def test_edns_is_answered_in_kind_and_later_versions_refused(directory: Directory) -> None:
@@ -277,6 +320,9 @@ def test_edns_is_answered_in_kind_and_later_versions_refused(directory: Director
     response = ask(directory, TASK, use_edns=0, payload=4096)
     assert (response.edns, response.payload) == (0, UDP_PAYLOAD)
     assert ask(directory, TASK, use_edns=1).rcode() == dns.rcode.BADVERS
+    for rdtype in ("A", "SRV", "MX"):
+        wanting = ask(directory, TASK, rdtype, want_dnssec=True)
+        assert (wanting.ednsflags, ask(directory, TASK, rdtype, use_edns=0).ednsflags) == (dns.flags.DO, 0)
 
 
 def test_a_large_job_answers_a_bounded_sample_over_udp() -> None:

@@ -158,6 +158,9 @@ def test_nobody_else_may_transfer(news: MemoryNews, networks: list[str], keys: l
             forged.use_tsig(other)
             wire = await _raw(forged.to_wire(), server.port)
             assert wire[3] & 0xF == dns.rcode.NOTAUTH
+            told = dns.message.from_wire(wire, keyring=False).tsig  # type: ignore[arg-type]
+            assert told is not None
+            assert told[0].error == (dns.rcode.BADSIG if keys else dns.rcode.BADKEY)
 
     asyncio.run(scenario())
 

@@ -367,3 +367,15 @@ def test_no_bytes_break_it(noise: bytes, at: int, patch: bytes) -> None:
             slow = answer(query, directory, via="udp", rng=Random(1))
             assert slow is not None
             assert dns.message.from_wire(got).rcode() == dns.message.from_wire(slow).rcode()
+
+
+def test_who_asks_for_signatures_hears_that_it_did() -> None:
+    """RFC 3225 §3: DO is sent back."""
+    short = short_of(directory_of(table_of(*running(3))))
+    for name in ("web.ubar.cc", "1.web.ubar.cc", "none.ubar.cc"):
+        query = dns.message.make_query(f"{name}.borg.internal.", "A", use_edns=0)
+        for flags in (dns.flags.DO, 0, dns.flags.DO):
+            query.ednsflags = flags
+            wire = short.answer(query.to_wire())
+            assert wire is not None
+            assert dns.message.from_wire(wire).ednsflags == flags

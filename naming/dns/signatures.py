@@ -1,0 +1,55 @@
+"""What whoever signed a question is told when we can't believe it: NOTAUTH, and why (TSIG, RFC 8945 §5.2). Pure."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import dns.flags
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdataclass
+import dns.rdatatype
+import dns.rdtypes.ANY.TSIG
+import dns.tsig
+
+from naming.dns.directory import Directory
+
+# What dnspython raises, and what it is called in an answer.
+ERRORS: dict[type[Exception], int] = {
+    dns.message.UnknownTSIGKey: dns.rcode.BADKEY,
+    dns.tsig.BadKey: dns.rcode.BADKEY,
+    dns.tsig.BadAlgorithm: dns.rcode.BADKEY,
+    dns.tsig.BadSignature: dns.rcode.BADSIG,
+    dns.tsig.BadTime: dns.rcode.BADTIME,
+}
+_HEADER = struct.Struct("!HHHHHH")
+_FIXED = struct.Struct("!HHIH")
+_tsig: Any = dns.rdtypes.ANY.TSIG.TSIG  # untyped in dnspython
+_sign: Any = dns.tsig.sign
+
+
+def refusal(query: bytes, error: int, directory: Directory, now: int) -> bytes:
+    """The question back with the error, hardly longer than it came. `now`: seconds since the epoch.
+
+    Who signed rightly but with another time is told ours, signed; all else is not signed, as nobody has shown the key.
+    """
+    message = dns.message.from_wire(query, keyring=False)  # type: ignore[arg-type]
+    assert message.tsig is not None
+    owner, theirs = message.tsig.name, message.tsig[0]
+    question = message.question[0]
+    flags = dns.flags.QR | message.flags & (0x7800 | dns.flags.RD) | dns.rcode.NOTAUTH
+    asked = (question.name.to_wire() or b"") + struct.pack("!HH", question.rdtype, question.rdclass)
+    plain = _HEADER.pack(message.id, flags, 1, 0, 0, 0) + asked
+    other = now.to_bytes(6) if error == dns.rcode.BADTIME else b""
+    told = _tsig(
+        dns.rdataclass.ANY, dns.rdatatype.TSIG, theirs.algorithm, theirs.time_signed, theirs.fudge, b"",
+        message.id, error, other,
+    )  # fmt: skip
+    if error == dns.rcode.BADTIME:
+        told, _ = _sign(plain, directory.keyring[owner], told, theirs.time_signed, theirs.mac)
+    data = told.to_wire()
+    signature = (owner.to_wire() or b"") + _FIXED.pack(dns.rdatatype.TSIG, dns.rdataclass.ANY, 0, len(data))
+    whole: bytes = plain[:10] + b"\0\1" + plain[12:] + signature + data
+    return whole
