@@ -23,6 +23,10 @@ IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 TIMEOUT_S = 10.0
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Of IPv6 only what is given out as global: the rest has forms that lead to IPv4 or into a site (RFC 8215, RFC 6052).
+_GLOBAL_IPV6 = (ipaddress.IPv6Network("2000::/3"), ipaddress.IPv6Network("::ffff:0:0/96"), _NAT64)
+# Global by the registry, and what clouds answer their own machines at.
+_OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("192.0.0.0/24"))
 
 
 class Failed(Exception):
@@ -71,7 +75,7 @@ def may_call(address: str, allowed: Sequence[IPNetwork]) -> bool:
     inner = _inner(found)
     if any(found in network or inner in network for network in allowed):
         return True
-    return all(one.is_global and not one.is_multicast for one in (found, inner))
+    return all(_is_open(one) for one in (found, inner))
 
 
 def post(
@@ -149,6 +153,14 @@ class _Connection(http.client.HTTPConnection):
             else:
                 return made
         raise problem
+
+
+def _is_open(address: IPAddress) -> bool:
+    if not address.is_global or address.is_multicast:
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _OF_CLOUDS)
+    return any(address in network for network in _GLOBAL_IPV6)
 
 
 def _inner(address: IPAddress) -> IPAddress:

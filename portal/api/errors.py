@@ -33,7 +33,16 @@ def document(
         body["figures"] = figures
     if request_id:
         body["request_id"] = request_id
-    return body
+    return _writable(body)
+
+
+def _writable(value: Any) -> Any:
+    """The same where half a character that somebody sent, and a message repeats, is written as what it is."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_writable(name): _writable(part) for name, part in value.items()}
+    return [_writable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -96,6 +96,8 @@ def test_money_is_handed_to_a_team(tenant, owner) -> None:
         ("put", "budgets/ubar/", {"action": "explode"}, "action"),
         ("put", "budgets/ubar/", {"alerts": [101, 900]}, "alerts"),
         ("put", "budgets/ubar/", {"colour": 1}, "colour"),
+        ("put", "budgets/ubar/", '{"action": "\\ud800"}', "action"),
+        ("put", "budgets/ubar/", '{"\\ud800": 1}', "\\ud800"),
         ("post", "budgets/ubar/grants/", {"amount": 0}, "amount"),
         ("post", "budgets/ubar/grants/", {"amount": MOST}, "amount"),
         ("post", "budgets/ubar/grants/", {"amount": "much"}, "amount"),
