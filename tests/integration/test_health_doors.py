@@ -30,4 +30,4 @@ def test_an_engine_that_stands_still_is_not_waited_for() -> None:
 
     began = time.monotonic()
     assert "no answer within" in asyncio.run(health._answer(stands_still))
-    assert time.monotonic() - began < health._CHECK_S + 3.0
+    assert time.monotonic() - began < health._CHECK_S + 20.0

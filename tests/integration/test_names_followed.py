@@ -28,7 +28,7 @@ from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 JOB, SERVICE = JobName("cc", "ubar", "jfoo"), ServiceName("cc", "ubar", "front")
-WAIT_S = 5.0
+WAIT_S = 30.0
 
 
 class Loop:
