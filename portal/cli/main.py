@@ -12,8 +12,10 @@ import typer
 
 from portal.cli import (
     brakes,
+    capabilities,
     cells,
     drains,
+    invitations,
     jobs,
     money,
     names,
@@ -22,7 +24,9 @@ from portal.cli import (
     output,
     packages,
     quota,
+    service_accounts,
     tasks,
+    tenants,
     tokens,
     waiting,
 )
@@ -31,7 +35,7 @@ from portal.cli.failure import BAD_USAGE, Failed, bad_usage
 
 app = typer.Typer(
     name="borgctl",
-    help="Work with a Borg cell: jobs, machines, names, quota.",
+    help="Work with a Borg cell: jobs, machines, names, quota, tenants.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -42,9 +46,13 @@ for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app,
     app.registered_commands += part.registered_commands
 for part in (orders.app, money.app):
     quota.quota.registered_commands += part.registered_commands
+tenants.tenant.registered_commands += invitations.app.registered_commands
+tenants.tenant.add_typer(service_accounts.account, name="service-account", no_args_is_help=True)
+tenants.tenant.add_typer(capabilities.capability, name="capability", no_args_is_help=True)
 for group, name in (
     (cells.machine, "machine"),
     (quota.quota, "quota"),
+    (tenants.tenant, "tenant"),
     (notices.notices, "notices"),
     (brakes.brake, "brake"),
     (brakes.quarantine, "quarantine"),

@@ -60,6 +60,11 @@ def period(
     return Period(begins, ends)
 
 
+def end(name: str, text: str, *, time_zone: str) -> dt.datetime:
+    """When something is over: after the day given, or at the moment. Raises `Failed`."""
+    return _moment(name, text, zone(time_zone), after=1)
+
+
 def month(text: str) -> str:
     """`2027-01`. Raises `Failed`."""
     if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:

@@ -88,9 +88,11 @@ def tokens_list(ctx: typer.Context) -> None:
     """Your tokens. Their secrets are not kept."""
     ours = context.of(ctx)
     rows = list(ours.client.pages("/api/v1/tokens/"))
-    if ours.json:
-        return output.as_json(rows)
-    return output.table(
+    return output.as_json(rows) if ours.json else shown(rows)
+
+
+def shown(rows: list[dict[str, Any]]) -> None:
+    output.table(
         ("KEY", "NAME", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
         [
             (

@@ -29,6 +29,16 @@ def cell():
     assert validate(cell.id) == []
 
 
+@pytest.fixture(scope="session")
+def market_portal(django_db_setup, tmp_path_factory):
+    """Address of the web process that all tests of borgctl about quota and tenants share."""
+    from tests.integration import portal_server
+
+    settings = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **settings) as url:
+        yield url
+
+
 @pytest.fixture
 def machine(cell):
     from tests.integration import rows

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 
 import pytest
 
 from quota import money
 from quota.models import Order, Tenant
 from quota.permissions import Role
-from tests.integration import cli_world, market_rows, portal_server, rows, world
+from tests.integration import cli_world, market_rows, rows, world
 from tests.integration.cli_world import Cli
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TODAY = dt.datetime.now(dt.UTC).date()
 SIZE = ("--band", "production", "--cpu", "2")
-
-
-@pytest.fixture(scope="module")
-def url(django_db_setup, tmp_path_factory):
-    settings = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **settings) as url:
-        yield url
 
 
 @pytest.fixture
@@ -33,13 +25,13 @@ def ubar() -> Tenant:
 
 
 @pytest.fixture
-def ann(tmp_path, url, ubar) -> Cli:
-    return cli_world.of(tmp_path, url, "ann", tenant=ubar)
+def ann(tmp_path, market_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, market_portal, "ann", tenant=ubar)
 
 
 @pytest.fixture
-def sre(tmp_path, url, ubar) -> Cli:
-    return cli_world.of(tmp_path, url, "root", sre=True)
+def sre(tmp_path, market_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, market_portal, "root", sre=True)
 
 
 def test_buying_from_the_question_to_the_end_of_the_order(ann, ubar) -> None:
@@ -106,8 +98,8 @@ def test_what_is_left_day_by_day(ann) -> None:
     ]
 
 
-def test_a_viewer_may_look_and_not_buy(tmp_path, url, ubar) -> None:
+def test_a_viewer_may_look_and_not_buy(tmp_path, market_portal, ubar) -> None:
     world.a_user("vera", tenant=ubar, role=Role.VIEWER)
-    vera = cli_world.of(tmp_path, url, "vera")
+    vera = cli_world.of(tmp_path, market_portal, "vera")
     vera.out("quota", "orders")
     assert "may not" in vera.failing("quota", "buy", *SIZE, "--days", "1", "--yes")[0]

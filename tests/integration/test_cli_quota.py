@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 
 import pytest
 
@@ -12,19 +11,12 @@ from quota.models import NoticeChannel, Order, Quote, Tenant
 from quota.permissions import system
 from quota.services.notices import tell
 from quota.services.orders import order_place
-from tests.integration import cli_world, market_rows, portal_server, rows, world
+from tests.integration import cli_world, market_rows, rows, world
 from tests.integration.cli_world import Cli
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TODAY = dt.datetime.now(dt.UTC).date()
 SIZE = ("--band", "production", "--cpu", "2")
-
-
-@pytest.fixture(scope="module")
-def url(django_db_setup, tmp_path_factory):
-    settings = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **settings) as url:
-        yield url
 
 
 @pytest.fixture
@@ -35,13 +27,13 @@ def ubar() -> Tenant:
 
 
 @pytest.fixture
-def ann(tmp_path, url, ubar) -> Cli:
-    return cli_world.of(tmp_path, url, "ann", tenant=ubar)
+def ann(tmp_path, market_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, market_portal, "ann", tenant=ubar)
 
 
 @pytest.fixture
-def sre(tmp_path, url, ubar) -> Cli:
-    return cli_world.of(tmp_path, url, "root", sre=True)
+def sre(tmp_path, market_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, market_portal, "root", sre=True)
 
 
 def test_bands_and_prices_are_told(ann) -> None:

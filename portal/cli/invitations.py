@@ -1,0 +1,87 @@
+"""Invitations into a tenant, by e-mail."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from portal.cli import context, output, periods
+from portal.cli.client import part
+from portal.cli.context import DryRun
+from portal.cli.failure import bad_usage
+from portal.cli.quota import TenantOption, time_zone_of, whose
+from portal.cli.tenants import RoleOption, dry, path_of, would
+from quota.permissions import Role
+
+app = typer.Typer()
+
+
+@app.command()
+def invite(
+    ctx: typer.Context,
+    email: Annotated[str, typer.Argument(metavar="EMAIL")],
+    role: RoleOption = Role.VIEWER,
+    until: Annotated[
+        str | None, typer.Option("--until", help="The last day, or a moment; 7 days, when left out.")
+    ] = None,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Invite somebody by e-mail. The link is shown this once: whoever holds it may join, with an account or without.
+
+    Example: borgctl tenant invite kim@example.com --role operator
+    """
+    ours = context.of(ctx)
+    owner = whose(ours, tenant)
+    body = {"email": email, "role": role.value}
+    if until is not None:
+        body["expires_at"] = periods.end("until", until, time_zone=time_zone_of(ours, owner)).isoformat()
+    answer = ours.client.post(f"{path_of(owner)}invitations/", body, **dry(dry_run))
+    if ours.json:
+        return output.as_json(answer)
+    if dry_run:
+        return output.say("They would be invited so; nothing was sent.")
+    told = f"could not be sent ({answer['mail']}): give them the link" if answer["mail"] else "is on its way"
+    output.say(f"{email} is invited to {owner} as {role}; the mail {told}.")
+    return output.say(answer["link"])
+
+
+@app.command()
+def invitations(ctx: typer.Context, tenant: TenantOption = None) -> None:
+    """Who was invited to a tenant, and whether they came."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(f"{path_of(whose(ours, tenant))}invitations/"))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("KEY", "E-MAIL", "ROLE", "STATE", "BY", "SENT", "ENDS"),
+        [
+            (
+                row["key"], row["email"], row["role"], row["state"], row["invited_by"],
+                output.when(row["created_at"]), output.when(row["expires_at"]),
+            )
+            for row in rows
+        ],
+        empty="Nobody was invited.",
+    )  # fmt: skip
+
+
+@app.command()
+def withdraw(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(help="Of `borgctl tenant invitations`.")],
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """End an invitation: its link works no more."""
+    if not key.isalnum():
+        raise bad_usage(
+            f"{key!r} is no key of an invitation; `borgctl tenant invitations` shows them", key="no key"
+        )
+    ours = context.of(ctx)
+    path = f"{path_of(whose(ours, tenant))}invitations/{part(key)}/"
+    answer = ours.client.delete(path, **dry(dry_run))
+    if ours.json:
+        return output.as_json(answer)
+    return output.say(f"The invitation of {answer['email']} {would(dry_run)} withdrawn.")

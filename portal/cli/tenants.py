@@ -1,0 +1,252 @@
+"""Tenants: organisations, the teams below them, and their members (§2.5)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import context, output
+from portal.cli.client import part
+from portal.cli.context import Context, DryRun
+from portal.cli.failure import Failed, bad_usage
+from portal.cli.quota import TenantOption, whose
+from quota.permissions import Role
+
+tenant = typer.Typer(
+    help="Tenants: teams, members and their roles, invitations, service accounts, capabilities.\n\n"
+    "Commands are about the profile's tenant, or --tenant. Only owners change a tenant, with a token of scope admin."
+)
+
+_TENANTS = "/api/v1/tenants/"
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="User name.")]
+RoleArgument = Annotated[Role, typer.Argument(metavar="ROLE", help=", ".join(Role))]
+RoleOption = Annotated[Role, typer.Option("--role", help="Each includes viewer.")]
+
+
+@tenant.command("list")
+def tenant_list(
+    ctx: typer.Context,
+    below: Annotated[
+        str | None, typer.Option("--below", metavar="TENANT", help="Only the teams of this organisation.")
+    ] = None,
+) -> None:
+    """The tenants that you may see."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(_TENANTS, parent=below))
+    if ours.json:
+        return output.as_json(rows)
+    return output.table(
+        ("TENANT", "TITLE", "BELOW", "TIME ZONE", "CONTACT"),
+        [(row["name"], row["title"], row["parent"], row["time_zone"], row["contact"]) for row in rows],
+        empty="No tenant that you may see.",
+    )
+
+
+@tenant.command()
+def show(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Else the profile's.")] = None,
+) -> None:
+    """Everything about a tenant, with its teams and members."""
+    ours = context.of(ctx)
+    owner = whose(ours, name)
+    answer = ours.client.get(path_of(owner))
+    teams = list(ours.client.pages(_TENANTS, parent=owner))
+    members = list(ours.client.pages(f"{path_of(owner)}members/"))
+    if ours.json:
+        return output.as_json({**answer, "teams": [row["name"] for row in teams], "members": members})
+    output.say(" - ".join(filter(None, (answer["name"], answer["title"]))))
+    for word, told in (
+        ("below", answer["parent"]),
+        ("contact", answer["contact"]),
+        ("time zone", answer["time_zone"]),
+        ("jobs", f"{answer['max_jobs']} at most"),
+        ("teams", _teams(answer, [row["name"] for row in teams])),
+        ("API of tasks", answer["task_api"]),
+        ("since", output.when(answer["created_at"])),
+    ):
+        if told:
+            output.say(f"  {word:<14}{told}")
+    return _members(members)
+
+
+@tenant.command()
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits, hyphens; it is in names of jobs.")],
+    below: Annotated[
+        str | None,
+        typer.Option("--below", metavar="TENANT", help="Its organisation, else the profile's tenant."),
+    ] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="A tenant of its own; for SREs.")] = False,
+    title: Annotated[str, typer.Option(help="What people call it.")] = "",
+    contact: Annotated[str, typer.Option(help="An e-mail address.")] = "",
+    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Such as Europe/Zurich.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """A team below an organisation that you own.
+
+    Example: borgctl tenant create acme-search --below acme --title Search
+    """
+    ours = context.of(ctx)
+    if alone and below:
+        raise bad_usage("a tenant is below another or alone: give one of the two", below="and --alone")
+    body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
+    body |= {"parent": None if alone else whose(ours, below)}
+    body |= {"time_zone": time_zone} if time_zone else {}
+    answer = ours.client.post(_TENANTS, body, **dry(dry_run))
+    if ours.json:
+        return output.as_json(answer)
+    where = f" below {answer['parent']}" if answer["parent"] else ""
+    return output.say(f"Tenant {answer['name']} {would(dry_run)} there{where}.")
+
+
+@tenant.command("set")
+def tenant_set(
+    ctx: typer.Context,
+    title: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    contact: Annotated[str | None, typer.Option(help="An e-mail address.")] = None,
+    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Such as Europe/Zurich.")] = None,
+    task_api: Annotated[
+        str | None, typer.Option("--task-api", help="The most that its tasks may do: none, read or submit.")
+    ] = None,
+    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=0, help="For SREs.")] = None,
+    max_teams: Annotated[int | None, typer.Option("--max-teams", min=0, help="For SREs.")] = None,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change a tenant's settings. What is not given stays."""
+    ours = context.of(ctx)
+    owner = whose(ours, tenant)
+    given = {
+        "title": title, "contact": contact, "time_zone": time_zone, "task_api": task_api, "max_jobs": max_jobs,
+        "max_teams": max_teams,
+    }  # fmt: skip
+    changed = {key: value for key, value in given.items() if value is not None}
+    if not changed:
+        raise bad_usage("nothing to change: give --title, --contact, --time-zone …", options="none given")
+    before = ours.client.get(path_of(owner))
+    answer = ours.client.put(
+        path_of(owner), {"title": before["title"], "contact": before["contact"], **changed}, **dry(dry_run)
+    )
+    if ours.json:
+        return output.as_json(answer)
+    told = ", ".join(f"{key.replace('_', ' ')} {value!r}" for key, value in changed.items())
+    return output.say(f"Tenant {owner} {'would have' if dry_run else 'has'} {told}.")
+
+
+@tenant.command()
+def move(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="TENANT")],
+    below: Annotated[
+        str | None, typer.Option("--below", metavar="TENANT", help="Its new organisation.")
+    ] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Below nobody.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Put a tenant below another organisation, or on its own; for SREs."""
+    if alone == bool(below):
+        raise bad_usage("where to? Give --below TENANT or --alone", below="give it, or --alone")
+    ours = context.of(ctx)
+    answer = ours.client.post(f"{path_of(name)}move/", {"parent": below}, **dry(dry_run))
+    if ours.json:
+        return output.as_json(answer)
+    return output.say(f"Tenant {name} {would(dry_run)} {f'below {below}' if below else 'on its own'} now.")
+
+
+@tenant.command()
+def members(ctx: typer.Context, tenant: TenantOption = None) -> None:
+    """Who is in a tenant, and in which role. Owners of its organisation are owners too, and not listed."""
+    ours = context.of(ctx)
+    rows = list(ours.client.pages(f"{path_of(whose(ours, tenant))}members/"))
+    return output.as_json(rows) if ours.json else _members(rows)
+
+
+@tenant.command()
+def add(
+    ctx: typer.Context,
+    user: UserArgument,
+    role: RoleOption = Role.VIEWER,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Make somebody who has an account a member; `invite` asks others to join."""
+    ours = context.of(ctx)
+    owner = whose(ours, tenant)
+    if (known := _role_of(ours, owner, user)) is not None:
+        raise Failed(
+            "already-member", f"{user} is in {owner} as {known}: change it with `borgctl tenant role`"
+        )
+    _set_role(ours, owner, user, role, dry_run=dry_run)
+
+
+@tenant.command("role")
+def member_role(
+    ctx: typer.Context,
+    user: UserArgument,
+    role: RoleArgument,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change the role of a member, at once, for all tokens as well."""
+    ours = context.of(ctx)
+    owner = whose(ours, tenant)
+    if _role_of(ours, owner, user) is None:
+        raise Failed("not-found", f"{user} is not in {owner}: make them a member with `borgctl tenant add`")
+    _set_role(ours, owner, user, role, dry_run=dry_run)
+
+
+@tenant.command()
+def remove(
+    ctx: typer.Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False
+) -> None:
+    """Take a member out of a tenant. Your own name: leave it. The last owner stays."""
+    ours = context.of(ctx)
+    owner = whose(ours, tenant)
+    ours.client.delete(f"{path_of(owner)}members/{part(user)}/", **dry(dry_run))
+    if ours.json:
+        return output.as_json({"removed": not dry_run})
+    return output.say(f"{user} {would(dry_run)} no member of {owner} any more.")
+
+
+def path_of(tenant: str) -> str:
+    return f"{_TENANTS}{part(tenant)}/"
+
+
+def dry(wanted: bool) -> dict[str, str]:
+    return {"dry_run": "1"} if wanted else {}
+
+
+def would(dry_run: bool) -> str:
+    return "would be" if dry_run else "is"
+
+
+def _role_of(ours: Context, tenant: str, user: str) -> str | None:
+    rows = ours.client.pages(f"{path_of(tenant)}members/")
+    return next((str(row["role"]) for row in rows if row["user"] == user), None)
+
+
+def _set_role(ours: Context, tenant: str, user: str, role: Role, *, dry_run: bool) -> None:
+    answer = ours.client.put(f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, **dry(dry_run))
+    if ours.json:
+        return output.as_json(answer)
+    return output.say(f"{user} {would(dry_run)} {answer['role']} of {tenant}.")
+
+
+def _members(rows: list[dict[str, Any]]) -> None:
+    output.table(
+        ("MEMBER", "ROLE", "KIND"),
+        [
+            (row["user"], row["role"], "service account" if row["service_account"] else "person")
+            for row in rows
+        ],
+        empty="No member.",
+    )
+
+
+def _teams(answer: dict[str, Any], names: list[str]) -> str:
+    if answer["parent"] is not None:
+        return ""
+    return f"{', '.join(names) or 'none'}; {answer['max_teams']} at most"
