@@ -57,7 +57,7 @@ def test_a_member_sees_where_the_tasks_of_the_job_are(job: Job, role: Role) -> N
     assert first == {
         "name": f"{JOB}/0", "dns": "0.jfoo.ubar.cc.borg.internal", "index": 0, "state": "running", "phase": "up",
         "health": "healthy", "serving": True, "machine": "m1", "address": "127.0.0.1", "ports": {"http": 20_000},
-        "weight": 1, "load": None, "ttl_s": 5, "revision": revision,
+        "weight": 1, "load": None, "ttl_s": 5, "revision": revision, "history": 1,
     }  # fmt: skip
     assert (second["index"], second["health"], second["serving"]) == (1, "unhealthy", False)
 
@@ -128,7 +128,7 @@ def test_a_machine_is_seen_by_whoever_sees_the_cell(job: Job) -> None:
     answer = get(client("eve"), "/bns/cc/machine/m1")
     assert answer == {
         "name": "/bns/cc/machine/m1", "dns": "m1.machine.cc.borg.internal", "machine": "m1", "address": "127.0.0.1",
-        "state": "up", "ttl_s": 5, "revision": Cell.objects.get().revision,
+        "state": "up", "ttl_s": 5, "revision": Cell.objects.get().revision, "history": 1,
     }  # fmt: skip
     assert get(client("bob"), "/bns/cc/machine/m2", 404)["code"] == "not-found"
 
