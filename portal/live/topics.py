@@ -179,6 +179,7 @@ _NOT_OF_MACHINES = frozenset(
     {
         "cell.lease",
         "cell.brake",
+        "packages.held",
         "reservations.set",
         "job.rejected",
         "update.started",

@@ -233,6 +233,28 @@ def test_a_tick_costs_the_same_for_one_viewer_and_for_fifty(world) -> None:
     assert hub._cells() == frozenset()
 
 
+def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
+    many = rows.a_job(world.cell, world.tenant, "many", tasks=5)
+    for index in range(4):
+        portal_world.place(many, index, world.machine, port=20100)
+    topic = Tasks(world.cell.id, many.id)
+
+    def told(*indexes: int) -> int:
+        before = journal.newest(world.cell.id)
+        with journal.write(world.cell.id, rows.ME) as entry:
+            endings = [changes.Ending(task_id(many.id, index), "killed") for index in indexes]
+            transitions.tasks_end(entry, endings)
+        news = news_of(world.cell.id, after=before, until=journal.newest(world.cell.id))
+        with CaptureQueriesContext(connection) as captured:
+            changed = topic.changes(news)
+        assert changed is not None
+        assert len(changed.rows) == len(indexes)
+        assert all("is still stopping on m1" in row for row in changed.rows.values())
+        return len(captured)
+
+    assert told(0) == told(1, 2, 3)
+
+
 def test_a_slow_viewer_loses_messages_and_is_told_to_read_again(world) -> None:
     viewer = Viewer(Tasks(1, 1), Loop())  # type: ignore[arg-type]
     for seq in range(OUTBOX + 1):
