@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tests.unit.borglet_runtime.machine import (
 )
 
 SERVER = ["python3", "-m", "http.server", "80"]
+SENT = 4 * 2**20
 CHECK = HealthCheck("tcp", "http")
 
 
@@ -82,6 +84,7 @@ def left_of(networks: TaskNetworks, name: str) -> list[Path]:
 async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machine) -> None:
     keys = [key(0), key(1)]
     prober = SocketProber("127.0.0.1")
+    began = time.monotonic()
     async with box.runtime() as runtime:
         assert runtime.attributes()["isolation.network"] == "own"
         for task in keys:
@@ -97,8 +100,10 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
                 await asyncio.sleep(0.02)
         # One reaches the other, by its address, and knows itself by name.
         third = key(2)
+        (box.work_of(keys[0]) / "large").write_bytes(b"x" * SENT)
         program = (
-            f"import socket; socket.create_connection(('{addresses[keys[0]]}', 80), 30);"
+            "import socket, urllib.request;"
+            f" urllib.request.urlopen('http://{addresses[keys[0]]}/large', timeout=60).read();"
             " print(socket.gethostname(), socket.gethostbyname(socket.gethostname()), flush=True)"
         )
         await runtime.start(
@@ -106,6 +111,12 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
         )
         told = await line_of(runtime, third)
         assert told == f"web-2 {runtime.addresses()[third]}", await text_of(runtime, "stderr", third)
+        # What went over each one's own network is its own use: of the one asked, and not of its neighbour.
+        used = await runtime.sample()
+        at_most_s = time.monotonic() - began
+        assert used[keys[0]].sent_bytes_s * at_most_s >= SENT
+        assert 0 < used[keys[0]].received_bytes_s < used[keys[0]].sent_bytes_s
+        assert used[keys[1]].sent_bytes_s * at_most_s < SENT / 10
         await end_of(runtime)
     # A new Borglet knows the addresses, and a second run keeps its own.
     async with box.runtime() as runtime:
