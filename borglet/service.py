@@ -27,7 +27,7 @@ from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
 from borglet.runtimes.choice import RuntimeWishes, open_runtime
-from borglet.runtimes.meter import disk_bytes
+from borglet.runtimes.diskwalk import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
 from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.shells import Shells

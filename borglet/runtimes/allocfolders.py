@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from borglet.messages import AllocReport, RunAlloc, TaskKey
-from borglet.runtimes.meter import disk_bytes
+from borglet.runtimes.diskwalk import DiskWalk
 from borglet.runtimes.taskdirs import directory_name, key_of, link_into_alloc, replace_file
 from borglet.runtimes.trash import throw_away
 
@@ -34,7 +34,7 @@ class AllocFolders:
         self._home = home
         self._root = home / "allocs"
         self._root.mkdir(mode=0o711, exist_ok=True)
-        self._disk_bytes: dict[str, int] = {}
+        self._walks: dict[str, DiskWalk] = {}
 
     def present(self) -> list[TaskKey]:
         """By name."""
@@ -91,7 +91,7 @@ class AllocFolders:
                 os.rename(entry.path, outside)
                 os.utime(outside)
         throw_away(folder, self._home / "trash")
-        self._disk_bytes.pop(folder.name, None)
+        self._walks.pop(folder.name, None)
 
     def forget_old_logs(self, *, now: float, present: Collection[str], keep_s: float) -> list[str]:
         """In allocs that live on: logs of tasks that are gone (not in `present`) for longer than `keep_s`."""
@@ -107,13 +107,15 @@ class AllocFolders:
         return forgotten
 
     def measure(self) -> None:
-        """Look how much each holds on the disk."""
-        self._disk_bytes = {directory_name(key): disk_bytes((self.folder(key),)) for key in self.present()}
+        """Look how much each holds on the disk. Of very many files it takes several looks."""
+        for key in self.present():
+            walk = self._walks.setdefault(directory_name(key), DiskWalk((self.folder(key),)))
+            walk.step()
 
     def reports(self) -> list[AllocReport]:
         result = []
         for key in self.present():
             held = self.held(key)
-            measured = self._disk_bytes.get(directory_name(key), 0)
-            result.append(AllocReport(key, held.name if held else str(key), measured))
+            walk = self._walks.get(directory_name(key))
+            result.append(AllocReport(key, held.name if held else str(key), walk.bytes if walk else 0))
         return result

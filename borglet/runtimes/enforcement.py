@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from borglet.messages import EndCause, TaskKey, Usage
 from borglet.runtimes.household import Household, SupervisedTask
 from borglet.runtimes.limits import mebibytes, overuse
-from borglet.runtimes.meter import disk_bytes
 
 
 class Enforcement:
@@ -36,9 +35,10 @@ class Enforcement:
             metered = known.metered
             if metered is None:
                 continue
-            if metered.disk_at is None or now - metered.disk_at >= self._house.settings.disk_interval_s:
-                metered.disk_at = now
-                metered.disk_bytes = await asyncio.to_thread(disk_bytes, metered.directories)
+            begins = metered.disk_at is None or now - metered.disk_at >= self._house.settings.disk_interval_s
+            if begins or not metered.disk.done:  # of many files a walk goes on with each sample
+                metered.disk_at = now if metered.disk.done else metered.disk_at
+                await asyncio.to_thread(metered.disk.step)
         if now - self._allocs_measured_at >= self._house.settings.disk_interval_s:
             self._allocs_measured_at = now
             await asyncio.to_thread(self._house.allocs.measure)

@@ -17,8 +17,9 @@ from borglet.runtimes.base import Presence, StartFailed
 from borglet.runtimes.cgroups import CgroupTree, detect
 from borglet.runtimes.confinement import Confinement
 from borglet.runtimes.containers import Containers
+from borglet.runtimes.diskwalk import DiskWalk, disk_bytes
 from borglet.runtimes.logfiles import LogRetention
-from borglet.runtimes.meter import Meter, Metered, disk_bytes
+from borglet.runtimes.meter import Meter, Metered
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory, directory_name
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Household:
         return Metered(
             incarnation.supervisor.pid,
             incarnation.supervisor.groups,
-            (directory.work, directory.tmp),
+            DiskWalk((directory.work, directory.tmp)),
             cpu_ns=cpu_ns,
         )
 

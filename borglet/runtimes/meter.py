@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 from borglet.messages import TaskKey, Usage
 from borglet.runtimes import cgroupfs, proctable
 from borglet.runtimes.cgroups import CgroupTree, Measured
+from borglet.runtimes.diskwalk import DiskWalk
 from borglet.runtimes.proctable import Process
 from borglet.runtimes.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
-# A walk over more entries than this is given up: the figure is then a lower bound.
-MAX_WALKED = 200_000
 # The kernel books CPU time at its ticks, some milliseconds apart: over less than this a rate is noise.
 MIN_INTERVAL_S = 0.2
 # Of one task, when its threads are looked at one by one.
@@ -31,14 +28,13 @@ class Metered:
 
     supervisor_pid: int
     groups: dict[str, str]
-    directories: tuple[Path, ...]  # what counts as the task's disk
+    disk: DiskWalk  # over what counts as its own
     throttled_ns: int = 0  # at the last measurement
     throttled_milli: int = 0
     cpu_ns: int | None = None  # at the last measurement; None: adopted, its past use is no news
     at: float = field(default_factory=time.monotonic)
     cpu_milli: int = 0
-    disk_bytes: int = 0
-    disk_at: float | None = None
+    disk_at: float | None = None  # when the last walk began
     traffic: Traffic = field(default_factory=Traffic)
 
     def __post_init__(self) -> None:
@@ -106,7 +102,7 @@ class Meter:
         return Usage(
             cpu_milli=task.cpu_milli,
             ram_bytes=measured.ram_bytes or 0,
-            disk_bytes=task.disk_bytes,
+            disk_bytes=task.disk.bytes,
             processes=measured.processes or 0,
             throttled_milli=task.throttled_milli,
             threads=measured.processes or 0,
@@ -163,30 +159,3 @@ def _fill(
         cached_bytes=measured.cached_bytes,
         oom_kills=measured.oom_kills,
     )
-
-
-def disk_bytes(directories: tuple[Path, ...]) -> int:
-    """Allocated bytes below the directories: links are not followed, a file of many names counts once."""
-    total = walked = 0
-    seen: set[int] = set()
-    pending = [str(directory) for directory in directories]
-    while pending and walked < MAX_WALKED:
-        try:
-            entries = os.scandir(pending.pop())
-        except OSError:
-            continue  # removed while we walk, or closed to us by the task
-        with entries:
-            for entry in entries:
-                walked += 1
-                try:
-                    about = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue
-                if about.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                    if about.st_ino in seen:
-                        continue
-                    seen.add(about.st_ino)
-                total += about.st_blocks * 512
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-    return total

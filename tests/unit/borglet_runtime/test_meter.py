@@ -9,6 +9,7 @@ import pytest
 
 from borglet.messages import TaskKey
 from borglet.runtimes.cgroups import Measured
+from borglet.runtimes.diskwalk import DiskWalk
 from borglet.runtimes.meter import Meter, Metered
 
 KEY = TaskKey("a" * 32, 0, 1)
@@ -30,7 +31,7 @@ class Counters:
 def test_what_throttling_denied_is_a_rate_beside_what_was_used() -> None:
     counters = Counters(cpu_ns=5 * 10**9, throttled_ns=7 * 10**9)
     meter = Meter(counters)  # type: ignore[arg-type]
-    task = Metered(1, {"unified": "here"}, ())
+    task = Metered(1, {"unified": "here"}, DiskWalk(()))
     first = meter.measure({KEY: task})[KEY]
     assert (first.cpu_milli, first.throttled_milli) == (0, 0)  # adopted: its past is no news
     task.at = time.monotonic() - 2
@@ -46,7 +47,12 @@ def test_one_tasks_unreadable_figure_keeps_no_other_from_being_measured(
 ) -> None:
     meter = Meter(Counters())  # type: ignore[arg-type]
     odd = TaskKey("b" * 32, 0, 1)
-    found = meter.measure({odd: Metered(1, {"unified": "odd"}, ()), KEY: Metered(1, {"unified": "here"}, ())})
+    found = meter.measure(
+        {
+            odd: Metered(1, {"unified": "odd"}, DiskWalk(())),
+            KEY: Metered(1, {"unified": "here"}, DiskWalk(())),
+        }
+    )
     assert list(found) == [KEY]
     assert f"what task {odd} uses can't be read" in caplog.text
     assert "a figure that is none" in caplog.text
