@@ -11,6 +11,7 @@ from django.core.paginator import Page, Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.translation import gettext as _
 
 from quota.errors import Refused
 from quota.permissions import Principal
@@ -29,11 +30,20 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
         principal = principal_of_user(request.user, request_id=request.borg_request_id)
         request.borg_principal = principal  # whose unread notices the frame around the page counts
         try:
+            _check_form(request)
             return view(request, principal, *args, **kwargs)
         except Refused as problem:
             return refused(request, problem)
 
     return inner
+
+
+def _check_form(request: HttpRequest) -> None:
+    """PostgreSQL has no NUL character, so nothing that a form names or says holds one. Raises `Refused`."""
+    for name, values in request.POST.lists():
+        if any("\x00" in value for value in values):
+            told = _("holds a NUL character; leave it out")
+            raise Refused("invalid", f"{name}: {told}", fields={name: told})
 
 
 def refused(request: HttpRequest, problem: Refused) -> HttpResponse:

@@ -177,10 +177,11 @@ def test_owners_set_the_budget_and_nobody_else(world) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"tenant": "\x00"},
         {"monthly": "-1"}, {"monthly": "lots"}, {"monthly": "1e9"}, {"monthly": "99999999999999999"},
         {"alerts": "0"}, {"alerts": "201"}, {"alerts": "fifty"}, {"alerts": "١"}, {"action": "kill"}, {"action": ""},
     ],
-    ids=["negative", "word", "exponent", "huge", "zero", "above", "text", "arabic", "kill", "none"],
+    ids=["nul", "negative", "word", "exponent", "huge", "zero", "above", "text", "arabic", "kill", "none"],
 )  # fmt: skip
 def test_what_a_budget_can_not_be_is_told_beside_what_was_given(world, wrong) -> None:
     answer = signed_in("owner").post(
