@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from naming.ports import NoPort, bound, reserved, wanted
-from tests.unit.naming.process import free_port
+from tests.ports import free_port
 
 HOST = "127.0.0.1"
 BOUND_S = 20.0
