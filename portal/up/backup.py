@@ -138,7 +138,8 @@ def _load(options: Options, home: Home) -> None:
             redis_url=redis.url,
             secret_key=home.secrets_read()["secret_key"],
         )
-        env = {**env, "BORG_HOME": str(home.path), "BORG_AUTHORITY": str(home.path / "authority")}
+        here = {"BORG_HOME": str(home.path), "BORG_AUTHORITY": str(home.path / "authority")}
+        env = {**env, **here, "PROMETHEUS_MULTIPROC_DIR": ""}  # nobody asks these two for figures
         for command in ("migrate", "new_history"):
             _checked([sys.executable, "-m", "django", command], env)
     dump.unlink()
