@@ -11,10 +11,11 @@ from django.db import connections
 
 from quota import clock
 from quota.errors import Refused
-from quota.models import Order, Quota
+from quota.models import ApprovalRule, Order, Quota
 from quota.services import ledger_check
 from quota.services.order_sweep import orders_advance
-from tests.integration.market_rows import DAY, NOW, SRE, a_rich_tenant, a_selling_cell, money, place
+from quota.services.orders import order_approve, order_cancel
+from tests.integration.market_rows import DAY, NOW, SRE, a_rich_tenant, a_selling_cell, buyer, money, place
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TABS = 4
@@ -60,6 +61,28 @@ def test_the_last_cores_are_sold_once() -> None:
     tenant = a_rich_tenant()
     got = together(lambda _: place(tenant, 2).state)
     assert sorted(map(str, got)) == ["active", *["sold-out"] * (TABS - 1)]
+    assert ledger_check.ledger_check() == []
+
+
+def test_approved_and_cancelled_at_once_it_is_paid_back_once() -> None:
+    a_selling_cell()
+    ApprovalRule.objects.create(rank=1, approver="sre")
+    tenant = a_rich_tenant()
+    with clock.at(NOW):
+        order = place(tenant, 1)
+    assert money(tenant) == (100_000 - 240, 240)
+
+    def act(number: int) -> str:
+        if number % 2:
+            return order_approve(principal=SRE, order=order).state
+        return order_cancel(principal=buyer(), order=order).state
+
+    got = together(act)
+    assert got.count("cancelled") == 1, got
+    assert got.count("active") <= 1, got
+    assert set(got) <= {"cancelled", "active", "order-state"}, got
+    order.refresh_from_db()
+    assert (order.state, money(tenant)) == ("cancelled", (100_000, 0)), got
     assert ledger_check.ledger_check() == []
 
 
