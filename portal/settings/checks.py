@@ -116,10 +116,10 @@ def database(text: str) -> str:
 def redis(text: str) -> str:
     try:
         found = urlsplit(text)
-        fits = found.path.startswith("/") if found.scheme == "unix" else found.hostname and found.port != 0
+        fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
     except ValueError:
         fits = False
-    fits = fits and found.scheme in ("redis", "rediss", "unix")
+    fits = fits and text.startswith(("redis://", "rediss://", "unix://"))  # without a host it is this one
     return "" if fits else "give redis://host:6379/0, rediss://… for TLS, or unix:///path/to/socket"
 
 

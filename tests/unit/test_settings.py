@@ -78,6 +78,7 @@ def test_what_makes_no_sense_is_told_with_its_value_and_the_cure(name: str, valu
     [
         ("BORG_DATABASE_URL", "mysql://borg:hidden@db/borg"),
         ("BORG_REDIS_URL", "http://:hidden@redis"),
+        ("BORG_REDIS_URL", "redis:hidden"),
         ("BORG_SECRET_KEY", "hidden"),
         ("BORG_DNS_KEYS", "hidden"),
     ],
@@ -106,6 +107,7 @@ def test_what_is_not_set_and_what_operators_write_makes_sense(tmp_path: Path) ->
         )
         == []
     )  # fmt: skip
+    assert told(BORG_REDIS_URL="redis:///1") == []  # on this host
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door[-1])
