@@ -13,7 +13,7 @@ from django.utils import timezone
 from quota.permissions import Principal
 from scheduling import config, selectors
 from scheduling.core.states import MachineStatus, TaskState
-from scheduling.models import Cell, Drain, Task
+from scheduling.models import Cell, Departure, Drain, Task
 from scheduling.services.allocs import KIND
 from scheduling.services.budgets import Budget, Budgets
 
@@ -34,13 +34,15 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Of one drain. `leaving`: tasks that leave at the cell's rate; `waiting`: those held up by budgets of their jobs,
-    or of jobs that live in an alloc there."""
+    or of jobs that live in an alloc there; `stopping`: those sent away, which may still run there: they leave the
+    answers of their names first, and then have their notice."""
 
     drain: Drain
     left: int
     leaving: int
     waiting: tuple[Waiting, ...]
     overdue: bool
+    stopping: int = 0
 
     @property
     def hostname(self) -> str:
@@ -48,7 +50,8 @@ class Progress:
 
     @property
     def done(self) -> bool:
-        return self.left == 0
+        """Nothing is on the machine any more, as far as its Borglet has said."""
+        return self.left == 0 and self.stopping == 0
 
     @property
     def gone(self) -> int:
@@ -62,13 +65,15 @@ def drains_of(cell: Cell) -> QuerySet[Drain]:
 def progress_of(
     principal: Principal, cell: Cell, drains: Sequence[Drain], *, now: dt.datetime | None = None
 ) -> list[Progress]:
-    """Names of jobs that the principal may not see are left out. Six queries at most."""
+    """Names of jobs that the principal may not see are left out. Seven queries at most."""
     now = now or timezone.now()
     machines = [drain.machine_id for drain in drains]
     here = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value).order_by()
     counted = here.values_list("machine_id", "job_id", "up", "alloc_id", "job__kind").annotate(
         number=Count("id")
     )
+    stops = Departure.objects.filter(machine__in=machines).order_by().values_list("machine_id")
+    stopping = dict(stops.annotate(number=Count("id")))
     left: Counter[int] = Counter()
     serving: dict[int, Counter[int]] = defaultdict(Counter)
     for machine, job, up, _alloc, _kind, number in counted:
@@ -100,7 +105,14 @@ def progress_of(
                     waiting.append(Waiting(names.get(held, HIDDEN), number, budget.may, budget.down))
         stuck = sum(one.tasks for one in waiting)
         result.append(
-            Progress(drain, left[drain.machine_id], left[drain.machine_id] - stuck, tuple(waiting), overdue)
+            Progress(
+                drain,
+                left[drain.machine_id],
+                left[drain.machine_id] - stuck,
+                tuple(waiting),
+                overdue,
+                stopping.get(drain.machine_id, 0),
+            )
         )
     return result
 

@@ -32,7 +32,7 @@ def machine_drain(
     break_budgets: Annotated[
         bool, typer.Option("--break-budgets", help="At the deadline, whatever jobs' budgets say.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until no task is left, telling what is.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left, telling what is.")] = False,
     confirm: Confirm = None,
     cell: CellOption = None,
     dry_run: DryRun = False,
@@ -80,11 +80,11 @@ def drains(ctx: typer.Context, cell: CellOption = None) -> None:
     if ours.json:
         return output.as_json(rows)
     return output.table(
-        ("MACHINE", "STATE", "LEFT", "OF", "LEAVING", "WAITING FOR", "DEADLINE", "BY", "REASON"),
+        ("MACHINE", "STATE", "LEFT", "OF", "LEAVING", "STOPPING", "WAITING FOR", "DEADLINE", "BY", "REASON"),
         [
             (
                 row["machine"], row["state"], row["tasks_left"], row["tasks_at_beginning"], row["tasks_leaving"],
-                _waiting(row), _deadline(row), row["asked_by"], row["reason"],
+                row["tasks_stopping"], waiting(row), _deadline(row), row["asked_by"], row["reason"],
             )
             for row in rows
         ],
@@ -105,7 +105,7 @@ def _wait(ours: Context, cell: str | None, wanted: set[str]) -> None:
         told = _told(rows, left)
         if not left:
             return output.as_json(rows) if ours.json else output.say(told)
-        if all(row["overdue"] and not row["break_budgets"] and not row["tasks_leaving"] for row in left):
+        if all(_stuck(row) for row in left):
             raise Failed("deadline", f"the deadline has passed: {told}", document={"drains": rows})
         if told != last and not ours.json:
             output.say(told)
@@ -118,8 +118,21 @@ def _told(rows: list[dict[str, Any]], left: list[dict[str, Any]]) -> str:
         gone = wanted_text(rows)
         return f"{gone}: no task is left."
     tasks = output.number(sum(row["tasks_left"] for row in left), "task")
-    waits = sorted({_waiting(row) for row in left} - {""})
-    return f"{tasks} left on {wanted_text(left)}" + (f"; waiting for {'; '.join(waits)}" if waits else "")
+    stopping = sum(row["tasks_stopping"] for row in left)
+    waits = sorted({waiting(row) for row in left} - {""})
+    return "; ".join(
+        (
+            f"{tasks} left on {wanted_text(left)}",
+            *([f"waiting for {'; '.join(waits)}"] if waits else []),
+            *([f"{stopping} more stopping"] if stopping else []),
+        )
+    )
+
+
+def _stuck(row: dict[str, Any]) -> bool:
+    """Only budgets hold it, beyond its deadline."""
+    held = row["tasks_left"] and not row["tasks_leaving"]
+    return bool(row["overdue"] and not row["break_budgets"] and held)
 
 
 def wanted_text(rows: list[dict[str, Any]]) -> str:
@@ -127,7 +140,7 @@ def wanted_text(rows: list[dict[str, Any]]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} machines"
 
 
-def _waiting(row: dict[str, Any]) -> str:
+def waiting(row: dict[str, Any]) -> str:
     return ", ".join(
         f"{one['job']} ({one['down']} of {one['may']} down, {one['tasks']} here)" for one in row["waiting"]
     )

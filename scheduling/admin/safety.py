@@ -69,6 +69,7 @@ class DrainAdmin(FactsAdmin):
             "overdue": "danger",
             "waiting": "warning",
             "leaving": "info",
+            "stopping": "info",
             "down": "danger",
         },
     )
@@ -76,6 +77,8 @@ class DrainAdmin(FactsAdmin):
         progress = drain.progress
         if progress.done:
             return "empty", _("empty")
+        if not progress.left:
+            return "stopping", _("stopping")
         if progress.overdue:
             return "overdue", _("overdue")
         if drain.machine.state == "down":

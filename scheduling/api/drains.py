@@ -37,10 +37,13 @@ class DrainProgressSerializer(serializers.Serializer):
         source="drain.break_budgets", help_text="Past the deadline tasks leave whatever budgets say."
     )
     overdue = serializers.BooleanField()
-    done = serializers.BooleanField(help_text="No task is left there.")
+    done = serializers.BooleanField(help_text="Nothing is on the machine any more.")
     tasks_at_beginning = serializers.IntegerField(source="drain.tasks")
     tasks_left = serializers.IntegerField(source="left")
     tasks_leaving = serializers.IntegerField(source="leaving", help_text="Of those, at the cell's rate.")
+    tasks_stopping = serializers.IntegerField(
+        source="stopping", help_text="Beside those left: sent away, and not yet reported gone."
+    )
     waiting = WaitingSerializer(many=True, help_text="Of those, the ones held up by a budget, by job.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 
 import pytest
 from django.db.models import F
@@ -13,8 +14,8 @@ from scheduling import brakes, drains, journal
 from scheduling.config import CellSettings
 from scheduling.core import events
 from scheduling.core.requirement import task_id
-from scheduling.models import Drain, Job, Machine, Task
-from scheduling.services import joining, leaving, machines, transitions
+from scheduling.models import Departure, Drain, Job, Machine, Task
+from scheduling.services import departures, joining, leaving, machines, transitions
 from scheduling.services.changes import Placement
 from tests.integration import rows, world
 
@@ -182,6 +183,11 @@ def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine
     second(cell)
     one = progress(cell, ann)["m1"]
     assert (one.drain.tasks, one.left, one.gone, one.overdue) == (6, 4, 2, False)
+    assert (one.stopping, replace(one, left=0).done) == (2, False), "what was sent away may still run there"
+    with journal.write(cell.id, rows.ME) as entry:
+        sent = Departure.objects.filter(machine=machine).values_list("task_id", "incarnation")
+        departures.tasks_gone(entry, [(task, incarnation, None) for task, incarnation in sent])
+    assert replace(progress(cell)["m1"], left=0).done
     assert sorted((w.job, w.tasks, w.may, w.down) for w in one.waiting) == [
         ("ubar/batch", 1, 1, 1), ("ubar/db", 3, 1, 1),
     ]  # fmt: skip
@@ -198,5 +204,5 @@ def test_progress_costs_the_same_for_many(cell, machine, ann, django_assert_max_
         machines.machine_drain(principal=rows.ME, machine=here, reason="new disk")
     second(cell)
     found = list(drains.drains_of(cell))
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(7):
         assert len(drains.progress_of(rows.ME, cell, found)) == 5
