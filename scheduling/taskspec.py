@@ -16,7 +16,7 @@ import msgspec
 
 from borglet.messages import HealthCheck, Slack
 from quota.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
-from scheduling.core.requirement import Constraint, Relation
+from scheduling.core.requirement import PROTOCOL, Constraint, Relation
 from scheduling.problems import Problems, convert
 from scheduling.shapes import HealthFile, Restart, TaskFile
 
@@ -38,6 +38,11 @@ _PORT_NAME = re.compile(
 )  # RFC 6335: a service name has 15 characters at most
 _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
+
+
+# Older Borglets know no packages, roots and networks, and would run such a task as a plain process. The link notes what
+# each machine speaks.
+SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 
 
 class Change(StrEnum):
@@ -74,6 +79,8 @@ class TaskSpec(msgspec.Struct, frozen=True):
     def demands(self) -> tuple[Constraint, ...]:
         """Its constraints, and those that follow from what it needs of a machine's runtime."""
         implied = []
+        if self.packages or self.root != "host" or self.network != "host":
+            implied.append(SPEAKS)
         if self.root == "packages":
             implied.append(Constraint("runtime", Relation.EQUAL, "oci"))
         if self.network == "own":

@@ -16,6 +16,10 @@ INDEX_BITS = 20
 MAX_TASKS = 1 << INDEX_BITS
 
 
+# The attribute in which the link notes the newest protocol that a machine's Borglet speaks with it.
+PROTOCOL = "borglet.protocol"
+
+
 def task_id(job: int, index: int) -> TaskId:
     return TaskId(job << INDEX_BITS | index)
 

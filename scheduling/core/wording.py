@@ -23,6 +23,7 @@ from scheduling.core.reasons import (
     Shape,
     Why,
 )  # fmt: skip
+from scheduling.core.requirement import PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class _Teller:
         if not why.ruled_out:
             return Told(_("%s can't be placed in this pass; the next one tries again.") % who)
         given = {"who": who, "machines": self.machines(why.machines)}
-        cures = [*self.outlook(why), *(self.cure(change) for change in why.changes)]
+        cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in _SHAPED:
             # What is too large for any machine hears of the largest from the changes already.
             cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
@@ -201,6 +202,8 @@ class _Teller:
             ReasonCode.CRASHED_PAIR: _("%(n)s where it crashed a short while ago"),
             ReasonCode.GANG: _("%(n)s with room for one, where not all that start together find room"),
         }
+        if one.code == ReasonCode.CONSTRAINT and one.subject.startswith(f"{PROTOCOL} "):
+            return _("%(n)s whose Borglet is too old for packages, roots and networks of tasks") % given
         if one.code == ReasonCode.ALLOC:
             return self.in_allocs(one)
         return texts[one.code] % given
@@ -231,6 +234,8 @@ class _Teller:
         _ = self.words.gettext
         if change.kind is ChangeKind.COMBINED:
             return _(" and ").join(self.how(part) for part in change.parts)
+        if change.subject == PROTOCOL:
+            return _("a newer Borglet there")  # nobody asked for the constraint in so many words
         if change.kind is ChangeKind.RELAX and change.instead is not None and change.constraint is not None:
             given = {"instead": spelled(change.instead), "constraint": spelled(change.constraint)}
             return _("%(instead)s instead of %(constraint)s") % given

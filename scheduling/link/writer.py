@@ -13,12 +13,12 @@ from typing import Any
 import structlog
 from django.db import connection, transaction
 
-from borglet.messages import EndCause, Hello, Refusal
+from borglet.messages import OLDEST_PROTOCOL, EndCause, Hello, Refusal, common_protocol
 from quota.errors import Refused
 from quota.permissions import system
 from quota.resources import NAMES, as_mapping
 from scheduling import journal, metrics
-from scheduling.core.requirement import MAX_TASKS, split_task_id
+from scheduling.core.requirement import MAX_TASKS, PROTOCOL, split_task_id
 from scheduling.journal import Entry
 from scheduling.link.diff import Changes, Stranger, exit_json, judge, storable_text
 from scheduling.link.facts import CLAIMED, counted
@@ -179,7 +179,8 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
     """What a hello says anew. Attributes and amounts of the cell's own resources given by people stay. What it has
     more than counts of it is told by an attribute."""
-    attributes = {**machine.attributes, **hello.attributes}
+    speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
+    attributes = {**machine.attributes, **hello.attributes, **speaks}
     facts: dict[str, Any] = {"attributes": attributes}
     if CLAIMED in hello.attributes:
         attributes.pop(CLAIMED)

@@ -100,13 +100,13 @@ class Link:
         return Dialled(f"wss://127.0.0.1:{self.port}/link", self.context, f"Bearer {hostname}:{secret}")
 
     @contextlib.contextmanager
-    def machine(self, cell: Cell, hostname: str = "m1") -> Iterator[Played]:
+    def machine(self, cell: Cell, hostname: str = "m1", **hello: Any) -> Iterator[Played]:
         """A machine that joins, dials in and is welcomed."""
         status, answer = self.join(join_token_issue(principal=rows.ME, cell=cell), hostname)
         assert status == 200, answer
         with self.dial(hostname, answer["secret"]) as socket:
             played = Played(socket, hostname, answer["secret"])
-            played.hello()
+            played.hello(**hello)
             yield played
 
 

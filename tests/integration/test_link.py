@@ -454,8 +454,9 @@ def test_what_a_machine_says_of_itself_is_taken_over_when_it_changes(cell, link:
     with link.dial("m1", machine.secret) as socket:
         link_world.Played(socket, "m1", machine.secret).hello(attributes={"kernel": "6.1"})
         row = Machine.objects.get()
-        assert (row.attributes, row.boot_id, row.software) == ({"kernel": "6.1"}, "b1", "test")
-        assert journal.tail(cell.id, after=before)[0].event.attributes == {"kernel": "6.1"}
+        told = {"kernel": "6.1", "borglet.protocol": "1"}
+        assert (row.attributes, row.boot_id, row.software) == (told, "b1", "test")
+        assert journal.tail(cell.id, after=before)[0].event.attributes == told
 
 
 def test_a_machine_that_says_it_has_grown_waits_for_an_sre(cell, link: Link) -> None:
@@ -467,9 +468,9 @@ def test_a_machine_that_says_it_has_grown_waits_for_an_sre(cell, link: Link) -> 
         link_world.Played(socket, "m1", machine.secret).hello(capacity=said)
         row = Machine.objects.get()
         assert row.capacity[:3] == [before[0], 2**32, 2**40]
-        assert row.attributes == {"capacity.claimed": "cpu 64000"}
+        assert row.attributes == {"capacity.claimed": "cpu 64000", "borglet.protocol": "1"}
         machines.machine_grow(principal=rows.ME, machine=row, capacity={"cpu": 64_000})
-        assert (row.capacity[:3], row.attributes) == ([64_000, 2**32, 2**40], {})
+        assert (row.capacity[:3], set(row.attributes)) == ([64_000, 2**32, 2**40], {"borglet.protocol"})
         assert CellCapacity.objects.get(cell=cell.name).capacity[0] == 64_000
     with link.dial("m1", machine.secret) as socket:
         link_world.Played(socket, "m1", machine.secret).hello(capacity=said)

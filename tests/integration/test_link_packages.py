@@ -214,7 +214,7 @@ def test_a_machine_that_hangs_up_is_offered_no_more_and_one_that_comes_back_is(c
 def test_what_a_machine_has_when_it_comes_back_is_in_its_report(cell, link, job, ann) -> None:
     compile_kernels()
     link.server.config.loaded_app._packages._holdings.every_s = 0.0
-    with link.machine(cell, "m1") as m1, link.machine(cell, "m2") as m2:
+    with link.machine(cell, "m1", newest=2) as m1, link.machine(cell, "m2", newest=2) as m2:
         placed(job, m1, 0)
         placed(job, m2, 1)
         unnamed = "sha256:" + "0" * 64

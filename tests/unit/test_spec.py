@@ -376,6 +376,7 @@ def test_what_a_task_needs_of_a_runtime_is_a_demand_on_machines() -> None:
     file = with_task(root="packages", packages=["web@v1"], network="own", whole_cores=True, limit={"cpu": 2})
     job = jobfile.parse({**file, "appclass": "latency-sensitive"})
     assert [(c.attribute, c.relation, c.value, c.hard) for c in job.requirement(0).constraints] == [
+        ("borglet.protocol", ">=", "2", True),
         ("isolation.cores", "!=", "none", True),
         ("isolation.network", "=", "own", True),
         ("runtime", "=", "oci", True),

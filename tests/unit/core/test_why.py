@@ -13,9 +13,10 @@ from scheduling.core.conforming import conforming, platforms_of
 from scheduling.core.explain import Budget, Explainer
 from scheduling.core.forecast import Ends, expected_start
 from scheduling.core.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
-from scheduling.core.requirement import Constraint, Relation
+from scheduling.core.requirement import PROTOCOL, Constraint, Relation
 from scheduling.core.waiting import of_job
 from scheduling.core.wording import sentence, tell
+from scheduling.taskspec import SPEAKS
 from tests.builders import GIB, World, must, needs, vector
 
 
@@ -429,3 +430,12 @@ def test_told_in_the_readers_words_with_names_he_may_know() -> None:
     assert any("Closest is m1" in note for note in told.notes)
     assert told.summary == "1 task can't be placed on any of 1 machine"
     assert len(told.cures) == 2
+
+
+def test_a_borglet_that_is_too_old_is_told_in_words() -> None:
+    world = World().machine("m1", **{PROTOCOL: "1"}).machine("m2").job("web", needs(constraints=(SPEAKS,)))
+    (why,) = world.plan().unplaced
+    told = tell(why)
+    assert told.reasons == ("2 machines whose Borglet is too old for packages, roots and networks of tasks",)
+    assert told.cures.count("It would fit with a newer Borglet there (on 2 machines).") == 1
+    assert world.machine("m1", **{PROTOCOL: "2"}).where(world.plan(), "web") == {0: "m1"}
