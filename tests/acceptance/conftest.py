@@ -28,9 +28,9 @@ def installation_in_a_folder() -> Iterator[Installation]:
 
 def say_hello(there: Installation) -> None:
     there.borgctl("submit", str(ROOT / "examples" / "hello.jsonnet"))
-    wait_for(lambda: there.up("hello"), 30.0, story=lambda: there.borgctl("why", "hello"))
+    wait_for(lambda: there.up("hello"), 90.0, story=lambda: there.borgctl("why", "hello"))
     # Started is not yet listening.
-    wait_for(lambda: len(there.task_pids("hello")) == 3, 30.0, story=lambda: there.tasks("hello"))
+    wait_for(lambda: len(there.task_pids("hello")) == 3, 90.0, story=lambda: there.tasks("hello"))
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,11 @@ from portal.up import children
 from portal.up.engines import socket_path
 from tests.acceptance.conftest import installation_in_a_folder, say_hello
 from tests.acceptance.installation import ROOT, Installation, tree_of, wait_for
+from tests.quickness import stretch
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
-READY_S = 15.0
+BOUND_S = 90.0
+READY_S = 15.0  # where nobody else is at work
 _STUBBORN = (
     "import signal, socket, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "server = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(3600)"
@@ -42,7 +44,7 @@ def test_what_is_generated_is_private_and_works_at_once(shared: Installation) ->
 def test_a_second_start_names_the_first_and_disturbs_nothing(shared: Installation) -> None:
     second = subprocess.run(
         [sys.executable, "-m", "portal.up"],
-        cwd=ROOT, env=shared.environment(), capture_output=True, text=True, timeout=30, check=False,
+        cwd=ROOT, env=shared.environment(), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert second.returncode == 1
     assert f"is in use by process {shared.supervisor_pid}" in second.stderr
@@ -67,9 +69,10 @@ def test_ctrl_c_stops_all_and_the_next_start_goes_on(own: Installation) -> None:
     assert left == [], "Ctrl-C must stop everything, tasks included"
     assert not socket_path(own.home).exists(), "and leave nothing in /tmp"
 
+    busy = stretch()
     took_s = own.start()
-    assert took_s <= READY_S
-    wait_for(lambda: own.up("hello"), 30.0, story=lambda: own.borgctl("why", "hello"))
+    assert took_s <= READY_S * max(busy, stretch())
+    wait_for(lambda: own.up("hello"), BOUND_S, story=lambda: own.borgctl("why", "hello"))
     assert len(own.task_pids("hello")) == 3
 
 
@@ -77,11 +80,13 @@ def test_a_second_ctrl_c_does_not_wait_for_the_notice_of_tasks(own: Installation
     own.start()
     stubborn = {"command": ["python3", "-c", _STUBBORN, "$(port.http)"], "ports": ["http"], "notice_s": 600}
     own.submit("stubborn", [], task=stubborn)
-    wait_for(lambda: len(own.task_pids("stubborn")) == 1, 30.0, story=lambda: own.borgctl("why", "stubborn"))
+    wait_for(
+        lambda: len(own.task_pids("stubborn")) == 1, BOUND_S, story=lambda: own.borgctl("why", "stubborn")
+    )
     ours = tree_of(own.supervisor_pid) | own.task_pids("stubborn")
     os.kill(own.supervisor_pid, signal.SIGINT)
-    wait_for((own.home / "run" / "stop-tasks.pid").exists, 30.0, story=own.said)
-    assert own.stop(signal.SIGINT, timeout_s=30.0) == 0
+    wait_for((own.home / "run" / "stop-tasks.pid").exists, BOUND_S, story=own.said)
+    assert own.stop(signal.SIGINT, timeout_s=90.0) == 0
     left = [pid for pid in ours if children.start_time_ticks(pid) is not None]
     assert left == [], "nothing may be left, stubborn tasks included"
 
@@ -96,7 +101,7 @@ def test_tasks_outlive_a_killed_supervisor_and_are_adopted(own: Installation) ->
     assert all(children.start_time_ticks(pid) is not None for pid in tasks)
 
     own.start()
-    wait_for(lambda: own.up("hello"), 30.0, story=lambda: own.borgctl("why", "hello"))
+    wait_for(lambda: own.up("hello"), BOUND_S, story=lambda: own.borgctl("why", "hello"))
     assert own.task_pids("hello") == tasks
     assert [row["restarts"] for row in own.tasks("hello")] == [0, 0, 0]
     engines = [pid for pid, name in names.items() if "postgres" in name or "redis" in name]
@@ -117,7 +122,7 @@ def test_a_running_home_is_saved_and_moves(own: Installation) -> None:
     with installation_in_a_folder() as moved:
         _backup(moved, "restore", str(file))
         moved.start()
-        wait_for(lambda: moved.up("hello"), 45.0, story=lambda: moved.borgctl("why", "hello"))
+        wait_for(lambda: moved.up("hello"), BOUND_S, story=lambda: moved.borgctl("why", "hello"))
         names = {job["name"] for job in moved.borgctl("status")}
         assert names == {"hello"}
         assert (moved.home / "secrets.json").read_text() == (own.home / "secrets.json").read_text()
