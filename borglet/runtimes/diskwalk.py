@@ -20,14 +20,27 @@ STEP = 100_000
 PART_BYTES = 3_500
 # So many levels cost as much as an entry.
 LEVELS = 16
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class _Folder(NamedTuple):
+class Folder(NamedTuple):
     """Knows its way by its parent: a way of its own for each would be megabytes where they are deep."""
 
-    parent: _Folder | None
+    parent: Folder | None
     name: str
+    level: int = 0
+
+    def below(self, name: str) -> Folder:
+        return Folder(self, name, self.level + 1)
+
+    def open(self) -> int:
+        """A descriptor. Raises OSError."""
+        names = []
+        step: Folder | None = self
+        while step is not None:
+            names.append(step.name)
+            step = step.parent
+        return _open(names[::-1])
 
 
 class DiskWalk:
@@ -35,7 +48,7 @@ class DiskWalk:
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
-        self._pending: list[_Folder] = []
+        self._pending: list[Folder] = []
         self._seen: set[int] = set()  # inodes of several names
         self._sum = self._whole = 0
 
@@ -51,7 +64,7 @@ class DiskWalk:
     def step(self, at_most: int = STEP) -> int:
         """Go on, or begin anew where it was done. Blocks. Returns `bytes`."""
         if self.done:
-            self._pending = [_Folder(None, str(directory)) for directory in reversed(self._directories)]
+            self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]
             self._seen, self._sum = set(), 0
         walked = 0
         while self._pending and walked < at_most:
@@ -60,12 +73,11 @@ class DiskWalk:
             self._whole = self._sum
         return self.bytes
 
-    def _look(self, folder: _Folder) -> int:
+    def _look(self, folder: Folder) -> int:
         """Add what lies there; what that cost, in entries."""
-        way = _way(folder)
-        cost = 1 + len(way) // LEVELS
+        cost = 1 + folder.level // LEVELS
         try:
-            descriptor = _open(way)
+            descriptor = folder.open()
         except OSError:
             return cost  # removed while we walk, or closed to us by the task
         try:
@@ -77,7 +89,7 @@ class DiskWalk:
             os.close(descriptor)
         return cost
 
-    def _add(self, folder: _Folder, entry: os.DirEntry[str]) -> None:
+    def _add(self, folder: Folder, entry: os.DirEntry[str]) -> None:
         try:
             about = entry.stat(follow_symlinks=False)
         except OSError:
@@ -89,21 +101,12 @@ class DiskWalk:
             self._seen.add(about.st_ino)
         self._sum += about.st_blocks * 512
         if is_folder:
-            self._pending.append(_Folder(folder, entry.name))
+            self._pending.append(folder.below(entry.name))
 
 
 def disk_bytes(directories: Sequence[Path]) -> int:
     """Allocated bytes below the directories, at once: a lower bound where more than `STEP` entries lie there."""
     return DiskWalk(directories).step()
-
-
-def _way(folder: _Folder) -> list[str]:
-    names = []
-    step: _Folder | None = folder
-    while step is not None:
-        names.append(step.name)
-        step = step.parent
-    return names[::-1]
 
 
 def _open(way: Sequence[str]) -> int:
@@ -115,7 +118,7 @@ def _open(way: Sequence[str]) -> int:
         while end < len(way) and (size := size + 1 + len(os.fsencode(way[end]))) < PART_BYTES:
             end += 1
         try:
-            following = os.open("/".join(way[begin:end]), _FOLDER, dir_fd=descriptor)
+            following = os.open("/".join(way[begin:end]), FOLDER, dir_fd=descriptor)
         finally:
             if descriptor is not None:
                 os.close(descriptor)

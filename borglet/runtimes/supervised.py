@@ -38,6 +38,7 @@ from borglet.runtimes.base import NO_TREES, Presence, StartFailed
 from borglet.runtimes.burials import Burials
 from borglet.runtimes.confinement import Confinement
 from borglet.runtimes.enforcement import Enforcement
+from borglet.runtimes.handover import hand_over
 from borglet.runtimes.household import Household, SupervisedSettings, SupervisedTask
 from borglet.runtimes.limits import Grant
 from borglet.runtimes.logfiles import read_log, sweep_logs
@@ -98,7 +99,11 @@ class SupervisedRuntime:
         incarnation = SupervisedTask(directory, kept)
         self._tasks[task.key] = incarnation
         try:
-            directory.prepare(kept, owner=plan.account[:2] if plan.account else None)
+            owner = plan.account[:2] if plan.account else None
+            for own in (directory.work, directory.tmp):  # made by a run as another user, if at all
+                if owner is not None and own.is_dir() and own.stat().st_uid != owner[0]:
+                    await asyncio.to_thread(hand_over, own, owner)
+            directory.prepare(kept, owner=owner)
             if (token := self._identities.pop(task.key, None)) is not None:
                 directory.write_identity(token)
             await self._confinement.furnish(directory, plan)
