@@ -78,6 +78,7 @@ def test_a_task_shows_what_it_used(world) -> None:
 
 
 def test_one_task_can_be_killed_and_the_reason_is_kept(world) -> None:
+    assert "It waits for the next scheduling pass" in signed_in("viewer").get(JOB + "1/").text
     answer = signed_in("operator").post(
         JOB + "kill/", {"uid": world.job.uid, "index": "1", "reason": "stuck"}, follow=True
     )

@@ -7,12 +7,13 @@
 
   // ---- times: "3 min. ago", kept moving -------------------------------------------------------------
   const relative = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "always", style: "short" });
-  const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+  // Unit, its seconds, and from how many of it on: what is hundreds of days away is told in days, what is thousands in years.
+  const UNITS = [["year", 31556952, 2], ["day", 86400, 1], ["hour", 3600, 1], ["minute", 60, 1], ["second", 1, 0]];
 
   function showTimes(root) {
     for (const time of root.querySelectorAll("time[datetime]")) {
       const seconds = (new Date(time.dateTime) - Date.now()) / 1000;
-      const [unit, size] = UNITS.find(([, least]) => Math.abs(seconds) >= least) || UNITS[3];
+      const [unit, size] = UNITS.find(([, size, least]) => Math.abs(seconds) >= size * least);
       time.textContent = relative.format(Math.trunc(seconds / size) || -0, unit);
     }
   }
