@@ -39,7 +39,8 @@ def machine_drain(
 ) -> None:
     """Send the tasks of machines elsewhere, within their jobs' budgets, and give them no new ones.
 
-    With --wait, exit status 1 when the deadline has passed and tasks are left that budgets hold.
+    With --wait, exit status 1 when the deadline has passed and tasks are left that budgets hold, and when a machine is
+    down before it could tell that all is gone.
     """
     ours = context.of(ctx)
     names = hostnames or []
@@ -97,7 +98,8 @@ def _progress(ours: Context, cell: str | None) -> list[dict[str, Any]]:
 
 
 def _wait(ours: Context, cell: str | None, wanted: set[str]) -> None:
-    """Tell what changes until no task is left on any of them. Raises `Failed` past the last deadline."""
+    """Tell what changes until nothing is left on any of them. Raises `Failed` once only budgets hold what is left, past
+    the last deadline, or machines that are down."""
     last = ""
     while True:
         rows = [row for row in _progress(ours, cell) if row["machine"] in wanted]
@@ -107,6 +109,10 @@ def _wait(ours: Context, cell: str | None, wanted: set[str]) -> None:
             return output.as_json(rows) if ours.json else output.say(told)
         if all(_stuck(row) for row in left):
             raise Failed("deadline", f"the deadline has passed: {told}", document={"drains": rows})
+        if all(_stuck(row) or _unheard(row) for row in left):
+            down = wanted_text([row for row in left if _unheard(row)])
+            why = f"{down}: down, so what still stops there shows when it is back: {told}"
+            raise Failed("machine-down", why, document={"drains": rows})
         if told != last and not ours.json:
             output.say(told)
         last = told
@@ -133,6 +139,11 @@ def _stuck(row: dict[str, Any]) -> bool:
     """Only budgets hold it, beyond its deadline."""
     held = row["tasks_left"] and not row["tasks_leaving"]
     return bool(row["overdue"] and not row["break_budgets"] and held)
+
+
+def _unheard(row: dict[str, Any]) -> bool:
+    """Its tasks have places elsewhere, and nobody can say that they are gone there."""
+    return bool(row["state"] == "down" and not row["tasks_left"] and row["tasks_stopping"])
 
 
 def wanted_text(rows: list[dict[str, Any]]) -> str:

@@ -8,10 +8,11 @@ import pytest
 
 from scheduling import brakes, journal
 from scheduling.core import events
+from scheduling.core.requirement import task_id
 from scheduling.metrics import CellCollector
 from scheduling.models import Drain, Job, Machine
 from scheduling.services import brakes as brake_services
-from scheduling.services import leaving
+from scheduling.services import changes, leaving, machines, transitions
 from tests.integration import cli_world, portal_server, rows, world
 from tests.integration.cli_world import Cli
 
@@ -80,6 +81,17 @@ def test_a_drain_is_waited_for(cell, busy, sre) -> None:
     assert said == "m3: no task is left.\n"
     assert sre.json("machine", "drain", "m1", "--reason", "x", "--dry-run")["state"] == "draining"
     assert Machine.objects.filter(state="draining").count() == 1
+
+
+def test_nobody_waits_for_what_stops_on_a_machine_that_is_down(cell, busy, sre) -> None:
+    with journal.write(cell.id, rows.ME) as entry:
+        gone = [changes.Eviction(task_id(busy.id, index), 1, "machine-failure") for index in range(3)]
+        transitions.tasks_evict(entry, gone)
+    machines.machine_down(principal=rows.ME, machine=Machine.objects.get(hostname="m1"), reason="silent")
+    told, document = sre.failing("machine", "drain", "m1", "--reason", "new disk", "--wait")
+    assert "m1: down" in told
+    assert "3 more stopping" in told
+    assert document["drains"][0]["tasks_stopping"] == 3
 
 
 def test_what_is_wrong_about_a_drain_is_told(cell, busy, sre, eve) -> None:
