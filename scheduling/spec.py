@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from quota.bands import FREE_PRIORITY
-from quota.resources import Vector, add, scale
+from quota.resources import CPU, Vector, add, scale
 from scheduling.core.published import Published
 from scheduling.core.requirement import Group, Requirement
 from scheduling.packages import names
@@ -108,6 +108,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
             max_per_machine=self.spread.max_per_machine,
             max_per_rack=self.spread.max_per_rack,
             max_per_power_domain=self.spread.max_per_power_domain,
+            whole_cores=task.limit[CPU] // 1000 if task.whole_cores and self.latency_sensitive else 0,
             packages=() if self.alloc_set or not self.sizes else self._packages(task),
         )
 

@@ -55,8 +55,9 @@ class Containers:
         self._envelopes: dict[TaskKey, int] = {}  # bytes of memory by alloc
 
     def attributes(self) -> dict[str, str]:
-        """How each resource is isolated on this machine."""
-        return self.tree.isolation() if self.tree is not None else dict(_POLLED)
+        """How each resource is isolated on this machine. `cores`: how many it can give to tasks whole."""
+        cores = {"cores": str(len(self.pool.cores))} if self.pool.cores else {}
+        return (self.tree.isolation() if self.tree is not None else dict(_POLLED)) | cores
 
     def limits_of(self, task: RunTask) -> KernelLimits:
         held = self._held.get(task.key)

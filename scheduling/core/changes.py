@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.attributes import holds
-from scheduling.core.judgement import BOUNDS, Judgement
+from scheduling.core.judgement import BOUNDS, WHOLE_CORES, Judgement
 from scheduling.core.reasons import Change, ChangeKind
 from scheduling.core.requirement import Constraint, Relation
 
@@ -38,6 +38,8 @@ def smallest_changes(judgement: Judgement) -> tuple[Change, ...]:
             found += _constraint(judgement, judgement.demands[obstacle], where)
         elif obstacle < judgement.bound(0):
             found += _resource(judgement, obstacle - judgement.resource(0), where)
+        elif obstacle == judgement.bound(4):
+            found += _cores(judgement, where)
         else:
             found.append(_bound(judgement, obstacle - judgement.bound(0), where))
     if not found and (combined := _combined(judgement)) is not None:
@@ -52,12 +54,15 @@ def room_after(judgement: Judgement, change: Change) -> int:
         list(judgement.requirement.limit),
         list(judgement.bounds),
     )
+    cores = judgement.cores
     for part in change.parts or (change,):
         if part.constraint is not None:
             demands.remove(part.constraint)
             demands += [part.instead] if part.instead is not None else []
         elif part.kind is ChangeKind.RAISE:
             bounds[[code.value for code in BOUNDS].index(part.subject)] = int(part.to)
+        elif part.subject == WHOLE_CORES:
+            cores = int(part.to)
         else:
             limit[judgement.names.index(part.subject)] = int(part.to)
     suits = judgement.open.copy()
@@ -65,7 +70,9 @@ def room_after(judgement: Judgement, change: Change) -> int:
         suits &= judgement.state.machines.attributes.mask(constraint)[judgement.order]
     asked = np.flatnonzero(np.array(limit) > 0)
     room = np.maximum(0, judgement.left[asked] // np.array(limit)[asked][:, None]).min(axis=0, initial=2**31)
-    room = np.where(suits, room, 0)
+    room = np.where(suits & (~judgement.judged.few | (cores < judgement.cores)), room, 0)
+    if cores > 0:
+        room = np.minimum(room, judgement.judged.cores // cores)
     there = judgement.judged.there
     if bounds[0]:
         room = np.minimum(room, np.maximum(0, bounds[0] - there[:, 0]))
@@ -118,6 +125,12 @@ def _resource(judgement: Judgement, r: int, where: Positions) -> list[Change]:
     return [Change(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
 
 
+def _cores(judgement: Judgement, where: Positions) -> list[Change]:
+    most = int(judgement.judged.cores[where].max())
+    number = int(np.count_nonzero(judgement.judged.cores[where] == most))
+    return [Change(WHOLE_CORES, most, number)] if 0 < most < judgement.cores else []
+
+
 def _bound(judgement: Judgement, kind: int, where: Positions) -> Change:
     there = judgement.judged.there[where, kind]
     least = int(there.min())
@@ -129,12 +142,12 @@ def _combined(judgement: Judgement) -> Change | None:
     order, limit = judgement.order, np.array(judgement.requirement.limit)
     left = judgement.left.T
     asked = limit > 0
-    possible = judgement.open & ((left > 0) | ~asked).all(axis=1)
+    possible = judgement.open & ~judgement.judged.few & ((left > 0) | ~asked).all(axis=1)
     i = judgement.closest(possible)
     if i is None:
         return None
     given_up = judgement.failing(i)
-    fits = judgement.open.copy()
+    fits = judgement.open & ~judgement.judged.few
     parts = [Change(one.attribute, ANY, 0, ChangeKind.DROP, constraint=one) for one in given_up]
     for constraint in judgement.demands:
         if constraint not in given_up:

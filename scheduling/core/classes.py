@@ -38,6 +38,7 @@ class Sorting:
     own_job: Ints32  # number of the job whose bounds hold, -1: shared by jobs
     avoid: dict[int, tuple[int, ...]]  # slots of machines that the group's one task crashed on
     requirements: list[Requirement]
+    cores: Ints32  # as in `Groups`
 
     @property
     def levels(self) -> list[Level]:
@@ -46,8 +47,11 @@ class Sorting:
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})
 
 
-def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float) -> Sorting:
-    """Groups of the queue `slots`, numbered in order of first appearance, so that no slot matters."""
+def sort_into_groups(
+    state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False
+) -> Sorting:
+    """Groups of the queue `slots`, numbered in order of first appearance, so that no slot matters. `cores`: some task
+    has whole cores, or wants them: then latency-sensitive work is examined apart from batch."""
     tasks = state.tasks
     job_slot = tasks.job[slots]
     job, first_of_job = _numbered(job_slot.astype(np.int64))
@@ -59,7 +63,9 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
     by_limit = tasks.job_by_limit[job_slot]
     owner = np.where(bounded, job, -1).astype(np.int64)
     alone = _alone(state, policy, slots, now)
-    keys = (((owner + 1) * len(ceilings) + which) * 2 + by_limit) * (len(tasks.shapes.requirement)) + shape
+    sensitive = tasks.job_sensitive[job_slot] & cores
+    way = (by_limit * 2 + sensitive).astype(np.int64)
+    keys = (((owner + 1) * len(ceilings) + which) * 4 + way) * (len(tasks.shapes.requirement)) + shape
     if not policy.search.classes:
         keys = np.arange(len(slots))
     elif alone:
@@ -77,6 +83,7 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         own_job=owner[first].astype(np.int32),
         avoid={int(of_task[place]): machines for place, machines in alone.items()},
         requirements=[tasks.shapes.requirement[row] for row in shape[first].tolist()],
+        cores=np.where(sensitive[first], tasks.shapes.cores[shape[first]], -1).astype(np.int32),
     )
 
 
@@ -149,6 +156,7 @@ def arrays(
         allowed=np.array([memory.allowed(d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
         liking=np.array([memory.liking(w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
         start=beginnings(state, policy, limit, sorting.by_limit, sorting.of_task, rng),
+        cores=sorting.cores,
         packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
         present=np.array([share for share, _ in present], dtype=np.float64).reshape(len(named), machines),
         near_from=(near_to - [len(there) for there in near]).astype(np.int32),

@@ -152,7 +152,7 @@ class Explainer:
         ):
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
-        satisfied = judged.failures == 0
+        satisfied = (judged.failures == 0) & (judged.cores <= judged.state.machines.cores[judged.order])
         kinds = len(self._platforms.capacity)
         number = np.bincount(self._platforms.of[satisfied], minlength=kinds).astype(np.int64)
         return self._platforms.capacity, number

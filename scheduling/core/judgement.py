@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.kernels.cores import judge_cores
 from scheduling.core.kernels.verdicts import ABLE, BY_RESERVATION, EVICTABLE, OPEN, device_room, judge
 from scheduling.core.layout import Bools, Ints, Ints32, Judged, Tables
 from scheduling.core.reasons import Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
@@ -15,10 +16,12 @@ from scheduling.core.requirement import Constraint, Relation, Requirement
 from scheduling.core.state import CellState
 
 BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PER_POWER_DOMAIN)
+# What `Lack` and `Change` call them: no resource of the axis.
+WHOLE_CORES = "whole-cores"
 # How far a reason is from the request: what stands in the way on machines that it asks for comes first.
 _LEADING = (
     (ReasonCode.GANG,),
-    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR),
+    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.CORES),
     (ReasonCode.MACHINE_STATE,),
     (ReasonCode.CONSTRAINT,),
 )
@@ -42,6 +45,7 @@ class Judgement:
     left: Ints
     failures: Ints32
     judged: Judged
+    cores: int  # as in `Groups`
 
     @property
     def axis(self) -> int:
@@ -81,7 +85,7 @@ class Judgement:
         if len(self.order) == 0:
             return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
         first, names = self.judged.first, self.names
-        fell = np.bincount(first + 1, minlength=self.bound(0) + 5)[1:].tolist()
+        fell = np.bincount(first + 1, minlength=self.bound(0) + 6)[1:].tolist()
         found = [
             RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), fell[number])
             for number, constraint in enumerate(self.demands)
@@ -104,6 +108,11 @@ class Judgement:
             for kind, code in enumerate(BOUNDS)
         ]
         found.append(RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
+        if fell[self.bound(4)]:
+            most = int(self.judged.cores[first == self.bound(4)].max())
+            found.append(
+                RuledOut(ReasonCode.CORES, "", fell[self.bound(4)], wanted=max(0, self.cores), largest=most)
+            )
         # One task would fit; what was left pending all the same starts together or not at all.
         found.append(RuledOut(ReasonCode.GANG, "", int(np.count_nonzero(first == -1))))
         return tuple(one for one in found if one.machines)
@@ -118,6 +127,9 @@ class Judgement:
             for r, want in enumerate(self.requirement.limit)
             if self.left[r, i] < want and want
         )
+        if self.judged.few[i]:
+            most = min(int(self.judged.cores[i]), max(0, self.cores - 1))
+            lacks += (Lack(WHOLE_CORES, most, max(1, self.cores) - most),)
         return Nearest(
             machine_id=int(self.state.machines.id[self.order[i]]),
             lacks=lacks,
@@ -183,11 +195,16 @@ def judgement(state: CellState, requirement: Requirement, tables: Tables, g: int
         lacking=np.empty(number, dtype=np.int32),
         distance=np.empty(number, dtype=np.float64),
         there=np.empty((number, 3), dtype=np.int32),
+        few=np.empty(number, dtype=np.bool_),
+        cores=np.empty(number, dtype=np.int32),
         flags=np.empty(number, dtype=np.int8),
     )
+    cores = int(groups.cores[g])
+    judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
     judge(machines, left, direct, groups, g, tables.counts, failed, failures, judged)
     return Judgement(
-        state, requirement, demands, machines.slot, machines.rank, machines.rack, machines.power, left, failures, judged
+        state, requirement, demands, machines.slot, machines.rank, machines.rack, machines.power, left, failures,
+        judged, cores,
     )  # fmt: skip
 
 

@@ -29,6 +29,9 @@ class Machines(NamedTuple):
     prod_limit: Ints  # [P, R] limits of those placed by limit (§5.5)
     ports_free: Ints
     devices: Ints32  # [P, D] milli-units free on each accelerator
+    cores: Ints32  # that can be given away whole
+    owned: Ints32  # of these, those that tasks have to themselves
+    sharing: Ints32  # latency-sensitive tasks without cores of their own
     rack: Ints32
     power: Ints32
     head: Ints32  # first task of the machine's list, -1: none
@@ -48,8 +51,10 @@ class Running(NamedTuple):
     sheltered: Bools  # allocs whose tasks inside have no disruption left
     job_priority: Ints32  # [J]
     job_by_limit: Bools  # [J]
+    job_sensitive: Bools  # [J]
     budget: Ints32  # [J]
     shape_limit: Ints  # [S, R]
+    shape_cores: Ints32  # [S] whole ones
 
 
 class Levels(NamedTuple):
@@ -82,6 +87,7 @@ class Groups(NamedTuple):
     allowed: Bools  # [C, P] hard constraints hold
     liking: Floats  # [W, P] share of soft constraints that hold, by weight
     start: Ints32  # where its walk over the machines begins
+    cores: Ints32  # whole ones; 0: shares them with others, -1: takes none
     packages: Ints32  # row of `present`, -1: it names none
     present: Floats  # [K, P] share of the packages' bytes that a machine has
     near_from: Ints32  # [K] rows of `near`: positions that have most of them, the most first
@@ -182,7 +188,8 @@ class Judged(NamedTuple):
     """What stands in the way of one group, by position; N machines.
 
     Obstacles are numbered: the hard constraints first, C of them, then C the machine's state, C + 1 + r too little
-    of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash; -1: none.
+    of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash, C + R + 5 too
+    few whole cores; -1: none.
     """
 
     constraints: int  # C
@@ -190,6 +197,8 @@ class Judged(NamedTuple):
     only: Ints32  # the one that does so alone, and that a change of the request can remove
     lacking: Ints32  # the first resource it lacks, -1 none
     distance: Floats  # how far it is from fitting: 0 nothing is missing
+    few: Bools  # too few whole cores
+    cores: Ints32  # the most whole cores that one task could have
     there: Ints32  # [N, 3] tasks of the job on the machine, in its rack, in its power domain
     flags: NDArray[np.int8]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.resources import ACCELERATORS
+from quota.resources import ACCELERATORS, CPU
 from scheduling.core import events
 from scheduling.core.attributes import Attributes
 from scheduling.core.installed import Installed
@@ -23,6 +23,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 FREE = 0
 STATUS_CODES: dict[str, int] = {status.value: code for code, status in enumerate(MachineStatus, start=1)}
 UP = STATUS_CODES[MachineStatus.UP.value]
+MOST_CORES = 2**20
 # Facts that constraints may name beside the machine's own attributes, which win over them.
 IMPLIED = ("hostname", "platform", "rack", "power_domain")
 
@@ -31,8 +32,8 @@ class MachineTable:
     """Axes: M slots, R resources, D devices. Sums are kept by `CellState` as tasks come and go.
 
     `reserved`: reservations of all tasks there; `prod_limit`: limits of those placed by limit (§5.5);
-    `limits`: limits of all; `devices`: milli-units free on each accelerator. `head`, with `TaskTable.next`: the
-    list of tasks on the machine.
+    `limits`: limits of all; `devices`: milli-units free on each accelerator; `cores`: how many it can give to tasks
+    whole. `head`, with `TaskTable.next`: the list of tasks on the machine.
     """
 
     def __init__(self, axis: int, slots: int = 64) -> None:
@@ -50,6 +51,7 @@ class MachineTable:
         self.head: Ints32 = np.full(slots, -1, dtype=np.int32)
         self.tasks: Ints32 = np.zeros(slots, dtype=np.int32)
         self.devices: Ints32 = np.zeros((slots, 0), dtype=np.int32)
+        self.cores: Ints32 = np.zeros(slots, dtype=np.int32)
         # Readers that follow along (`memory.py`): `changed[slot]` is the tick of the last change of a machine,
         # `layout` counts the changes of which machines there are, or of their facts.
         self.tick = 0
@@ -94,6 +96,7 @@ class MachineTable:
             self._order = None
         self._set_devices(slot, int(self.capacity[slot, ACCELERATORS]), vector[ACCELERATORS])
         self.capacity[slot] = vector
+        self.cores[slot] = whole_cores(event.attributes, vector[CPU])
         self.layout += 1
         self.status[slot] = STATUS_CODES[event.state]
         self.rack[slot] = _code(self._racks, event.rack)
@@ -112,7 +115,7 @@ class MachineTable:
             array[slot] = 0
         self.rack[slot] = self.power[slot] = self.head[slot] = -1
         self.ports_free[slot] = self.tasks[slot] = 0
-        self.devices[slot] = 0
+        self.devices[slot] = self.cores[slot] = 0
         self.layout += 1
         self.attributes.set(slot, {})
         self.installed.forget(slot)
@@ -151,13 +154,21 @@ class MachineTable:
         old, new = len(self.id), 2 * len(self.id)
         for name in (
             "id", "status", "capacity", "reserved", "prod_limit", "limits", "ports_free", "tasks", "devices",
-            "changed",
+            "changed", "cores",
         ):  # fmt: skip
             setattr(self, name, grown(getattr(self, name), new, 0))
         for name in ("rack", "power", "head"):
             setattr(self, name, grown(getattr(self, name), new, -1))
         self.attributes.grow(new)
         self._free = list(range(new - 1, old - 1, -1))
+
+
+def whole_cores(attributes: Mapping[str, str], cpu_milli: int) -> int:
+    """How many cores a machine can give to tasks: as it says; where it says nothing, as many as its CPU comes to."""
+    if attributes.get("isolation.cores") == "none":
+        return 0
+    said = attributes.get("cores", "")
+    return min(int(said), MOST_CORES) if said.isascii() and said.isdecimal() else cpu_milli // 1000
 
 
 def grown(array: NDArray[Kind], size: int, fill: int) -> NDArray[Kind]:

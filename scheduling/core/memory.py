@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.core.cores import Held
 from scheduling.core.installed import Packages
 from scheduling.core.kernels.room import count_room
 from scheduling.core.layout import Bools, Floats, Ints, Ints32, Levels, Machines, Running
@@ -88,6 +89,12 @@ class Memory:
         self._count(running, dirty, levels, asked)
         return {level: self._known.index(level) for level in levels}
 
+    def hold_cores(self, held: Held | None) -> None:
+        """Who has whole cores, counted anew for each pass. None: nobody has or wants any."""
+        machines = self.machines
+        machines.owned[:] = 0 if held is None else held.owned[machines.slot]
+        machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
+
     def spoil(self, positions: NDArray[np.int64]) -> None:
         """The pass took room there that is not in the state yet, and may never be."""
         self._spoiled[:] = False
@@ -154,6 +161,9 @@ class Memory:
             prod_limit=np.zeros((number, axis), dtype=np.int64),
             ports_free=np.zeros(number, dtype=np.int64),
             devices=np.zeros((number, table.devices.shape[1]), dtype=np.int32),
+            cores=table.cores[slot],
+            owned=np.zeros(number, dtype=np.int32),
+            sharing=np.zeros(number, dtype=np.int32),
             rack=table.rack[slot],
             power=table.power[slot],
             head=np.full(number, -1, dtype=np.int32),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from quota.resources import PORTS
 from scheduling.core.allocs import Taken, place_in_allocs
 from scheduling.core.classes import Sorting, sort_into_groups
+from scheduling.core.cores import cores_held
 from scheduling.core.explain import Explainer
 from scheduling.core.kernels.scorers import PART_NAMES
 from scheduling.core.kernels.walk import NOT_TRIED, place
@@ -52,9 +53,10 @@ def schedule_pass(
         return Plan(revision=state.revision)
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     slots = pending_in_order(state.tasks, own[~inside])
-    sorting = sort_into_groups(state, policy, slots, now=now)
+    held = cores_held(state, slots)
+    sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
     memory = Memory() if memory is None else memory
-    tables = tables_of(state, policy, sorting, memory, rng)
+    tables = tables_of(state, policy, sorting, memory, rng, held)
     if len(state.machines):
         memory.spoil(np.arange(len(state.machines)))
         place(tables)

@@ -21,6 +21,7 @@ class ReasonCode(StrEnum):
     MAX_PER_RACK = "max-per-rack"
     MAX_PER_POWER_DOMAIN = "max-per-power-domain"
     CRASHED_PAIR = "crashed-pair"
+    CORES = "cores"
     ALLOC = "alloc"
     GANG = "gang"
 

@@ -59,6 +59,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
     """`limit`: int64 vector over `quota.resources.AXIS` (+ the cell's own), its `ports` the number of ports.
 
     `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0 is no bound.
+    `whole_cores`: so many cores are kept free of other latency-sensitive tasks, if it is one itself (§6.2).
     `packages`: (digest, size in bytes) of each, in order of digest: they are installed before it starts (§3.2).
     """
 
@@ -68,6 +69,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
     max_per_rack: int = 0
     max_per_power_domain: int = 0
     packages: tuple[tuple[str, int], ...] = ()
+    whole_cores: int = 0
 
 
 class Group(msgspec.Struct, frozen=True):

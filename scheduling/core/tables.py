@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.classes import Sorting, arrays
+from scheduling.core.cores import Held
 from scheduling.core.kernels.counts import count_all
 from scheduling.core.kernels.filters import BLOCK
 from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
@@ -20,13 +21,16 @@ from scheduling.core.tasks import RUNNING, TaskTable
 
 
 def tables_of(
-    state: CellState, policy: Policy, sorting: Sorting, memory: Memory, rng: np.random.Generator
-) -> Tables:
-    """For the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows the state."""
+    state: CellState, policy: Policy, sorting: Sorting, memory: Memory, rng: np.random.Generator,
+    held: Held | None = None
+) -> Tables:  # fmt: skip
+    """For the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows the state. `held`:
+    who has whole cores."""
     tasks = state.tasks
     running = _running(state)
     asked = np.any(state.tasks.shapes.limit[sorting.shape] > 0, axis=0)
     rows = memory.follow(state, running, sorting.levels, asked)
+    memory.hold_cores(held)
     machines = memory.machines
     groups = arrays(state, policy, sorting, memory, rows, rng)
     queue = _queue(state, sorting, memory)
@@ -89,10 +93,12 @@ def _running(state: CellState) -> Running:
         sheltered=_sheltered(tasks),
         job_priority=tasks.job_priority,
         job_by_limit=tasks.job_by_limit,
+        job_sensitive=tasks.job_sensitive,
         budget=np.where(tasks.job_budget > 0, tasks.job_budget - tasks.job_pending, NO_BUDGET).astype(
             np.int32
         ),
         shape_limit=tasks.shapes.limit,
+        shape_cores=tasks.shapes.cores,
     )
 
 

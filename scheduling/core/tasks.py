@@ -53,6 +53,7 @@ class Shapes:
         self.axis = axis
         self.requirement: list[Requirement] = []
         self.limit: Ints = np.zeros((16, axis), dtype=np.int64)
+        self.cores: Ints32 = np.zeros(16, dtype=np.int32)  # whole ones
         self.bounds: Ints32 = np.zeros((16, 3), dtype=np.int32)  # tasks per machine, rack, power domain
         self._shape: dict[Requirement, int] = {}
 
@@ -66,9 +67,11 @@ class Shapes:
         if shape is None:
             shape = len(self.requirement)
             if shape == len(self.limit):
-                self.limit, self.bounds = grown(self.limit, 2 * shape, 0), grown(self.bounds, 2 * shape, 0)
+                for name in ("limit", "bounds", "cores"):
+                    setattr(self, name, grown(getattr(self, name), 2 * shape, 0))
             self.limit[shape] = full.limit
             self.bounds[shape] = full.max_per_machine, full.max_per_rack, full.max_per_power_domain
+            self.cores[shape] = full.whole_cores
             self.requirement.append(full)
             self._shape[full] = shape
         self._shape[requirement] = shape
@@ -102,6 +105,7 @@ class TaskTable:
         self.job_at: list[Job | None] = [None] * jobs
         self.job_priority: Ints32 = np.zeros(jobs, dtype=np.int32)
         self.job_by_limit: Bools = np.zeros(jobs, dtype=np.bool_)
+        self.job_sensitive: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_tenant: Ints = np.zeros(jobs, dtype=np.int64)
         self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
@@ -120,7 +124,7 @@ class TaskTable:
             self.job_at += [None] * old
             for name in (
                 "job_priority", "job_by_limit", "job_tenant", "job_gang", "job_budget", "job_pending",
-                "job_alloc_set",
+                "job_alloc_set", "job_sensitive",
             ):  # fmt: skip
                 setattr(self, name, grown(getattr(self, name), 2 * old, 0))
             self._free_jobs = list(range(2 * old - 1, old - 1, -1))
@@ -181,6 +185,7 @@ class TaskTable:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit
         self.job_priority[job.slot] = priority
         self.job_by_limit[job.slot] = by_limit
+        self.job_sensitive[job.slot] = latency_sensitive
 
     def _grow(self) -> None:
         old, new = len(self.id), 2 * len(self.id)

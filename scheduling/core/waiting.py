@@ -18,8 +18,9 @@ from scheduling.core.state import CellState
 # How many of the tenants that are ahead are named, and to how many jobs of a class.
 TENANTS_NAMED = 3
 JOBS_TOLD = 16
-# A class, whatever the pass: requirement, by limit, ceiling, the job it belongs to alone, machines it avoids.
-Key = tuple[Requirement, bool, int, int, tuple[int, ...]]
+# A class, whatever the pass: requirement, by limit, ceiling, whole cores, the job it belongs to alone, machines that
+# it avoids.
+Key = tuple[Requirement, bool, int, int, int, tuple[int, ...]]
 # Job id -> how many tenants have tasks ahead of it, and those with most.
 AheadOf = dict[int, tuple[int, tuple[Ahead, ...]]]
 
@@ -151,6 +152,7 @@ def _key(state: CellState, sorting: Sorting, group: int) -> Key:
         sorting.requirements[group],
         bool(sorting.by_limit[group]),
         int(sorting.ceiling[group]),
+        int(sorting.cores[group]),
         sorting.jobs[job].id if job >= 0 else 0,
         tuple(state.machines.id[list(sorting.avoid.get(group, ()))].tolist()),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quota.resources import NAMES, describe
-from scheduling.core.judgement import spelled
+from scheduling.core.judgement import WHOLE_CORES, spelled
 from scheduling.core.reasons import (
     Ahead,
     Basis,
@@ -132,7 +132,7 @@ class _Teller:
             return [_("No machine of the cell could hold one even if it were empty.")]
         if why.code == ReasonCode.MACHINE_STATE:
             return [_("It waits for machines to come back up.")]
-        if why.code in (ReasonCode.RESOURCE, "") and not why.changes:
+        if why.code in (ReasonCode.RESOURCE, ReasonCode.CORES, "") and not why.changes:
             return [_("It waits for room that tasks of its own or a higher priority hold.")]
         return []
 
@@ -200,6 +200,9 @@ class _Teller:
                 "%(n)s in power domains with %(bound)d of its tasks already, as many as one may hold"
             ),
             ReasonCode.CRASHED_PAIR: _("%(n)s where it crashed a short while ago"),
+            ReasonCode.CORES: _("%(n)s with less than %(bound)d whole cores free (largest %(largest)s)")
+            if one.wanted
+            else _("%(n)s whose cores are all reserved by tasks with whole cores"),
             ReasonCode.GANG: _("%(n)s with room for one, where not all that start together find room"),
         }
         if one.code == ReasonCode.CONSTRAINT and one.subject.startswith(f"{PROTOCOL} "):
@@ -243,6 +246,8 @@ class _Teller:
             asked = spelled(change.constraint) if change.constraint is not None else change.subject
             return _("the constraint %s given up") % asked
         given = {"subject": change.subject, "to": self.quantity(change.subject, change.to)}
+        if change.subject == WHOLE_CORES:
+            return _("at most %(to)s whole cores") % given
         if change.subject in self.names:
             return _("at most %s") % self.amount(change.subject, change.to)
         return _("%(subject)s raised to %(to)s") % given
@@ -251,6 +256,10 @@ class _Teller:
         _ = self.words.gettext
         parts = []
         for lack in nearest.lacks:
+            if lack.resource == WHOLE_CORES:
+                told = _("%(left)d whole cores left, %(short)d short")
+                parts.append(told % {"left": lack.left, "short": lack.short})
+                continue
             given = {
                 "left": self.amount(lack.resource, lack.left),
                 "short": self.quantity(lack.resource, lack.short),

@@ -51,7 +51,7 @@ class Room:
         specs: Mapping[int, spec.JobSpec],
         rows: Sequence[Mapping[str, Any]],
     ) -> None:
-        self._target = target
+        self._target, self._specs = target, specs
         settings = config.load(update.job.cell.settings)
         policy = Policy(
             bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation
@@ -82,6 +82,8 @@ class Room:
     def in_place(self, row: Mapping[str, Any]) -> bool:
         """Takes what the growth needs from where the task is, when it fits."""
         growth = self._growth(row)
+        if self._asks_for_cores(row):
+            return False
         if row["alloc_id"] is not None:
             return _take(self._in_alloc, row["alloc_id"], growth)
         if row["id"] in self._inside and not fits(
@@ -97,6 +99,12 @@ class Room:
                 ]
                 return False
         return _take(self._on, row["machine_id"], growth)
+
+    def _asks_for_cores(self, row: Mapping[str, Any]) -> bool:
+        """For more whole cores than it has: whether a machine has them, a pass finds out."""
+        before, index = self._specs.get(row["spec_version"]), row["index"]
+        has = before.requirement(index).whole_cores if before is not None and index < before.tasks else 0
+        return row["machine_id"] is not None and self._target.requirement(index).whole_cores > has
 
     def _growth(self, row: Mapping[str, Any]) -> list[int]:
         limit = self._target.task(row["index"]).limit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -61,6 +63,40 @@ def test_no_machine_gets_more_than_it_has(world: World, policy: Policy) -> None:
     if sound_before:
         assert over_capacity(world, policy) == []
     assert world.state.validate() == []
+
+
+def over_cores(world: World, leaving: Collection[tuple[int, int]] = ()) -> list[str]:
+    """Machines of which latency-sensitive tasks have more whole cores than there are, counted from the rows.
+    `leaving`: victims, whom their preemptors wait for."""
+    found = []
+    for name, machine in world.machines.items():
+        there = [
+            (job, index)
+            for job, index in world.in_state("running")
+            if world.task(job, index).machine_id == machine.machine_id
+        ]
+        there += [
+            (job, index)
+            for (job, index, _), (m, _) in world.departures.items()
+            if m == machine.machine_id and (world.jobs[job].job_id, index) not in leaving
+        ]
+        cores = [
+            world.task(job, index).requirement.whole_cores
+            for job, index in there
+            if world.jobs[job].submitted.latency_sensitive
+        ]
+        if sum(cores) and sum(cores) + (0 in cores) > machine.capacity[0] // 1000:
+            found.append(f"{name}: {cores} of {machine.capacity[0]}")
+    return found
+
+
+@thorough
+@given(worlds(), policies)
+def test_no_machine_gives_away_more_whole_cores_than_it_has(world: World, policy: Policy) -> None:
+    sound_before = not over_cores(world)
+    plan = world.schedule(policy)
+    if sound_before:
+        assert over_cores(world, {victim for a in plan.assignments for victim in a.victims}) == []
 
 
 @thorough

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from quota.resources import NAMES
 from scheduling.core.explain import Budget, Explainer
+from scheduling.core.judgement import WHOLE_CORES
 from scheduling.core.policy import Policy
 from scheduling.core.reasons import Change, ChangeKind, Why
 from scheduling.core.requirement import Requirement
@@ -48,6 +49,8 @@ def changed(requirement: Requirement, change: Change) -> Requirement:
         return msgspec.structs.replace(requirement, constraints=tuple(kept))
     if change.kind is ChangeKind.RAISE:
         return msgspec.structs.replace(requirement, **{change.subject.replace("-", "_"): int(change.to)})
+    if change.subject == WHOLE_CORES:
+        return msgspec.structs.replace(requirement, whole_cores=int(change.to))
     limit = list(requirement.limit)
     limit[NAMES.index(change.subject)] = int(change.to)
     return msgspec.structs.replace(requirement, limit=tuple(limit))
@@ -88,7 +91,7 @@ def test_never_is_said_exactly_of_what_an_empty_cell_could_not_hold(
     empty = World()
     for machine in world.machines.values():
         empty.tell(msgspec.structs.replace(machine, state="up"))
-    empty.job(name, requirement)
+    empty.job(name, requirement, latency_sensitive=world.jobs[name].submitted.latency_sensitive)
     for why in world.plan(policy).unplaced:
         assert why.never == (not empty.plan(policy).assignments)
 
@@ -101,16 +104,19 @@ def test_the_nearest_machine_lacks_what_is_said(world: World, policy: Policy, da
     for why in world.plan(policy).unplaced:
         if why.nearest is None:
             continue
-        assert all(
-            lack.left + lack.short == before.limit[NAMES.index(lack.resource)] for lack in why.nearest.lacks
-        )
+        asked = {**dict(zip(NAMES, before.limit, strict=True)), WHOLE_CORES: max(1, before.whole_cores)}
+        assert all(lack.left + lack.short == asked.get(lack.resource, 1) for lack in why.nearest.lacks)
         if any(lack.left == 0 for lack in why.nearest.lacks):
             continue  # nothing of it is left: no smaller request would do
         limit = list(before.limit)
+        cores = before.whole_cores
         for lack in why.nearest.lacks:
-            limit[NAMES.index(lack.resource)] = lack.left
+            if lack.resource == WHOLE_CORES:
+                cores = lack.left
+            else:
+                limit[NAMES.index(lack.resource)] = lack.left
+        bounds = {bound.value.replace("-", "_"): 0 for bound in why.nearest.bounds} | {"whole_cores": cores}
         kept = tuple(one for one in before.constraints if one not in why.nearest.fails)
-        bounds = {bound.value.replace("-", "_"): 0 for bound in why.nearest.bounds}
         world.update(name, 0, msgspec.structs.replace(before, limit=tuple(limit), constraints=kept, **bounds))
         assert world.plan(policy).assignments, why.nearest
 

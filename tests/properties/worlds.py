@@ -37,6 +37,7 @@ def requirements(draw: st.DrawFn) -> Requirement:
         ports=draw(st.sampled_from((0, 0, 1, 3))),
         constraints=draw(st.sampled_from(CONSTRAINTS)),
         packages=draw(st.sampled_from(PACKAGES)),
+        whole_cores=draw(st.sampled_from((0, 0, 0, 1, 3))),
         **draw(st.sampled_from(BOUNDS)),
     )
 

@@ -79,6 +79,13 @@ def judge(
                 or (r == ACCELERATORS and direct[r, m] < want)
             ):
                 by_reservation = False
+        few = judged.few[m]
+        if few:
+            by_reservation = False
+            want = max(1, groups.cores[g])
+            short += (want - min(want - 1, judged.cores[m])) / want
+        if groups.cores[g] > machines.cores[m]:
+            able = False
         bounds = 0
         bound = 0
         for kind in range(3):
@@ -108,8 +115,10 @@ def judge(
             first = state + axis + bound
         elif crashed:
             first = state + axis + 4
+        elif few:
+            first = state + axis + 5
         judged.first[m] = first
-        obstacles = failures[m] + lacked + bounds
+        obstacles = failures[m] + lacked + bounds + (1 if few else 0)
         only = -1
         if obstacles == 1 and machines.up[m] and not crashed:
             only = first

@@ -6,6 +6,7 @@ import numpy as np
 
 from quota.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant
+from scheduling.core.kernels.cores import cores_suffice
 from scheduling.core.kernels.devices import devices_suffice
 from scheduling.core.layout import Floats, Ints, Machines, Running
 
@@ -26,7 +27,8 @@ def preemption_cost(running: Running, victims: Ints, number: int) -> float:
 
 @compiled
 def _fits_without(
-    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, victims: Ints, number: int, spared: int
+    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, cores: int, victims: Ints, number: int,
+    spared: int
 ) -> bool:  # fmt: skip
     """Whether it fits when `victims[:number]`, but not `spared`, have left."""
     for r in range(limit.shape[0]):
@@ -45,6 +47,8 @@ def _fits_without(
     if limit[ACCELERATORS] > 0 and not devices_suffice(
         machines, running, m, limit[ACCELERATORS], victims, number, spared
     ):
+        return False
+    if not cores_suffice(machines, running, m, cores, victims, number, spared):
         return False
     return bool(limit[PORTS] <= machines.ports_free[m])  # a victim holds its ports until it is gone
 
@@ -87,7 +91,7 @@ def _within_budgets(running: Running, victims: Ints, n: int) -> int:
 
 @compiled
 def victims_on(
-    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, ceiling: int, budgets: bool,
+    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, ceiling: int, cores: int, budgets: bool,
     victims: Ints, relief: Floats
 ) -> int:  # fmt: skip
     """Fill `victims` with whom to preempt there, lowest priority first; their number, or -1 if it can't fit.
@@ -102,7 +106,7 @@ def victims_on(
             victims[n] = t
             n += 1
         t = running.next[t]
-    if not _fits_without(machines, running, m, limit, by_limit, victims, n, _NOBODY):
+    if not _fits_without(machines, running, m, limit, by_limit, cores, victims, n, _NOBODY):
         return -1
     for k in range(n):
         relief[k] = 0.0
@@ -113,14 +117,16 @@ def victims_on(
     _in_order(running, victims, relief, n)
     if budgets:
         kept = _within_budgets(running, victims, n)
-        if kept < n and not _fits_without(machines, running, m, limit, by_limit, victims, kept, _NOBODY):
+        if kept < n and not _fits_without(
+            machines, running, m, limit, by_limit, cores, victims, kept, _NOBODY
+        ):
             return -1
     needed = _NONE
-    while not _fits_without(machines, running, m, limit, by_limit, victims, needed, _NOBODY):
+    while not _fits_without(machines, running, m, limit, by_limit, cores, victims, needed, _NOBODY):
         needed += 1
     k = needed - 1
     while k >= 0:
-        if _fits_without(machines, running, m, limit, by_limit, victims, needed, victims[k]):
+        if _fits_without(machines, running, m, limit, by_limit, cores, victims, needed, victims[k]):
             for j in range(k, needed - 1):
                 victims[j] = victims[j + 1]
             needed -= 1

@@ -19,6 +19,7 @@ import numpy as np
 
 from quota.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant, inlined
+from scheduling.core.kernels.cores import cores_of, cores_suit, hold_cores
 from scheduling.core.kernels.counts import count_in
 from scheduling.core.kernels.devices import hold_devices, pick_devices, share_of
 from scheduling.core.kernels.filters import (
@@ -48,6 +49,7 @@ def _victims(t: Tables, g: int, m: int) -> int:
     """Whom the group preempts there at its stage, in scratch; -1: it does not fit."""
     return victims_on(
         t.machines, t.running, m, t.groups.limit[g], t.groups.by_limit[g], t.groups.ceiling[g],
+        t.groups.cores[g],
         t.cache.stage[g] == PREEMPTING and t.knobs.budgets, t.scratch.victims, t.scratch.relief,
     )  # fmt: skip
 
@@ -66,7 +68,9 @@ def _evaluate(t: Tables, g: int, m: int) -> float:
         parts[PREEMPTION] = t.knobs.weights[PREEMPTION] * preemption_cost(
             t.running, t.scratch.victims, number
         )
-    elif (
+    elif not cores_suit(
+        t.groups.cores[g], t.machines.cores[m], t.machines.owned[m], t.machines.sharing[m]
+    ) or (
         t.groups.limit[g, ACCELERATORS] > 0
         and pick_devices(t.machines.devices, m, t.groups.limit[g, ACCELERATORS]) < 0
     ):
@@ -278,6 +282,7 @@ def _leave(machines: Machines, running: Running, m: int, victim: int, by: int) -
     if running.devices[victim] != 0:
         share = share_of(running.shape_limit[running.shape[victim], ACCELERATORS])
         hold_devices(machines, m, running.devices[victim], by * share)
+    hold_cores(machines, m, cores_of(running, victim), -by)
     if running.budget[job] != NO_BUDGET:
         running.budget[job] -= by
         for k in range(machines.version.shape[0]):
@@ -295,6 +300,7 @@ def _hold(t: Tables, g: int, job: int, m: int, devices: int, by: int) -> None:
     machines.ports_free[m] -= by * t.groups.limit[g, PORTS]
     if devices > 0:
         hold_devices(machines, m, devices, -by * share_of(t.groups.limit[g, ACCELERATORS]))
+    hold_cores(machines, m, t.groups.cores[g], by)
     machines.version[m] += 1
     room(machines, t.running, t.levels, m, t.knobs.asked, t.scratch.sums)
     count_in(machines, t.counts, job, m, by)

@@ -372,6 +372,7 @@ async def test_a_supervisor_is_small(machine: Machine) -> None:
 async def test_what_is_claimed_is_what_is_there(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         claims = runtime.attributes()
+        assert ("cores" in claims) == (claims["isolation.cores"] != "none")
         assert claims["runtime"] == ("oci" if machine.contained else "process")
         assert claims["isolation.disk"] == "polled"
         if machine.settings.isolation == "auto" and may_limit():

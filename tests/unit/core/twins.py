@@ -28,6 +28,7 @@ class Tenancy:
     reservation: tuple[int, ...]
     devices: tuple[int, ...] = ()
     new: bool = False
+    cores: int = 0
 
     def holds(self, device: int) -> int:
         """Milli-units of that accelerator: a share of one, or all of several."""
@@ -77,6 +78,7 @@ class Twin:
                     tasks.shapes.requirement[tasks.shape[t]].limit,
                     tuple(tasks.reservation[t].tolist()),
                     tuple(d for d in range(64) if int(tasks.devices[t]) >> d & 1),
+                    cores=tasks.shapes.requirement[tasks.shape[t]].whole_cores,
                 )
                 for t in tasks_on(state, slot)
             ]
@@ -218,7 +220,22 @@ class Twin:
                 return False
         if limit[ACCELERATORS] and not self._devices(limit[ACCELERATORS], machine_id, without):
             return False
-        return limit[PORTS] <= self.ports_free[machine_id]
+        return limit[PORTS] <= self.ports_free[machine_id] and self._cores(task, machine_id, stay)
+
+    def _cores(self, task: int, machine_id: int, stay: list[Tenancy]) -> bool:
+        """As `borglet.runtimes.cores` admits: who was sent away has its cores until it is gone."""
+        if not self._job(task).latency_sensitive:
+            return True
+        want, jobs = self._requirement(task).whole_cores, self.state.tasks.jobs
+        there = [t.cores for t in stay if t.job.latency_sensitive]
+        for (identity, _), (machine, _) in self.state.departed.items():
+            job_id, index = split_task_id(identity)
+            if machine == machine_id and jobs[job_id].latency_sensitive:
+                there.append(self._requirement(int(jobs[job_id].tasks[index])).whole_cores)
+        left = int(self.state.machines.cores[self.state.machines.slot[machine_id]]) - sum(there)
+        if want == 0:
+            return not sum(there) or left > 0
+        return want <= left - (0 in there)
 
     def _devices(self, want: int, machine_id: int, without: list[Tenancy]) -> tuple[int, ...]:
         """Which accelerators it gets; none when they are not there. A share lies on the fullest that has room."""
@@ -351,6 +368,9 @@ class Twin:
         self.there[machine_id] = [t for t in self.there[machine_id] if t not in victims]
         devices = self._devices(limit[ACCELERATORS], machine_id, []) if limit[ACCELERATORS] else ()
         identity = int(self.state.tasks.id[task])
-        self.there[machine_id].append(Tenancy(identity, self._job(task), limit, limit, devices, new=True))
+        cores = self._requirement(task).whole_cores
+        self.there[machine_id].append(
+            Tenancy(identity, self._job(task), limit, limit, devices, new=True, cores=cores)
+        )
         self.ports_free[machine_id] -= limit[PORTS]
         return devices

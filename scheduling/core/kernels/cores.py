@@ -1,0 +1,78 @@
+"""Whole cores (§6.2), by the rule of the machine (`borglet/runtimes/cores.py`).
+
+A latency-sensitive task that asks for them has its cores to itself among latency-sensitive tasks. The others of these
+share the rest, of which one core is left as long as there is one of them. Batch runs on all cores, and takes none.
+"""
+
+from __future__ import annotations
+
+from scheduling.core.kernels.compiled import compiled, inlined
+from scheduling.core.layout import Bools, Ints, Ints32, Machines, Running
+
+
+@inlined
+def cores_of(running: Running, t: int) -> int:
+    """How many whole cores a running task has: 0 for one that shares, -1 for batch."""
+    if not running.job_sensitive[running.job[t]]:
+        return -1
+    return int(running.shape_cores[running.shape[t]])
+
+
+@inlined
+def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
+    """Whether one more task finds its cores on a machine of so many, `owned` by some tasks and shared by others."""
+    if want < 0:
+        return True
+    if want == 0:
+        return owned == 0 or owned < cores
+    return want <= cores - owned - (1 if sharing > 0 else 0)
+
+
+@inlined
+def cores_suffice(
+    machines: Machines, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
+) -> bool:
+    """Whether they are there when `leaving[:number]`, but not `spared`, have left."""
+    if want < 0:
+        return True
+    owned = machines.owned[m]
+    sharing = machines.sharing[m]
+    for k in range(number):
+        if leaving[k] != spared:
+            has = cores_of(running, leaving[k])
+            if has > 0:
+                owned -= has
+            elif has == 0:
+                sharing -= 1
+    return cores_suit(want, machines.cores[m], owned, sharing)
+
+
+@inlined
+def hold_cores(machines: Machines, m: int, has: int, by: int) -> None:
+    """A task that has so many comes (`by` 1) or leaves (-1)."""
+    if has > 0:
+        machines.owned[m] += by * has
+    elif has == 0:
+        machines.sharing[m] += by
+
+
+@compiled
+def judge_cores(
+    machines: Machines, running: Running, want: int, ceiling: int, few: Bools, most: Ints32
+) -> None:
+    """By position: whether there are too `few` for one more, whoever is below the `ceiling` having left, and the `most`
+    that one could have."""
+    for m in range(few.shape[0]):
+        owned = machines.owned[m]
+        sharing = machines.sharing[m]
+        t = machines.head[m] if ceiling > 0 else -1
+        while t >= 0:
+            if running.job_priority[running.job[t]] < ceiling and not running.gone[t]:
+                has = cores_of(running, t)
+                if has > 0:
+                    owned -= has
+                elif has == 0:
+                    sharing -= 1
+            t = running.next[t]
+        few[m] = not cores_suit(want, machines.cores[m], owned, sharing)
+        most[m] = max(0, machines.cores[m] - owned - (1 if sharing > 0 else 0))
