@@ -10,7 +10,7 @@ that shard's contacts too. Losing all of it loses no truth: counting starts anew
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -68,9 +68,26 @@ async def beat(
         if fresh := ages.get(cell):
             pipe.zadd(contact_key(cell), {str(machine): now - age for machine, age in fresh.items()}, gt=True)
         if taken := list(held.get(cell, ())):
+            if rescued := await _rescued(connection, cell, shard, taken, now):
+                pipe.zadd(contact_key(cell), dict.fromkeys(rescued, now), gt=True)
             pipe.hset(holder_key(cell), mapping={str(machine): shard for machine in taken})
     await pipe.execute()
     return now
+
+
+async def _rescued(
+    connection: redis.asyncio.Redis, cell: int, shard: str, taken: Sequence[int], now: float
+) -> list[str]:
+    """Of the machines taken over, those of a shard that died: their hello is a word of them, before their first report.
+    Else those that were long without a shard would count as silent of the one they have found."""
+    names = [str(machine) for machine in taken]
+    former = await connection.hmget(holder_key(cell), names)
+    beats = dict(await connection.zrange(shards_key(cell), 0, -1, withscores=True))
+    return [
+        name
+        for name, held in zip(names, former, strict=True)
+        if held is not None and held.decode() != shard and now - beats.get(held, 0.0) > SHARD_TTL_S
+    ]
 
 
 def read(cell_id: int) -> Contacts:

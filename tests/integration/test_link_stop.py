@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
+import redis.asyncio
 import uvloop
 from django.conf import settings
 
+from scheduling import notices
+from scheduling.link import contact
 from scheduling.link.courier import Courier
 from scheduling.link.shard import Shard
 from scheduling.link.swarms import News
+
+
+def test_who_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> None:
+    """And by an answer to a poll, as everybody, where its shard is alive: it may dial again and again."""
+    cell, orphan, mover = 987_654, 1, 2
+    keys = (contact.contact_key(cell), contact.shards_key(cell), contact.holder_key(cell))
+
+    async def beat(shard: str, ages: dict[int, float], held: set[int]) -> float:
+        connection = redis.asyncio.Redis.from_url(settings.BORG_REDIS_URL)
+        try:
+            return await contact.beat(connection, shard, [cell], {cell: ages}, {cell: held})
+        finally:
+            await connection.aclose()
+
+    asyncio.run(beat("dead", {orphan: 50.0}, {orphan}))
+    asyncio.run(beat("alive", {mover: 50.0}, {mover}))
+    notices.client().zadd(contact.shards_key(cell), {"dead": time.time() - 40})
+    at = asyncio.run(beat("new", {}, {orphan, mover}))
+    last = contact.read(cell).last
+    notices.client().delete(*keys)
+    assert last[orphan] == pytest.approx(at)
+    assert last[mover] < at - 45
 
 
 @pytest.mark.parametrize("part", ["courier", "swarms"])

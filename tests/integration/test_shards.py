@@ -31,7 +31,7 @@ HOSTS = [f"m{n}" for n in range(2 * FEW + 2)]
 
 @pytest.fixture
 def cell(cell: Cell) -> Cell:
-    # Whoever takes longer than this to dial again counts as silent of the shard it came to: on a busy machine seconds.
+    # On a busy host answers take seconds.
     return cell_set(principal=rows.ME, cell=cell, settings={"poll_interval_s": 2.0, "down_after_s": 40.0})
 
 
