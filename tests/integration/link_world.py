@@ -194,13 +194,16 @@ class Played:
             self.desired = answer.desired
         return answer
 
-    def poll_with_desired(self, having: Callable[[Desired], bool] = lambda desired: True) -> Poll:
+    def poll_with_desired(
+        self, having: Callable[[Desired], bool] = lambda desired: True, **changed: Any
+    ) -> Poll:
         """Answer polls with what was reported last, until a fitting desired state comes."""
-        for _ in range(50):
+        deadline = time.monotonic() + BOUND_S
+        while time.monotonic() < deadline:
             poll = self.poll()
             if poll.desired is not None and having(poll.desired):
                 return poll
-            self.report(poll)
+            self.report(poll, **changed)
         raise AssertionError("no such desired state")
 
     tasks: tuple[TaskReport, ...] = ()
