@@ -133,7 +133,7 @@ def _use(token: JoinToken, uses: int) -> None:
         raise _token_refused("expired", f"the token ran out at {token.expires_at:%F %T} UTC; issue another")
     raise _token_refused(
         "spent",
-        f"the token is used up: {token.uses_left} uses are left, {uses} asked for; issue another",
+        f"the token is used up: of its uses {token.uses_left} are left and {uses} asked for; issue another",
         figures={"uses_left": token.uses_left, "asked": uses},
     )
 

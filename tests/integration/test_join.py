@@ -73,7 +73,7 @@ def test_a_token_is_used_once(cell) -> None:
     token = a_token(cell)
     machine_join(a_join(token))
     before = journal.newest(cell.id)
-    with pytest.raises(Refused, match="used up: 0 uses are left, 1 asked for") as caught:
+    with pytest.raises(Refused, match="used up: of its uses 0 are left and 1 asked for") as caught:
         machine_join(a_join(token, "m2"))
     assert caught.value.code == "join-token-spent"
     assert (Machine.objects.count(), journal.newest(cell.id)) == (1, before)
