@@ -236,7 +236,9 @@ class Market(RuleBasedStateMachine):
     @rule(number=which, team=teams)
     def hand_on(self, number: int, team: str) -> None:
         if order := self.order(number, OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE):
-            with self.step("hand_on", "over-budget", "order-state", "order-waits", "invalid"):
+            # What was to replace another counted beside it; handed on it needs room of its own.
+            room = ["sold-out"] if order.replaces_id is not None else []
+            with self.step("hand_on", "over-budget", "order-state", "order-waits", "invalid", *room):
                 order_transfer(principal=SRE, order=order, tenant=Tenant.objects.get(name=team))
 
     @rule(number=which, renew=st.booleans())
