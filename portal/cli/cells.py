@@ -11,9 +11,10 @@ from portal.cli.client import part
 from portal.cli.context import CellOption, Context, DryRun
 from portal.cli.failure import bad_usage
 from portal.cli.output import quantity
+from portal.cli.quota import Accelerators, Cpu, Disk, DiskBandwidth, Ram, sizes_given
 
 app = typer.Typer()
-machine = typer.Typer(help="One machine: show, drain, undrain, rotate, revoke, join-token.")
+machine = typer.Typer(help="One machine: show, drain, undrain, grow, rotate, revoke, join-token.")
 
 Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Its host name.")]
 
@@ -86,6 +87,28 @@ def machine_undrain(
 ) -> None:
     """Let a drained machine have tasks again."""
     _do(ctx, cell, hostname, "undrain", reason, "{host} {would} {state}.", dry_run=dry_run)
+
+
+@machine.command("grow")
+def machine_grow(
+    ctx: typer.Context,
+    hostname: Hostname,
+    cpu: Cpu = None,
+    ram: Ram = None,
+    disk: Disk = None,
+    disk_bandwidth: DiskBandwidth = None,
+    accelerators: Accelerators = None,
+    cell: CellOption = None,
+) -> None:
+    """Let more of a machine count than it joined with. What it says it has is its attribute capacity.claimed."""
+    ours = context.of(ctx)
+    capacity = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
+    if not capacity:
+        raise bad_usage("how much? Give --cpu, --ram, --disk …", capacity="none given")
+    path = machine_path(ours, cell, hostname).removesuffix("/")
+    answer = ours.client.post(f"{path}:grow", {"capacity": capacity})
+    shown = output.figures(answer["capacity"])
+    return output.as_json(answer) if ours.json else output.say(f"{hostname} counts with {shown}.")
 
 
 @machine.command("rotate")

@@ -50,8 +50,8 @@ class ReasonSerializer(serializers.Serializer):
 
 class GrowSerializer(serializers.Serializer):
     capacity = serializers.DictField(
-        child=serializers.IntegerField(min_value=0),
-        help_text="By resource: CPU in milli-cores, RAM and disk in bytes. What is not named stays as it is.",
+        child=serializers.JSONField(),
+        help_text="By resource, as job files spell quantities: 64, 256Gi. What is not named stays as it is.",
     )
 
 

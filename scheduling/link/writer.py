@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hmac
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,7 +187,7 @@ def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, An
         attributes.pop(CLAIMED)
     if hello.capacity:
         own = dict.fromkeys((*NAMES, *extra), 0) | as_mapping(machine.capacity, extra=extra)
-        counts, claimed = counted(own, hello.capacity)
+        counts, claimed = counted(own | as_mapping(machine.granted, extra=extra), hello.capacity)
         facts["capacity"] = {name: own[name] for name in extra if own[name]} | counts
         attributes.pop(CLAIMED, None)
         if claimed:
@@ -202,7 +203,9 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
         for machine in machines:
             before = list(machine.capacity)
             if set_facts(machine, _facts(machine, hellos[machine.id], extra), extra=extra):
-                machine.save(update_fields=["attributes", "capacity"])
+                if not machine.granted and any(map(operator.lt, machine.capacity, before)):
+                    machine.granted = before
+                machine.save(update_fields=["attributes", "capacity", "granted"])
                 entry.append(machine_set_event(machine))
                 sizes_changed |= before != machine.capacity
         machines_return(entry, list(hellos), "its Borglet connected")

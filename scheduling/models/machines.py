@@ -23,12 +23,14 @@ class Machine(models.Model):
     until then. `authority`: digest of the authorities it said it trusts.
     `quarantined`: incarnations that its Borglet runs and this cell's history doesn't know. `kept`: what allocs that
     have left still hold here (`KeptAlloc`); the scheduler's capacity is without it. `packages`: digests it said it has.
+    `granted`: what counted of it before its Borglet said less, and may count again; empty where it never did.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines")
     hostname = DnsLabelField(_("hostname"))
     address = models.GenericIPAddressField(_("address"))
     capacity = VectorField(_("capacity"))
+    granted = VectorField(_("capacity granted"), default=list, db_default=[], blank=True)
     kept = VectorField(_("held by allocs that have left"), default=list, db_default=[], blank=True)
     attributes = models.JSONField(_("attributes"), default=dict, blank=True)
     platform = models.CharField(_("platform"), max_length=63, blank=True)

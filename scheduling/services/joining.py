@@ -189,6 +189,7 @@ def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str])
             machine.quarantined = []
         for name, value in facts.columns().items():
             setattr(machine, name, value)
+        machine.granted = []
         machine.state, machine.reason = DRAINING if machine.id in draining else UP, ""
         machine.secret_digest, machine.next_digest = secret_digest(key), ""
         machine.secret_at, machine.rotation_asked = entry.time, False
@@ -199,7 +200,7 @@ def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str])
     Machine.objects.bulk_create(new)
     Machine.objects.bulk_update(
         [machine for machine in machines if machine.hostname in known],
-        [*Facts.COLUMNS, "state", "state_since", "reason", *SECRET, "session", "quarantined"],
+        [*Facts.COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
         batch_size=500,
     ) if known else None
     return machines

@@ -21,7 +21,7 @@ from django.db.models import Count
 from borglet.messages import JoinRequest
 from quota.errors import Conflict, Refused
 from quota.permissions import Action, Principal, require
-from quota.resources import as_mapping
+from quota.resources import QuantityError, as_mapping, parse_vector
 from quota.services import capacity as quota_capacity
 from scheduling import journal
 from scheduling.core import events
@@ -63,27 +63,34 @@ def machine_set(*, principal: Principal, machine: Machine, **facts: Any) -> Mach
 
 def _take(entry: Entry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
     if set_facts(row, facts, extra=extra):
-        row.save(update_fields=Facts.COLUMNS)
+        if "capacity" in facts:
+            row.granted = []
+        row.save(update_fields=[*Facts.COLUMNS, "granted"])
         entry.append(machine_set_event(row))
         publish_capacity(entry)
 
 
-def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, int]) -> Machine:
+def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, Any]) -> Machine:
     """Let these amounts count of a machine, the others stay: an SRE's word for what its Borglet can't say alone.
+    `capacity`: as job files spell quantities.
 
     Raises `Refused` naming the field. Locks: the cell's row, then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if not capacity:
-        detail = 'name what should count, for example {"cpu": 8000}'
+        detail = 'name what should count, for example {"cpu": 8}'
         raise Refused("invalid", f"capacity: {detail}", fields={"capacity": detail})
     extra = machine.cell.extra_resources
+    try:
+        amounts = as_mapping(parse_vector(capacity, extra=extra), extra=extra)
+    except QuantityError as error:
+        raise Refused("invalid", f"capacity: {error}", fields={"capacity": str(error)}) from error
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         must_be_there(row)
         attributes = {name: value for name, value in row.attributes.items() if name != CLAIMED}
-        own = as_mapping(row.capacity, extra=extra)
-        _take(entry, row, {"capacity": {**own, **capacity}, "attributes": attributes}, extra=extra)
+        counts = as_mapping(row.capacity, extra=extra) | {name: amounts[name] for name in capacity}
+        _take(entry, row, {"capacity": counts, "attributes": attributes}, extra=extra)
     machine.refresh_from_db()
     return machine
 

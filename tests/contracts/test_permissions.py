@@ -196,7 +196,7 @@ DOORS = (
     Door("get", "api/v1/cells/{cell}/quarantine/", ("sre",)),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:quarantine", ("sre",), body={"action": "keep"}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:undrain", ("sre",), body={}),
-    Door("post", "api/v1/cells/{cell}/machines/{hostname}:grow", ("sre",), body={"capacity": {"cpu": 64_000}}),
+    Door("post", "api/v1/cells/{cell}/machines/{hostname}:grow", ("sre",), body={"capacity": {"cpu": 64}}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:rotate", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:revoke", ("sre",), body={"reason": "x"}),
     # packages

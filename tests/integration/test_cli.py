@@ -269,9 +269,13 @@ def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
     assert sre.out("machine", "drain", "m1", "--reason", "new disk") == "m1 is draining.\n"
     assert "new disk" in ann.out("machines", "--state", "draining")
     assert sre.json("machine", "undrain", "m1", "--cell", "cc")["state"] == "up"
+    grown = sre.out("machine", "grow", "m1", "--cpu", "96", "--ram", "512Gi")
+    assert grown == "m1 counts with cpu 96, ram 512 GiB, disk 4 TiB, ports 10000.\n"
+    assert sre.failing("machine", "grow", "m1", status=2)[1]["fields"].keys() == {"capacity"}
+    assert sre.failing("machine", "grow", "m1", "--cpu", "lots")[1]["fields"].keys() == {"capacity"}
     assert sre.out("machine", "join-token", "--uses", "2", "--ttl", "60").startswith("borg1.")
     kinds = [line.split()[4] for line in sre.out("events").splitlines()[1:]]
-    assert kinds == ["machine.state", "machine.state", "machine.set"]
+    assert kinds == ["machine.set", "machine.state", "machine.state", "machine.set"]
     assert "m1" in sre.out("events", "--limit", "1")
 
 

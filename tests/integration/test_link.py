@@ -471,12 +471,23 @@ def test_a_machine_that_says_it_has_grown_waits_for_an_sre(cell, link: Link) -> 
         row = Machine.objects.get()
         assert row.capacity[:3] == [before[0], 2**32, 2**40]
         assert row.attributes == {"capacity.claimed": "cpu 64000", "borglet.protocol": "1"}
-        machines.machine_grow(principal=rows.ME, machine=row, capacity={"cpu": 64_000})
+        machines.machine_grow(principal=rows.ME, machine=row, capacity={"cpu": 64})
         assert (row.capacity[:3], set(row.attributes)) == ([64_000, 2**32, 2**40], {"borglet.protocol"})
         assert CellCapacity.objects.get(cell=cell.name).capacity[0] == 64_000
     with link.dial("m1", machine.secret) as socket:
         link_world.Played(socket, "m1", machine.secret).hello(capacity=said)
         assert Machine.objects.get().capacity == row.capacity
+
+
+def test_a_machine_that_says_less_for_a_while_counts_whole_again_by_itself(cell, link: Link) -> None:
+    with link.machine(cell) as machine:
+        whole = Machine.objects.get().capacity
+    for cpu, counts in ((1000, 1000), (500, 500), (2000, 2000), (64_000_000, whole[0])):
+        with link.dial("m1", machine.secret) as socket:
+            link_world.Played(socket, "m1", machine.secret).hello(capacity={"cpu": cpu, "ram": whole[1]})
+            row = Machine.objects.get()
+            assert (row.capacity[0], row.granted) == (counts, whole)
+    assert row.attributes["capacity.claimed"] == "cpu 64000000"
 
 
 def test_a_busy_loop_loses_no_machine(cell, link: Link) -> None:
