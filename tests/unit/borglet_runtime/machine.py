@@ -137,9 +137,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def processes_of(machine: Machine, task: TaskKey | None = None) -> list[int]:
-    """The task's own processes: the init of a container is none of them, nor is what starts one, for a moment."""
+    """The task's own processes: the init of a container is none of them, nor is what starts one, for a moment, nor
+    who has ended, and so has no command line any more."""
     found = descendants(supervisor_pid(machine, task))
-    return [pid for pid in found if not _opens_a_container(command_line(pid)[0])]
+    return [pid for pid in found if (program := command_line(pid)[0]) and not _opens_a_container(program)]
 
 
 def _opens_a_container(program: bytes) -> bool:

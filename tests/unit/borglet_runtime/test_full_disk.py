@@ -42,7 +42,9 @@ def fill(machine: Machine) -> None:
 
 async def test_an_exit_status_is_kept_on_a_full_disk(small: Machine) -> None:
     async with small.runtime() as runtime:
-        await runtime.start(a_task("sh", "-c", "trap 'exit 7' TERM; echo up; sleep 100 & wait"), run=1)
+        # Of those that are asked to end `sleep` may be the first, and `wait` then ends before the trap is sprung.
+        waiting = "trap 'exit 7' TERM; echo up; while :; do sleep 100 & wait; done"
+        await runtime.start(a_task("sh", "-c", waiting), run=1)
         await line_of(runtime)
         fill(small)
         await runtime.stop(key(), notice_s=10.0, cause=EndCause.STOPPED)
