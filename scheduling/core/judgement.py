@@ -195,12 +195,13 @@ def judgement(state: CellState, requirement: Requirement, tables: Tables, g: int
         lacking=np.empty(number, dtype=np.int32),
         distance=np.empty(number, dtype=np.float64),
         there=np.empty((number, 3), dtype=np.int32),
-        few=np.empty(number, dtype=np.bool_),
-        cores=np.empty(number, dtype=np.int32),
+        few=np.zeros(number, dtype=np.bool_),
+        cores=np.zeros(number, dtype=np.int32),
         flags=np.empty(number, dtype=np.int8),
     )
     cores = int(groups.cores[g])
-    judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
+    if cores >= 0:  # else it shares with all that run there
+        judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
     judge(machines, left, direct, groups, g, tables.counts, failed, failures, judged)
     return Judgement(
         state, requirement, demands, machines.slot, machines.rank, machines.rack, machines.power, left, failures,

@@ -139,8 +139,6 @@ def _nearby(t: Tables, g: int) -> None:
     """Up to half of the sample are machines that have the group's packages, wherever its walk begins."""
     cache, groups, width = t.cache, t.groups, t.cache.machine.shape[1]
     row = groups.packages[g]
-    if row < 0:
-        return
     held = 0
     for k in range(cache.filled[g]):
         if groups.present[row, cache.machine[g, k]] > 0.0:
@@ -182,7 +180,8 @@ def _candidates(t: Tables, g: int) -> None:
     if cache.stage[g] == DIRECT and cache.cursor[g] == 0:
         cache.offered[g] = figures[3]  # its walk will come to them
     _offer(t, g)
-    _nearby(t, g)
+    if t.groups.packages[g] >= 0:  # asked here: a call hands over all tables, for each task
+        _nearby(t, g)
     total = machines.slot.shape[0]
     width = cache.machine.shape[1]
     level = t.groups.direct[g] if cache.stage[g] == DIRECT else t.groups.level[g]
