@@ -22,7 +22,6 @@ import os
 import random
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -42,6 +41,7 @@ import psutil
 from tests.bench import dns_changes
 from tests.bench.dns_resolver import CELL, JOBS, TASKS, TENANT, ZONE, address_of, machine_of
 from tests.bench.wanted import wanted
+from tests.ports import free_port
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 ROUND_S, WARM_S = int(os.environ.get("BENCH_ROUND_S", "8")), 5
@@ -157,9 +157,7 @@ def _latency_and_memory(home: Path, questions: Path, cases: list[str]) -> Iterat
 def running(home: Path, start: Callable[[Path, int], subprocess.Popen[bytes]]) -> Iterator[Server]:
     home.mkdir()
     home.chmod(0o755)
-    with socket.socket(type=socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = start(home, port)
     try:
         _until_ready(process, port)
