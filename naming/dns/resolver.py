@@ -89,9 +89,7 @@ def answering(
         message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
         response = dns.message.make_response(message, our_payload=UDP_PAYLOAD)
     except tuple(signatures.ERRORS) as error:
-        return signatures.refusal(
-            query, signatures.ERRORS[type(error)], directory, client.now if client else 0
-        )
+        return _not_believed(query, signatures.ERRORS[type(error)], directory, client)
     except (dns.exception.DNSException, ValueError):
         return bare(query, dns.rcode.FORMERR)
     if message.additional:  # beside EDNS and a signature
@@ -156,6 +154,13 @@ def truncated(query: bytes) -> bytes | None:
     identity, flags, *_ = HEADER.unpack_from(query)
     kept = flags & (0x7800 | dns.flags.RD)
     return HEADER.pack(identity, dns.flags.QR | dns.flags.TC | kept, 1, 0, 0, 0) + query[HEADER.size : ends]
+
+
+def _not_believed(query: bytes, error: int, directory: Directory, client: Client | None) -> bytes:
+    try:
+        return signatures.refusal(query, error, directory, client.now if client else 0)
+    except (dns.exception.DNSException, ValueError):  # damaged behind what was looked at so far
+        return bare(query, dns.rcode.FORMERR)
 
 
 def bare(query: bytes, rcode: int) -> bytes:

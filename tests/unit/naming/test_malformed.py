@@ -14,6 +14,7 @@ from random import Random
 import dns.edns
 import dns.message
 import dns.rcode
+import dns.tsig
 import pytest
 
 from naming.dns.primary import Peers, Primary, read_transfer
@@ -110,6 +111,17 @@ def test_records_beside_a_question_are_no_question() -> None:
         response = answer(spoiled, directory, via="udp", rng=Random(1))
         assert response is not None
         assert (len(response), response[3] & 0xF) == (12, dns.rcode.FORMERR)
+
+
+def test_what_follows_a_signature_of_an_unknown_key_is_damage() -> None:
+    """The key is looked for while the message is read, so that what comes behind was not read yet."""
+    query = dns.message.make_query("health.borg.internal", "TXT")
+    query.use_tsig(dns.tsig.Key("nobody", "c2VjcmV0", "hmac-sha256"))
+    directory = directory_of(table_of(*running(20)))
+    for tail, rcode in ((b"", dns.rcode.NOTAUTH), (b"\0", dns.rcode.FORMERR)):
+        response = answer(query.to_wire() + tail, directory, via="udp", rng=Random(1))
+        assert response is not None
+        assert response[3] & 0xF == rcode
 
 
 def test_an_option_asked_for_many_times_is_answered_once(bombarded: Bombarded) -> None:
