@@ -50,10 +50,13 @@ def conforming(
     """
     wanted = np.array(limit, dtype=np.int64)
     asked = np.flatnonzero(wanted > 0)
+    absent = (
+        tuple(np.flatnonzero((wanted > 0) & ~(platforms > 0).any(axis=0)).tolist()) if len(platforms) else ()
+    )
     there = number > 0
     kinds, number = platforms[there][:, asked], number[there]
     if len(kinds) == 0 or len(asked) == 0:
-        return Conforming(limit, 0, now, room)
+        return Conforming(limit, 0, now, room, absent=absent)
     want = wanted[asked]
     held = (kinds // want).min(axis=1)
     holds = int(number[held > 0].sum())
@@ -93,6 +96,7 @@ def conforming(
         asked=shape(want) if fits else None,
         one_more=smaller,
         fuller=fuller,
+        absent=absent,
     )
 
 

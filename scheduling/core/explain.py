@@ -25,7 +25,7 @@ from scheduling.core.forecast import Ends, expected_start, openings
 from scheduling.core.judgement import Judgement, judgement, leading
 from scheduling.core.kernels.walk import NOT_TRIED
 from scheduling.core.layout import Bools, Groups, Ints, Ints32, Tables
-from scheduling.core.reasons import Basis, Expected, ReasonCode, Why
+from scheduling.core.reasons import Basis, Change, Expected, ReasonCode, Why
 from scheduling.core.requirement import split_task_id
 from scheduling.core.state import CellState
 from scheduling.core.waiting import AheadOf, Key, Waiting, left_over, smallest_gang
@@ -116,8 +116,17 @@ class Explainer:
         by_limit = bool(groups.by_limit[group])
         ruled_out = judged.ruled_out()
         code = leading(ruled_out)
+        if code == ReasonCode.NO_SUCH_RESOURCE:
+            needs = Expected(Basis.NEEDS_CHANGE)
+            return Why(
+                tasks=(), machines=len(state.machines), ruled_out=ruled_out, never=True, code=code,
+                revision=state.revision, expected=needs,
+            )  # fmt: skip
         shapes = conforming(judged.requirement.limit, *self._kinds(judged, now))
         changes = smallest_changes(judged)
+        if any(one.code == ReasonCode.CRASHED_PAIR for one in ruled_out):
+            # Elsewhere it would crash as well: the constraint is not what is wrong with it.
+            changes = tuple(change for change in changes if not _gives_up(change))
         gang = smallest_gang(state, waiting.pairs[group])
         if gang:
             changes = tuple(change for change in changes if room_after(judged, change) >= gang)
@@ -201,6 +210,11 @@ class Explainer:
         size = before * groups.limit[:, r] / limit[r]
         smaller: Bools = np.all(groups.limit <= limit, axis=1)
         return float(size[smaller].sum()), float(size.sum())
+
+
+def _gives_up(change: Change) -> bool:
+    """Whether a change gives a constraint up, or asks for another value."""
+    return any(part.constraint is not None for part in (change, *change.parts))
 
 
 def _back_off(

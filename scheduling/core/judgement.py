@@ -20,6 +20,7 @@ BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PE
 WHOLE_CORES = "whole-cores"
 # How far a reason is from the request: what stands in the way on machines that it asks for comes first.
 _LEADING = (
+    (ReasonCode.NO_SUCH_RESOURCE,),
     (ReasonCode.GANG,),
     (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.CORES),
     (ReasonCode.MACHINE_STATE,),
@@ -80,10 +81,24 @@ class Judgement:
         """The number of the obstacle "as many tasks of the job as may be": kind 0 machine, 1 rack, 2 power domain."""
         return len(self.demands) + self.axis + 1 + kind
 
+    def absent(self) -> tuple[RuledOut, ...]:
+        """The resources asked for that no machine of the cell has any of."""
+        most = self.state.machines.capacity[self.order].max(axis=0, initial=0)
+        return tuple(
+            RuledOut(ReasonCode.NO_SUCH_RESOURCE, self.names[r], len(self.order), wanted=want)
+            for r, want in enumerate(self.requirement.limit)
+            if want and not most[r]
+        )
+
     def ruled_out(self) -> tuple[RuledOut, ...]:
-        """How many machines fell to what, in the order of the pass."""
+        """How many machines fell to what, in the order of the pass, but crashes come first.
+
+        A resource that no machine has stands alone: while it is asked for, nothing else matters.
+        """
         if len(self.order) == 0:
             return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
+        if absent := self.absent():
+            return absent
         first, names = self.judged.first, self.names
         fell = np.bincount(first + 1, minlength=self.bound(0) + 6)[1:].tolist()
         found = [
@@ -107,7 +122,7 @@ class Judgement:
             RuledOut(code, "", fell[self.bound(kind)], wanted=self.bounds[kind])
             for kind, code in enumerate(BOUNDS)
         ]
-        found.append(RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
+        found.insert(0, RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
         if fell[self.bound(4)]:
             most = int(self.judged.cores[first == self.bound(4)].max())
             found.append(

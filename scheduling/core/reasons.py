@@ -13,6 +13,7 @@ class ReasonCode(StrEnum):
     """What ruled machines out. Each is documented in `scheduling/README.md`; a test compares."""
 
     NO_MACHINES = "no-machines"
+    NO_SUCH_RESOURCE = "no-such-resource"
     CONSTRAINT = "constraint"
     MACHINE_STATE = "machine-state"
     RESOURCE = "resource"
@@ -162,8 +163,9 @@ class Conforming(msgspec.Struct, frozen=True):
     """Guidance on shapes that are likely to schedule (§2.6), by the most common machine that could hold it.
 
     `wanted`: the limit asked for; `machines`: that could hold one task if empty; `now`: that can at present, `room`:
-    tasks they have room for at once. `asked`: the request as it is; `one_more`: the largest shape of which one more
-    fits per machine; `fuller`: the largest that fits as many times as the request. None where it is no different.
+    tasks they have room for at once. `absent`: positions of resources that no machine of the cell has. `asked`: the
+    request as it is; `one_more`: the largest shape of which one more fits per machine; `fuller`: the largest that fits
+    as many times as the request. None where it is no different.
     """
 
     wanted: tuple[int, ...]
@@ -173,6 +175,7 @@ class Conforming(msgspec.Struct, frozen=True):
     asked: Shape | None = None
     one_more: Shape | None = None
     fuller: Shape | None = None
+    absent: tuple[int, ...] = ()
 
 
 class Why(msgspec.Struct, frozen=True):

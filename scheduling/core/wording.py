@@ -104,6 +104,8 @@ class _Teller:
             return Told(text % who)
         if not why.ruled_out:
             return Told(_("%s can't be placed in this pass; the next one tries again.") % who)
+        if why.code == ReasonCode.NO_SUCH_RESOURCE:
+            return Told(_("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out]))
         given = {"who": who, "machines": self.machines(why.machines)}
         cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in _SHAPED:
@@ -118,6 +120,14 @@ class _Teller:
             tuple(self.notes(why)),
         )
 
+    def absent(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is the matter with resources that no machine has, and what to do."""
+        _ = self.words.gettext
+        given = {"names": _(" and ").join(name.replace("_", " ") for name in names)}
+        reason = _("no machine of the cell has any %(names)s") % given
+        cure = _("Remove %(names)s from the request, or submit the job to a cell that has them.") % given
+        return (reason,), (cure,)
+
     def who(self, tasks: int, name: str) -> str:
         _, ngettext = self.words.gettext, self.words.ngettext
         told = ngettext("%d task", "%d tasks", tasks) % tasks
@@ -130,6 +140,8 @@ class _Teller:
             return [_("The cell could not hold all of them even if it were empty.")]
         if why.never:
             return [_("No machine of the cell could hold one even if it were empty.")]
+        if any(one.code == ReasonCode.CRASHED_PAIR for one in why.ruled_out):
+            return [_("Look at the log of the task, and correct what makes it crash.")]
         if why.code == ReasonCode.MACHINE_STATE:
             return [_("It waits for machines to come back up.")]
         if why.code in (ReasonCode.RESOURCE, ReasonCode.CORES, "") and not why.changes:
@@ -186,6 +198,7 @@ class _Teller:
         }
         texts = {
             ReasonCode.NO_MACHINES: _("the cell has no machine"),
+            ReasonCode.NO_SUCH_RESOURCE: _("no machine of the cell has any %(subject)s"),
             ReasonCode.CONSTRAINT: _("%(n)s without %(subject)s"),
             ReasonCode.MACHINE_STATE: _("%(n)s not up"),
             ReasonCode.RESOURCE: _("%(n)s with less than %(much)s free (largest %(largest)s)"),
@@ -326,6 +339,9 @@ class _Teller:
 
     def fit(self, shapes: Conforming, tasks: int) -> list[str]:
         _, ngettext = self.words.gettext, self.words.ngettext
+        if shapes.absent:
+            reasons, cures = self.absent([self.names[r] for r in shapes.absent])
+            return [f"{text[0].upper()}{text[1:]}".rstrip(".") + "." for text in (*reasons, *cures)]
         if not shapes.machines:
             told = [_("No machine of the cell could hold one of these tasks, even if it were empty.")]
         else:

@@ -15,7 +15,7 @@ from scheduling.core.forecast import Ends, expected_start
 from scheduling.core.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
 from scheduling.core.requirement import PROTOCOL, Constraint, Relation
 from scheduling.core.waiting import of_job
-from scheduling.core.wording import sentence, tell
+from scheduling.core.wording import sentence, tell, tell_fit
 from scheduling.taskspec import SPEAKS
 from tests.builders import GIB, World, must, needs, vector
 
@@ -439,3 +439,50 @@ def test_a_borglet_that_is_too_old_is_told_in_words() -> None:
     assert told.reasons == ("2 machines whose Borglet is too old for packages, roots and networks of tasks",)
     assert told.cures.count("It would fit with a newer Borglet there (on 2 machines).") == 1
     assert world.machine("m1", **{PROTOCOL: "2"}).where(world.plan(), "web") == {0: "m1"}
+
+
+# --- reasons that do not mislead
+
+
+def test_a_resource_that_no_machine_has_comes_alone() -> None:
+    world = World().machine("m1", cpu=500).machine("m2", cpu=500).machine("m3", state="down")
+    why = verdict(world.job("a", needs(cpu=4000, accelerators=1000, constraints=(must("gpu", "=", "h100"),))))
+    assert [(one.code, one.subject, one.machines, one.wanted) for one in why.ruled_out] == [
+        (ReasonCode.NO_SUCH_RESOURCE, "accelerators", 3, 1000)
+    ]
+    assert (why.code, why.never, why.changes, why.shapes, why.nearest) == (
+        ReasonCode.NO_SUCH_RESOURCE, True, (), None, None,
+    )  # fmt: skip
+    assert sentence(why) == (
+        "1 task can't be placed: no machine of the cell has any accelerators. Remove accelerators from the request,"
+        " or submit the job to a cell that has them."
+    )
+
+
+def test_a_resource_that_one_machine_has_is_told_as_before() -> None:
+    world = World().machine("m1").machine("m2", accelerators=1000, state="down")
+    assert verdict(world.job("a", accelerators=2000)).code != ReasonCode.NO_SUCH_RESOURCE
+
+
+def test_nobody_is_advised_to_give_a_constraint_up_while_tasks_crash() -> None:
+    world = World().machine("m1", zone="a").machine("m2", zone="b")
+    world.job("a", needs(constraints=(must("zone", "=", "a"),)))
+    assert verdict(
+        world.place("a", 0, on="m1").job("b", needs(constraints=(must("zone", "=", "c"),)))
+    ).changes
+    world.end("b", 0)
+    why = verdict(world.evict("a", 0, gone=True, crashed=True))
+    assert (why.ruled_out[0].code, why.changes) == (ReasonCode.CRASHED_PAIR, ())
+    assert "Look at the log of the task, and correct what makes it crash." in sentence(why)
+    assert "given up" not in sentence(why)
+
+
+def test_a_plan_says_that_no_machine_has_a_resource() -> None:
+    world = World().machine("m1").machine("m2")
+    kinds = platforms_of(world.state.machines.capacity[:2])
+    wanted = vector(cpu=1000, accelerators=1000)
+    fit = tell_fit(conforming(wanted, kinds.capacity, np.array([2])), tasks=1)
+    assert fit == [
+        "No machine of the cell has any accelerators.",
+        "Remove accelerators from the request, or submit the job to a cell that has them.",
+    ]
