@@ -5,7 +5,7 @@ Pending: the last pass' verdicts. Running: its placement and score. Dead: its en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,13 @@ from quota.permissions import Action, Principal, may
 from quota.resources import DISK, describe
 from scheduling import receipts, verdicts
 from scheduling.core import wording
+from scheduling.core.health_wording import exit_words, tell_crash, tell_troubles
+from scheduling.core.job_health import JobHealth
 from scheduling.core.reasons import Why
 from scheduling.core.states import JobState, MachineStatus, TaskState
+from scheduling.core.wording import ENGLISH, Words
 from scheduling.guidance import shapes_document
+from scheduling.job_healths import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task
 from scheduling.receipts import Placement, Preempted
 
@@ -26,12 +30,18 @@ from scheduling.receipts import Placement, Preempted
 LONGEST_CHAIN = 8
 # How far back the newest placement and the newest preemption are looked for.
 _LATELY = 20
+# So many tasks that crash are told one by one.
+_MOST_CRASHES = 5
 _TELLING = ("task.placed", "task.evicted", "task.ended", "task.revived")
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`chain`: the event that explains it, then its causes. `verdicts`: one a class, as `document` tells it."""
+    """`chain`: the event that explains it, then its causes. `verdicts`: one a class, as `document` tells it.
+
+    `health`: of the job, where the job was asked about. `crashes`: its tasks that keep crashing, or
+    the one task asked about.
+    """
 
     state: str
     sentences: list[str]
@@ -40,6 +50,8 @@ class Explanation:
     placement: Placement | None = None
     preempted: Preempted | None = None
     chain: list[Event] = field(default_factory=list)
+    health: JobHealth | None = None
+    crashes: list[Task] = field(default_factory=list)
 
     @property
     def score(self) -> dict[str, float] | None:
@@ -48,10 +60,10 @@ class Explanation:
 
 
 def job_sentences(job: Job) -> list[str]:
-    """In short, from the row and its verdict alone: no query."""
+    """In short, troubles first. The queries of `with_health`, where the job does not carry its health yet."""
     if job.state == JobState.DEAD:
         return [f"Job {job.name} is over: {job.outcome}."]
-    told = _counts_told(job)
+    told = _troubles_told(job) + _counts_told(job)
     if job.tasks_pending:
         whys = _whys(job)
         told += [_tell(why, job).head for why in whys]
@@ -61,13 +73,17 @@ def job_sentences(job: Job) -> list[str]:
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
-    """Four queries."""
+    """Eight queries at most. Tasks that crash are told first."""
+    crashes: list[Task] = []
     if job.state == JobState.DEAD:
         told = job_sentences(job)
         whys: list[Why] = []
     else:
         whys = _whys(job) if job.tasks_pending else []
-        told = _counts_told(job)
+        told = _troubles_told(job)
+        crashes = crashing_tasks(job) if job.health.troubles.crashing else []
+        told += crashes_told(crashes)
+        told += _counts_told(job)
     names = _nearest_hosts(whys)
     told += _whys_told(whys, job, principal, names)
     if job.tasks_pending and not whys:
@@ -88,11 +104,13 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
     last = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, kind__in=kinds)
     chain = list(last.order_by("-revision", "-seq")[:1])
     documents = [document(why, job, principal, names) for why in whys]
-    return Explanation(job.state, told, documents, _revision(job, whys), chain=chain)
+    return Explanation(
+        job.state, told, documents, _revision(job, whys), chain=chain, health=health_of(job).state, crashes=crashes
+    )  # fmt: skip
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
-    """A bounded number of queries: four, and one a step of the chain."""
+    """A bounded number of queries: six, and one per step of the chain."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
@@ -111,13 +129,17 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
         told = [_running(name, task), *(placement_told(placement) if placement is not None else ())]
     else:
         told = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
+    crashes = _crash_of(job, task)
+    told = crashes_told(crashes) + told
     if found.preempted is not None:
         told.append(preempted_told(found.preempted))
     if ended := _exit_told(task):
         told.append(ended)
     told += [_step_told(event) for event in chain[1:]]
     documents = [document(why, job, principal, names) for why in whys]
-    return Explanation(task.state, told, documents, _revision(job, whys), placement, found.preempted, chain)
+    return Explanation(
+        task.state, told, documents, _revision(job, whys), placement, found.preempted, chain, crashes=crashes
+    )  # fmt: skip
 
 
 def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
@@ -173,6 +195,32 @@ def preempted_told(preempted: Preempted) -> str:
     when = f"{preempted.time:%Y-%m-%d %H:%M:%S} UTC, revision {preempted.revision}"
     by = f" by {preempted.by}" if preempted.by is not None else ""
     return f"It was preempted on {preempted.machine}{by} ({when})."
+
+
+def crashes_told(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
+    """One sentence per task that keeps crashing, for the first few of them."""
+    told = [
+        tell_crash(
+            task.index,
+            machine=task.machine.hostname if task.machine is not None else "",
+            restarts=task.restarts,
+            exit_text=exit_words(task.exit, words),
+            words=words,
+        )
+        for task in tasks[:_MOST_CRASHES]
+    ]
+    return told + ([words.gettext("More tasks crash as well.")] if len(tasks) > _MOST_CRASHES else [])
+
+
+def _crash_of(job: Job, task: Task) -> list[Task]:
+    """The task, if it keeps crashing. No query of one that obviously does not."""
+    if task.state == TaskState.DEAD or (task.up and not task.restarts):
+        return []
+    return crashing_tasks(job, index=task.index)
+
+
+def _troubles_told(job: Job) -> list[str]:
+    return tell_troubles(health_of(job).troubles, living=job.tasks_total - job.tasks_dead)
 
 
 def _whys_told(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:

@@ -102,10 +102,10 @@ def status(
     if ours.json:
         return output.as_json(rows)
     return output.table(
-        ("JOB", "STATE", "RUNNING", "PENDING", "DEAD", "PRIORITY", "BAND", "SUBMITTED"),
+        ("JOB", "HEALTH", "RUNNING", "PENDING", "DEAD", "PRIORITY", "BAND", "SUBMITTED"),
         [
             (
-                f"{row['cell']}/{row['tenant']}/{row['name']}", row["state"],
+                f"{row['cell']}/{row['tenant']}/{row['name']}", _health(row),
                 f"{row['tasks_up']}/{row['tasks_total']}", row["tasks_pending"], row["tasks_dead"],
                 row["priority"], row["band"], output.when(row["created_at"]),
             )
@@ -118,10 +118,17 @@ def status(
 def in_short(answer: dict[str, Any]) -> str:
     """`2 of 3 tasks running, 1 pending`."""
     parts = [f"{answer['tasks_up']} of {output.number(answer['tasks_total'], 'task')} running"]
-    for key, word in (("tasks_pending", "pending"), ("tasks_dead", "dead")):
-        if answer[key]:
+    for key, word in (("tasks_crashing", "crashing"), ("tasks_pending", "pending"), ("tasks_dead", "dead")):
+        if answer.get(key):
             parts.append(f"{answer[key]} {word}")
     return ", ".join(parts)
+
+
+def _health(answer: dict[str, Any]) -> str:
+    """How the job does; of one that has ended, how it ended. Older portals answer the state alone."""
+    if answer["outcome"]:
+        return str(answer["outcome"])
+    return str(answer.get("health", answer["state"]))
 
 
 def _target(ours: Context, spec: dict[str, Any]) -> Job:
@@ -183,7 +190,7 @@ def _kind(answer: dict[str, Any]) -> str:
 
 def _show(answer: dict[str, Any]) -> None:
     name = f"{answer['cell']}/{answer['tenant']}/{answer['name']}"
-    output.say(f"{name}  {answer['state']}  ({in_short(answer)})")
+    output.say(f"{name}  {_health(answer)}  ({in_short(answer)})")
     update = answer["update"]
     ended = answer["ended_at"]
     rows = [

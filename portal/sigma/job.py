@@ -18,15 +18,19 @@ from portal.sigma.page import page, page_of
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of
 from portal.sigma.reads.names import leave_of, names_of_job
-from portal.sigma.why import explain
+from portal.sigma.why import WORDS, explain
 from quota.errors import Conflict, NotFound, Refused
 from quota.permissions import Action, Principal, may
 from scheduling import journal, verdicts
+from scheduling.core.health_wording import tell_troubles
+from scheduling.core.job_health import Troubles
 from scheduling.core.states import JobState
+from scheduling.job_healths import SETTLED_S, crashing_tasks, with_health
 from scheduling.models import Job, JobSpec
 from scheduling.selectors import specs_of
 from scheduling.services.jobs import job_kill
 from scheduling.services.updates import job_undo
+from scheduling.why import crashes_told
 
 PAGE_SIZE = 100
 STATES = ["pending", "placed", "up", "dead"]
@@ -68,8 +72,15 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
 def status_context(row: Job) -> dict[str, Any]:
     """What the live parts of the page show: a fixed number of queries."""
     verdict = reads.verdict_of(row) if row.tasks_pending else None
+    (row,) = with_health([row])
+    troubles: Troubles = row.health.troubles
+    crashes = crashing_tasks(row) if troubles.crashing else []
     return {
         "job": row,
+        "troubles": tell_troubles(troubles, living=row.tasks_total - row.tasks_dead, words=WORDS),
+        "crashes": crashes_told(crashes, WORDS),
+        # A task that stays up is well after a while, and no event says so: the page asks again then.
+        "again_s": SETTLED_S if troubles.crashing else None,
         "progress": reads.update_progress(row),
         "whys": explain(row, verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,

@@ -10,6 +10,7 @@ from portal.sigma.reads.jobs import jobs_visible
 from quota.permissions import Principal
 from quota.selectors import tenants_visible
 from scheduling import selectors
+from scheduling.job_healths import with_health
 
 PAGE_SIZE = 50
 STATES = ["live", "pending", "running", "dead"]
@@ -30,8 +31,10 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         jobs = jobs.filter(tenant__name=chosen["tenant"])
     if chosen["q"]:
         jobs = jobs.filter(name__contains=chosen["q"])
+    found = page_of(request, jobs, PAGE_SIZE)
+    found.object_list = with_health(found.object_list)
     context = {
-        "page_obj": page_of(request, jobs, PAGE_SIZE),
+        "page_obj": found,
         "chosen": chosen,
         "states": STATES,
         "cells": list(selectors.cells_visible(principal).values_list("name", flat=True)[:200]),

@@ -22,7 +22,10 @@ from portal.sigma.sentences import exit_of
 from quota import money as amounts
 from quota.inbox import UNREAD_SHOWN, unread_count
 from quota.resources import NAMES, describe
+from scheduling.core.job_health import JobHealth
 from scheduling.core.requirement import split_task_id
+from scheduling.job_healths import health_of
+from scheduling.models import Job
 
 register = template.Library()
 
@@ -32,6 +35,7 @@ _TONES = {
     "pending": "wait", "assigned": "wait", "installing": "wait", "starting": "wait", "stopping": "wait",
     "draining": "wait", "open": "wait", "backoff": "bad", "down": "bad", "failed": "bad", "unhealthy": "bad",
     "stopped": "bad", "expired": "bad", "revoked": "bad", "warning": "wait", "urgent": "bad",
+    "updating": "wait", "degraded": "wait", "failing": "bad", "crashing": "bad",
 }  # fmt: skip
 _WORDS = [
     gettext_noop(word)
@@ -39,7 +43,7 @@ _WORDS = [
         "up", "running", "placed", "healthy", "unhealthy", "unknown", "done", "finished", "active", "pending",
         "assigned", "installing", "starting", "stopping", "draining", "open", "backoff", "down", "failed",
         "killed", "stopped", "expired", "revoked", "dead", "ended", "removed", "superseded",
-        "warning", "urgent",
+        "warning", "urgent", "updating", "degraded", "failing", "crashing",
     )
 ]  # fmt: skip
 
@@ -126,6 +130,14 @@ def state(word: str, text: str = "") -> SafeString | str:
     if not word:
         return "–"
     return format_html('<span class="tag tag-{}">{}</span>', _TONES.get(word, "plain"), text or _(word))
+
+
+@register.simple_tag
+def health(job: Job) -> SafeString | str:
+    """The health of a job as a coloured label; of one that has ended, how it ended."""
+    found = health_of(job).state
+    word = (job.outcome or job.state) if found is JobHealth.ENDED else found.value
+    return state(word)
 
 
 @register.inclusion_tag("sigma/parts/bar.html")

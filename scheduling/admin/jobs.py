@@ -11,17 +11,27 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
+from unfold.views import ChangeList
 
 from quota.admin import FactsAdmin, principal_of, vector_text
 from quota.admin.acting import act_with_reason
-from scheduling.core.states import JobState
+from scheduling.core.job_health import JobHealth
+from scheduling.job_healths import health_of, with_health
 from scheduling.models import Job, PendingVerdict
 from scheduling.services.jobs import job_kill
 
 
+class _JobList(ChangeList):
+    """With the health of the jobs on the page, read at once."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = with_health(self.result_list)
+
+
 class JobAdmin(FactsAdmin):
     list_display = [
-        "name", "cell", "tenant", "state_shown", "outcome", "priority", "band", "tasks_up", "tasks_running",
+        "name", "cell", "tenant", "health_shown", "outcome", "priority", "band", "tasks_up", "tasks_running",
         "tasks_pending", "tasks_dead", "tasks_total", "requested_shown", "submitted_by", "created_at",
     ]  # fmt: skip
     list_filter = ["state", "cell", "band", "latency_sensitive", "outcome"]
@@ -29,20 +39,30 @@ class JobAdmin(FactsAdmin):
     search_fields = ["name", "tenant__name", "=uid"]
     ordering = ["-id"]
     fields = [
-        "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "state_shown", "outcome",
+        "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "health_shown", "outcome",
         "priority", "band", "latency_sensitive", "labels", "port_names", "published", "spec_version", "requested_shown",
         "tasks_total", "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "submitted_by", "created_at",
         "ended_at",
     ]  # fmt: skip
     actions = ["kill"]
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return _JobList
+
     @display(
-        description=gettext_lazy("state"),
+        description=gettext_lazy("health"),
         ordering="state",
-        label={JobState.RUNNING.value: "success", JobState.PENDING.value: "warning"},
+        label={
+            JobHealth.HEALTHY.value: "success",
+            JobHealth.PENDING.value: "warning",
+            JobHealth.STARTING.value: "warning",
+            JobHealth.UPDATING.value: "warning",
+            JobHealth.DEGRADED.value: "warning",
+            JobHealth.FAILING.value: "danger",
+        },
     )
-    def state_shown(self, job: Job) -> str:
-        return job.state
+    def health_shown(self, job: Job) -> str:
+        return health_of(job).state.value
 
     @display(description=gettext_lazy("asked for"))
     def requested_shown(self, job: Job) -> SafeString:

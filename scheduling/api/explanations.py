@@ -7,8 +7,9 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from scheduling.api.fields import JobHealthField
 from scheduling.api.shapes import ConformingSerializer
-from scheduling.api.task_shapes import EventSerializer
+from scheduling.api.task_shapes import EventSerializer, ExitSerializer
 from scheduling.core.reasons import Basis, ChangeKind, ReasonCode
 from scheduling.core.requirement import Relation
 
@@ -180,10 +181,22 @@ class PreemptedSerializer(serializers.Serializer):
     by = PartySerializer(allow_null=True)
 
 
+class CrashSerializer(serializers.Serializer):
+    """A task that keeps crashing. `machine`: null while it waits for another one."""
+
+    index = serializers.IntegerField()
+    machine = serializers.CharField(source="machine.hostname", default=None, allow_null=True)
+    restarts = serializers.IntegerField(help_text="On this machine.")
+    exit = ExitSerializer(allow_null=True, help_text="How its processes last ended.")
+    since = serializers.DateTimeField(help_text="Since when it is up, or is not.")
+
+
 class WhySerializer(serializers.Serializer):
     """Why a job, or one of its tasks, is where it is. `chain`: the event and its causes, newest first."""
 
     state = serializers.CharField()
+    health = JobHealthField(allow_null=True, help_text="Of the job; null where a task was asked about.")
+    crashes = CrashSerializer(many=True, help_text="Its tasks that keep crashing, at most 20.")
     sentences = serializers.ListField(child=serializers.CharField())
     verdicts = PendingClassSerializer(many=True, help_text="On tasks that are pending, one a class.")
     verdict_revision = serializers.IntegerField(allow_null=True)

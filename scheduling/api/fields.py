@@ -6,6 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quota.resources import as_mapping
+from scheduling.core.job_health import JobHealth
 from scheduling.core.states import MachineStatus, TaskState
 from scheduling.models import Update
 from scheduling.models.machines import REMOVED
@@ -29,6 +30,7 @@ def _one_of(*values: str) -> type[serializers.CharField]:
 
 
 LifeField = _one_of(*(state.value for state in TaskState))  # of jobs and tasks alike
+JobHealthField = _one_of(*(health.value for health in JobHealth))
 MachineStateField = _one_of(*(state.value for state in MachineStatus), REMOVED)
 UpdateStateField = _one_of(Update.OPEN, Update.DONE, Update.SUPERSEDED, Update.STOPPED)
 JobKindField = _one_of(*KINDS.values())

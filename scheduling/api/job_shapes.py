@@ -7,8 +7,9 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
 
-from scheduling.api.fields import JobKindField, LifeField, Quantities, Texts, UpdateStateField
+from scheduling.api.fields import JobHealthField, JobKindField, LifeField, Quantities, Texts, UpdateStateField
 from scheduling.api.jobfile import JobFileSerializer
+from scheduling.job_healths import health_of, with_health
 from scheduling.models import Job, JobSpec, Update
 
 
@@ -32,8 +33,20 @@ class UpdateDetailSerializer(UpdateSerializer):
         read_only_fields = fields
 
 
+class _JobsSerializer(serializers.ListSerializer):
+    """Reads the health of all jobs of a page at once."""
+
+    def to_representation(self, data: Any) -> list[Any]:
+        return super().to_representation(with_health(data))
+
+
 class JobSerializer(serializers.ModelSerializer):
     """`tasks_up`: up, and healthy where a check is declared. `tasks_wanted`: what the spec in force asks for.
+
+    `health`: `failing` when no task is up and tasks crash, are unhealthy or have failed; `degraded` when some tasks are
+    up and others are not; `starting` when tasks have machines and none is up yet. `tasks_crashing`: tasks whose
+    processes ended unasked and that have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
+    `tasks_failed`: tasks that failed for good.
 
     `requested` is what quota is charged with: nothing for a job inside an alloc set.
     """
@@ -48,22 +61,31 @@ class JobSerializer(serializers.ModelSerializer):
         help_text="The alloc set that its tasks live in.",
     )
     state = LifeField()
+    health = JobHealthField(source="health.state")
     labels = Texts()
     appclass = serializers.SerializerMethodField()
     requested = Quantities()
     tasks_wanted = serializers.IntegerField()
+    tasks_crashing = serializers.IntegerField(source="health.troubles.crashing")
+    tasks_unhealthy = serializers.IntegerField(source="health.troubles.unhealthy")
+    tasks_failed = serializers.IntegerField(source="health.troubles.failed")
     update = serializers.SerializerMethodField()
     revision = serializers.IntegerField(source="cell.revision", help_text="Of the cell, when this was read.")
 
     class Meta:
         model = Job
+        list_serializer_class = _JobsSerializer
         fields = [
             "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "labels", "priority",
-            "band", "appclass", "state", "outcome", "spec_version", "requested", "tasks_wanted", "tasks_total",
-            "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "update", "submitted_by", "created_at",
-            "ended_at", "revision",
+            "band", "appclass", "state", "health", "outcome", "spec_version", "requested", "tasks_wanted",
+            "tasks_total", "tasks_pending", "tasks_running", "tasks_up", "tasks_crashing", "tasks_unhealthy",
+            "tasks_dead", "tasks_failed", "update", "submitted_by", "created_at", "ended_at", "revision",
         ]  # fmt: skip
         read_only_fields = fields
+
+    def to_representation(self, instance: Job) -> dict[str, Any]:
+        health_of(instance)
+        return super().to_representation(instance)
 
     def get_appclass(self, job: Job) -> str:
         return "latency-sensitive" if job.latency_sensitive else "batch"

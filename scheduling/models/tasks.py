@@ -77,6 +77,7 @@ class Task(models.Model):
             models.Index(fields=["machine"], name="task_by_machine", condition=Q(machine__isnull=False)),
             models.Index(fields=["alloc"], name="task_by_alloc", condition=Q(alloc__isnull=False)),
             models.Index(fields=["cell"], name="task_pending", condition=Q(state=TaskState.PENDING.value)),
+            models.Index(fields=["job"], name="task_restarted", condition=Q(restarts__gt=1)),
         ]
         constraints = [
             models.UniqueConstraint(fields=["job", "index"], name="one_task_per_index"),

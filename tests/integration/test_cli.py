@@ -89,7 +89,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
 
     head, row = ann.out("status").splitlines()
     assert (head.split()[:3], row.split()[:4]) == (
-        ["JOB", "STATE", "RUNNING"], ["cc/ubar/web", "running", "3/3", "0"],
+        ["JOB", "HEALTH", "RUNNING"], ["cc/ubar/web", "healthy", "3/3", "0"],
     )  # fmt: skip
     told = ann.out("status", "web")
     assert told.startswith("cc/ubar/web  running  (3 of 3 tasks running)\n")

@@ -159,7 +159,7 @@ def test_a_placement_that_was_lost_is_no_reason_any_more(ann, cell) -> None:
 def test_the_number_of_queries_depends_on_no_number_of_victims(cell, django_assert_max_num_queries) -> None:
     _, urgent = preempted(cell)
     task = Task.objects.select_related("machine").get(job=urgent)
-    with django_assert_max_num_queries(3):
+    with django_assert_max_num_queries(4):
         why.explain_task(urgent, task, rows.ME)
 
 

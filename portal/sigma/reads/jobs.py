@@ -11,6 +11,7 @@ from django.db.models import F, Q, QuerySet
 
 from quota.errors import NotFound
 from quota.permissions import Action, CapabilityKind, Principal, Scope, may
+from scheduling.job_healths import with_health
 from scheduling.models import Job, PendingVerdict, Task, Update
 from scheduling.selectors import STILL_STOPPING
 
@@ -100,4 +101,4 @@ def verdict_of(job: Job) -> PendingVerdict | None:
 def namesakes(job: Job) -> list[Job]:
     """Earlier and later jobs of the same name: their histories never merge."""
     rows = Job.objects.filter(cell_id=job.cell_id, tenant_id=job.tenant_id, name=job.name)
-    return list(rows.exclude(pk=job.pk).order_by("-id")[:10])
+    return with_health(rows.exclude(pk=job.pk).order_by("-id")[:10])

@@ -1,0 +1,58 @@
+"""How well a job does, from counts of its tasks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class JobHealth(StrEnum):
+    """What lists and pages show of a job first. Documented in `scheduling/README.md`; a test compares."""
+
+    PENDING = "pending"  # no task has a machine
+    STARTING = "starting"  # no task is up yet, and none has failed
+    UPDATING = "updating"  # an update is in progress, and no task fails
+    HEALTHY = "healthy"  # every live task is up
+    DEGRADED = "degraded"  # some tasks are up, others are not
+    FAILING = "failing"  # no task is up, and tasks crash, are unhealthy or have failed
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """Tasks of one job that do not do what they should. No task is counted twice.
+
+    `crashing`: live tasks whose processes ended unasked and that have not run long enough since; `flapping` of those
+    are up at this moment. `unhealthy`: tasks whose health check fails. `failed`: tasks that ended for good.
+    """
+
+    crashing: int = 0
+    flapping: int = 0
+    unhealthy: int = 0
+    failed: int = 0
+
+
+NO_TROUBLES = Troubles()
+
+
+def job_health(
+    *, ended: bool, updating: bool, living: int, placed: int, up: int, troubles: Troubles = NO_TROUBLES
+) -> JobHealth:
+    """Return the health of a job.
+
+    `living`: its tasks that are not dead; `placed`: those with a machine; `up`: those that are up, and healthy where a
+    check is declared. A task that flaps does not count as up.
+    """
+    if ended:
+        return JobHealth.ENDED
+    steady = up - troubles.flapping
+    ill = troubles.crashing + troubles.unhealthy
+    if steady <= 0 and (ill or (troubles.failed and not living)):
+        return JobHealth.FAILING
+    if ill:
+        return JobHealth.DEGRADED
+    if updating:
+        return JobHealth.UPDATING
+    if steady == 0:
+        return JobHealth.STARTING if placed else JobHealth.PENDING
+    return JobHealth.DEGRADED if steady < living or troubles.failed else JobHealth.HEALTHY
