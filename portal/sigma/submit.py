@@ -53,7 +53,7 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         wanted = spec_for(
             principal=principal,
             cell=cell,
-            file=_file(context["text"]),
+            file=file_of(context["text"]),
             tenant=context["tenant"],
         )
         if request.POST.get("do") == "submit":
@@ -61,12 +61,8 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         plan = job_plan(principal=principal, cell=cell, job_spec=wanted)
     except Refused as problem:
         return render(request, "sigma/submit.html", {**context, "problem": problem}, status=problem.status)
-    context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": _steps(plan)}
-    context["fits"] = [
-        line
-        for fit in plan.guidance
-        for line in tell_fit(fit.shapes, tasks=fit.tasks, extra=tuple(cell.extra_resources), words=WORDS)
-    ]
+    context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps_of(plan)}
+    context["fits"] = fits_of(plan, cell)
     status = plan.problem.status if plan.problem else 200
     return render(request, "sigma/submit.html", context, status=status)
 
@@ -92,7 +88,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _file(text: str) -> dict[str, Any]:
+def file_of(text: str) -> dict[str, Any]:
     """JSON or YAML as a mapping. Raises `Refused` that names the line."""
     if len(text.encode()) > jobfile.MAX_BYTES:
         raise _unreadable(_("longer than a job file may be (%d bytes)") % jobfile.MAX_BYTES)
@@ -105,11 +101,21 @@ def _file(text: str) -> dict[str, Any]:
     return given
 
 
+def fits_of(plan: JobPlan, cell: Cell) -> list[str]:
+    """Whether the tasks of a plan would fit, in words."""
+    extra = tuple(cell.extra_resources)
+    return [
+        line
+        for fit in plan.guidance
+        for line in tell_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)
+    ]
+
+
 def _unreadable(why: str) -> Refused:
     return Refused("invalid-spec", f"file: {why}", fields={"file": why})
 
 
-def _steps(plan: JobPlan) -> list[tuple[str, int, str]]:
+def steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
     """What happens to how many tasks, and to which."""
     words = {
         "added": _("will be added"),

@@ -23,6 +23,7 @@ from portal.sigma import (
     submit,
     task,
     tokens,
+    update,
 )
 from portal.sigma.shop import confirm
 from portal.sigma.shop import pages as shop
@@ -39,6 +40,7 @@ urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
     path(_JOB, job.job, name="job"),
     path(_JOB + "kill/", job.kill, name="kill"),
+    path(_JOB + "update/", update.update, name="update"),
     path(_JOB + "undo/", job.undo, name="undo"),
     path(_JOB + "specs/", job.specs, name="specs"),
     path(_JOB + "<int:index>/", task.task, name="task"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 from django.db import connection
 from django.test import Client
@@ -9,8 +11,10 @@ from django.test.utils import CaptureQueriesContext
 
 from borglet.messages import TaskKey
 from quota.models import Token
-from scheduling import usage_history
+from scheduling import journal, usage_history
 from scheduling.models import Job, JobSpec, Package, Task
+from scheduling.services import observations
+from scheduling.services.observations import Observation
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 from tests.integration.test_usage_history import a_window
@@ -410,3 +414,112 @@ def test_a_page_of_packages_asks_as_often_whatever_it_shows(world) -> None:
     for number in range(10):
         rows.a_package(world.cell, world.tenant, name=f"tool{number}", digest=f"sha256:{number:064}")
     assert asked() == few
+
+
+# --- an update opens the spec in force, and touches no other job
+
+
+def opened(page) -> str:
+    """The text in the form, as a browser would send it."""
+    return html.unescape(page.text.partition('aria-describedby="spec-help">')[2].partition("</textarea>")[0])
+
+
+def test_an_update_opens_the_spec_in_force_of_that_very_job(world) -> None:
+    client, path = signed_in("operator"), "/jobs/cc/ubar/web/"
+    submit(client, GOOD, do="submit")
+    job = Job.objects.get(name="web")
+    assert f'href="{path}update/?uid={job.uid}"' in client.get(path).text
+    page = client.get(path + "update/")
+    assert opened(page).startswith("name: web\n")
+    form = {"uid": job.uid, "version": "1", "text": opened(page), "do": "plan"}
+    assert "nothing would change" in client.post(path + "update/", form).text
+    changed = opened(page).replace("'9'", "'8'")
+    assert "Update the job" in client.post(path + "update/", {**form, "text": changed}).text
+    done = client.post(path + "update/", {**form, "text": changed, "do": "submit"})
+    assert (done.status_code, done.url) == (302, path)
+    assert list(Job.objects.order_by("id").values_list("name", "spec_version")) == [("jfoo", 1), ("web", 2)]
+    late = client.post(path + "update/", {**form, "text": changed, "do": "submit"})
+    assert late.status_code == 409
+    assert "Version 2 of the spec came into force since this page showed version 1." in late.text
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [(("name: jfoo", "name: hello"), "name"), (("name: jfoo", "name: jfoo\ntenant: other"), "tenant")],
+)
+def test_an_update_whose_file_names_another_job_is_rejected(world, change, field) -> None:
+    client = signed_in("operator")
+    text = opened(client.get(JOB + "update/"))
+    text = "\n".join(line for line in text.splitlines() if not line.startswith(("tenant:", "cell:")))
+    form = {"uid": world.job.uid, "version": "1", "text": text.replace(*change), "do": "submit"}
+    answer = client.post(JOB + "update/", form)
+    assert (answer.status_code, f"<code>{field}</code>" in answer.text) == (422, True)
+    assert list(Job.objects.values_list("name", "spec_version")) == [("jfoo", 1)]
+
+
+@pytest.mark.parametrize("name, status", [("viewer", 403), ("stranger", 404), ("operator", 200)])
+def test_an_update_asks_for_the_role(world, name, status) -> None:
+    assert signed_in(name).get(JOB + "update/").status_code == status
+
+
+def test_a_job_that_has_ended_is_not_updated(world) -> None:
+    client = signed_in("operator")
+    client.post(JOB + "kill/", {"uid": world.job.uid})
+    answer = client.get(JOB + f"update/?uid={world.job.uid}")
+    assert (answer.status_code, "Submit it again." in answer.text) == (409, True)
+
+
+# --- health
+
+
+def crash(job: Job, index: int) -> None:
+    task = Task.objects.get(job=job, index=index)
+    ended = {"cause": "exited", "status": 3, "signal": None}
+    seen = Observation(task.id, task.incarnation, "backoff", "unknown", False, 4, ended)
+    with journal.write(job.cell_id, rows.ME) as entry:
+        observations.tasks_observe(entry, [seen])
+
+
+def test_a_job_that_only_crashes_is_shown_red_everywhere(world) -> None:
+    crash(world.job, 0)
+    label = '<span class="tag tag-bad">failing</span>'
+    listed, shown = signed_in("viewer").get("/jobs/").text, signed_in("viewer").get(JOB).text
+    assert label in listed
+    assert label in shown
+    assert "tag-good" not in listed
+    assert "1 of 3 tasks keeps crashing." in shown
+    assert "Task 0 on m1: exit status 3, 4 restarts." in shown
+    assert shown.index("keeps crashing") < shown.index("Why tasks are pending")
+    assert 'data-again-s="60"' in shown
+    console = signed_in("sre").get("/admin/scheduling/job/").text
+    assert "failing" in console
+
+
+def test_the_list_of_jobs_takes_as_many_queries_however_many_crash(world) -> None:
+    client = signed_in("viewer")
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get("/jobs/").status_code == 200
+        return len(captured)
+
+    queries()
+    before = queries()
+    for number in range(4):
+        other = rows.a_job(world.cell, world.tenant, f"crash{number}")
+        portal_world.place(other, 0, rows.a_machine(world.cell, f"n{number}"))
+        crash(other, 0)
+    assert queries() == before
+
+
+def test_actions_are_in_the_live_part_of_the_page(world) -> None:
+    client = signed_in("operator")
+
+    def live() -> str:
+        return client.get(JOB).text.partition("data-live-region")[2]
+
+    assert "Kill the job" in live()
+    assert "Undo the last change" not in live()
+    text = opened(client.get(JOB + "update/")).replace("infinity", "'9'")
+    client.post(JOB + "update/", {"uid": world.job.uid, "version": "1", "text": text, "do": "submit"})
+    assert "Undo the last change" in live()
