@@ -18,15 +18,31 @@
     }
   }
 
-  // Replace an element; a link or a button for copying in it that had the focus keeps it.
+  // Replace an element; a link or a button for copying in it that had the focus keeps it, and so does an open form.
   function swap(old, fresh) {
+    keepForms(old, fresh);
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
     const link = focused?.getAttribute("href"), copies = focused?.dataset.copy;
+    const field = focused?.name, box = focused?.closest("details[id]")?.id;
     showTimes(fresh);
     old.replaceWith(fresh);
     offerCopies(fresh);
     if (link) fresh.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus({ preventScroll: true });
+    if (field && box) fresh.querySelector(`#${CSS.escape(box)} [name="${CSS.escape(field)}"]`)?.focus({ preventScroll: true });
     if (copies) fresh.querySelector(`[data-copy="${CSS.escape(copies)}"]`)?.focus({ preventScroll: true });
+  }
+
+  // Boxes that are open stay open, with what was typed into them.
+  function keepForms(old, fresh) {
+    for (const box of old.querySelectorAll("details[open][id]")) {
+      const same = fresh.querySelector(`#${CSS.escape(box.id)}`);
+      if (!same) continue;
+      same.open = true;
+      for (const field of box.querySelectorAll("input:not([type=hidden])[name]")) {
+        const again = same.querySelector(`[name="${CSS.escape(field.name)}"]`);
+        if (again) again.value = field.value;
+      }
+    }
   }
 
   // ---- live regions ----------------------------------------------------------------------------------
@@ -44,6 +60,7 @@
       this.lastSaid = 0;
       this.status = document.querySelector("[data-live-status]");
       this.connect();
+      this.lookAgain();
     }
 
     get element() {
@@ -90,6 +107,7 @@
       for (const [id, html] of Object.entries(message.parts || {})) this.replace(id, html, false);
       this.revision = Math.max(this.revision, message.revision);
       this.announce();
+      this.lookAgain();
     }
 
     replace(id, html, mark) {
@@ -125,6 +143,8 @@
         if (fresh) {
           swap(this.element, document.adoptNode(fresh));
           this.revision = Number(this.element.dataset.revision);
+          this.announce();
+          this.lookAgain();
         }
       } catch (error) {
         console.warn("live page not read again:", error);
@@ -141,12 +161,25 @@
       this.status.querySelector("[data-live-text]").textContent = text;
     }
 
-    // For screen readers: one sentence now and then, not every row.
+    // For screen readers alone: one sentence now and then, not every row. Its figures are those shown at that moment.
     announce() {
+      clearTimeout(this.announceLater);
+      const wait = this.lastSaid + ANNOUNCE_EVERY_MS - Date.now();
+      if (wait > 0) {
+        this.announceLater = setTimeout(() => this.announce(), wait);
+        return;
+      }
       const part = this.element.querySelector("[data-announce]");
-      if (!part || Date.now() - this.lastSaid < ANNOUNCE_EVERY_MS) return;
+      if (!part) return;
       this.lastSaid = Date.now();
-      this.say("on", `${this.status.dataset.saidLive}: ${part.dataset.announce}`);
+      document.querySelector("[data-live-said]").textContent = part.dataset.announce;
+    }
+
+    // What changes by time alone, without an event: the page says after how many seconds to read it again.
+    lookAgain() {
+      clearTimeout(this.again);
+      const part = this.element.querySelector("[data-again-s]");
+      if (part) this.again = setTimeout(() => this.resync(), part.dataset.againS * 1000);
     }
   }
 
