@@ -76,10 +76,14 @@ def lines(
     until: dt.datetime,
     step: dt.timedelta,
     tell: Callable[[int], str],
+    limit: int | None = None,
 ) -> Plot:
-    """Step lines of `series` from `since` to `until`; every time stands for `step` from then on."""
+    """Step lines of `series` from `since` to `until`; every time stands for `step` from then on, or until the next.
+
+    With a `limit` the upper edge is the limit, or a little above the largest value where that is larger.
+    """
     most = max((value for one in series for value in one.values if value is not None), default=0)
-    top = _room(most)
+    top = _room(most) if not limit or most > limit else limit
     drawn = []
     for number, one in enumerate(series):
         known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
@@ -91,7 +95,8 @@ def lines(
                 tell(known[-1][1]) if known else "–",
             )
         )
-    return Plot(title, tuple(drawn), (), tell(top), _ticks(since, until))
+    y, told = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", tell(limit))
+    return Plot(title, tuple(drawn), (), tell(top), _ticks(since, until), limit_y=y, limit=told)
 
 
 def bars(
@@ -165,11 +170,11 @@ def _pieces(
 ) -> list[str]:
     pieces: list[list[str]] = []
     before: dt.datetime | None = None
-    for at, value in known:
+    for place, (at, value) in enumerate(known):
         if before is None or at - before > step * 1.5:
             pieces.append([])
         # Days of 23 and 25 hours leave no hole and no overlap.
-        end = min(at + step, until)
+        end = min([at + step, until, *(following for following, _ in known[place + 1 : place + 2])])
         y = f"{HEIGHT * (1 - max(0, value) / top):.1f}"
         pieces[-1] += [f"{_x(at, since, until):.1f},{y}", f"{_x(end, since, until):.1f},{y}"]
         before = at

@@ -1,105 +1,100 @@
-"""Small charts of what a task used, as the points of lines in an SVG. Pure."""
+"""Plots of what a task used: five-minute windows, and the newest sample for the time since the last of them."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import redis
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from quota.resources import NAMES, describe
-from scheduling.models import InstanceUsage
+from portal import plots
+from portal.plots import Plot, Series
+from quota.resources import CPU, RAM, describe
+from scheduling.link import usage
+from scheduling.models import InstanceUsage, Task
 
-WIDTH, HEIGHT = 600, 120
-# Windows further apart than this many of their own length have something missing between them.
-GAP = 1.5
+HISTORY = dt.timedelta(hours=3)
+# Until there is more to show, a plot covers this much.
+SHORTEST = dt.timedelta(minutes=15)
+WINDOW = dt.timedelta(minutes=5)
+# A sample is drawn at least this wide, so that the first one can be seen.
+NARROWEST = dt.timedelta(seconds=20)
+# Machines report at least this often; the page names the larger figure to people who wait for the first sample.
+SAMPLE_KEPT_S, FIRST_SAMPLE_S = 60.0, 15
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """`pieces`: points of unbroken stretches, as SVG's `polyline` takes them."""
+class Sample:
+    """What a task used at the last report of its machine. `at`: the time of that report."""
 
-    name: str
-    pieces: tuple[str, ...]
+    at: dt.datetime
+    cpu_milli: int
+    ram_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """`most`: the value at its upper edge, in the unit of the values; `limit_y`: where the limit lies, None above."""
-
-    lines: tuple[Line, ...]
-    most: float
-    limit_y: float | None
+def newest_sample(task: Task) -> Sample | None:
+    """Of the incarnation that runs; None where none came within the last minute. One command to Redis."""
+    if task.machine_id is None:
+        return None
+    try:
+        machine = usage.read(task.cell_id, [task.machine_id]).get(task.machine_id)
+    except redis.RedisError:
+        return None
+    if machine is None or timezone.now().timestamp() - machine.at > SAMPLE_KEPT_S:
+        return None
+    at = dt.datetime.fromtimestamp(machine.at, dt.UTC)
+    for one in machine.tasks:
+        if (one.task_id, one.incarnation) == (task.id, task.incarnation):
+            return Sample(at, one.cpu_milli, one.ram_bytes)
+    return None
 
 
 def usage_charts(
-    windows: Sequence[InstanceUsage], *, since: dt.datetime, until: dt.datetime
-) -> list[dict[str, object]]:
-    """CPU and memory of a task, for `sigma/parts/usage.html`; none without a window."""
-    if not windows:
+    windows: Sequence[InstanceUsage], sample: Sample | None, *, limit: Sequence[int], until: dt.datetime
+) -> list[Plot]:
+    """CPU and memory against their limits; none without a window or a sample. `limit`: in the units of the axis."""
+    if not windows and sample is None:
         return []
-    last = windows[-1]
-    drawn = [
-        (
+    times = [window.start_time for window in windows]
+    if sample is not None:
+        begins = windows[-1].end_time if windows else sample.at
+        times.append(min(max(begins, sample.at - WINDOW), sample.at - NARROWEST))
+    since = max(until - HISTORY, min([*times, until - SHORTEST]))
+
+    def series(name: str, of: Callable[[InstanceUsage], float], now: int | None = None) -> Series:
+        values: list[int | None] = [int(of(window)) for window in windows]
+        return Series(name, values if sample is None else [*values, now])
+
+    cpu, ram = (sample.cpu_milli, sample.ram_bytes) if sample is not None else (None, None)
+    draw = partial(
+        plots.lines,
+        times=times,
+        since=timezone.localtime(since),
+        until=timezone.localtime(until),
+        step=WINDOW,
+    )
+    return [
+        draw(
             _("CPU"),
-            "cpu",
-            1000,
-            [
-                (_("mean"), [window.average_usage_cpus for window in windows]),
-                (_("90 % below"), [window.cpu_usage_distribution[9] for window in windows]),
+            series=[
+                series(_("mean"), lambda window: 1000 * window.average_usage_cpus, cpu),
+                series(_("90th percentile"), lambda window: 1000 * window.cpu_usage_distribution[9]),
             ],
-            last.assigned_cpus,
+            tell=partial(describe, CPU),
+            limit=limit[CPU],
         ),
-        (
+        draw(
             _("Memory"),
-            "ram",
-            1,
-            [
-                (_("mean"), [float(window.average_usage_memory) for window in windows]),
-                (_("most"), [float(window.maximum_usage_memory) for window in windows]),
-                (_("page cache"), [float(window.page_cache_memory) for window in windows]),
+            series=[
+                series(_("mean"), lambda window: window.average_usage_memory, ram),
+                series(_("peak"), lambda window: window.maximum_usage_memory),
+                series(_("page cache"), lambda window: window.page_cache_memory),
             ],
-            float(last.assigned_memory),
+            tell=partial(describe, RAM),
+            limit=limit[RAM],
         ),
     ]
-    result: list[dict[str, object]] = []
-    for title, resource, scale, values, limit in drawn:
-        made = chart(windows, values, limit=limit, since=since, until=until)
-        shown = {
-            name: describe(NAMES.index(resource), int(scale * value))
-            for name, value in (("most", made.most), ("limit", limit), ("now", values[0][1][-1]))
-        }
-        result.append({"title": title, "chart": made, "width": WIDTH, "height": HEIGHT, **shown})
-    return result
-
-
-def chart(
-    windows: Sequence[InstanceUsage],
-    values: Sequence[tuple[str, Sequence[float]]],
-    *,
-    limit: float,
-    since: dt.datetime,
-    until: dt.datetime,
-) -> Chart:
-    """Lines of `values`, each as long as `windows`, over the time from `since` to `until`."""
-    most = max([value for _, line in values for value in line], default=0.0)
-    if 0 < limit <= 3 * most:
-        most = max(most, limit)
-    most = most * 1.05 or 1.0
-    span_s = (until - since).total_seconds()
-    lines = []
-    for name, line in values:
-        pieces: list[list[str]] = []
-        before: InstanceUsage | None = None
-        for window, value in zip(windows, line, strict=True):
-            if before is None or window.start_time - before.end_time > GAP * (
-                before.end_time - before.start_time
-            ):
-                pieces.append([])
-            x = WIDTH * (window.end_time - since).total_seconds() / span_s
-            pieces[-1].append(f"{x:.1f},{HEIGHT * (1 - value / most):.1f}")
-            before = window
-        lines.append(Line(name, tuple(" ".join(piece) for piece in pieces)))
-    limit_y = round(HEIGHT * (1 - limit / most), 1) if 0 < limit <= most else None
-    return Chart(tuple(lines), most, limit_y)

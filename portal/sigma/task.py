@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
 from portal.sigma import sentences
-from portal.sigma.charts import usage_charts
+from portal.sigma.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
 from portal.sigma.page import page
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of, incarnations_of
@@ -21,8 +19,6 @@ from scheduling.core.states import TaskState
 from scheduling.models import Departure
 from scheduling.selectors import alloc_names, port_names, task_at
 from scheduling.services.shells import may_open_shells
-
-HISTORY = dt.timedelta(hours=3)
 
 
 @page
@@ -38,7 +34,8 @@ def task(
     now = timezone.now()
     windows = list(usage_history.of_task(row, since=now - HISTORY))
     context = {
-        "usage": usage_charts(windows, since=now - HISTORY, until=now),
+        "usage": usage_charts(windows, newest_sample(row), limit=row.limit, until=now),
+        "first_sample_s": FIRST_SAMPLE_S,
         "job": job,
         "task": row,
         "placement": told.placement if row.state == TaskState.RUNNING else None,
@@ -53,6 +50,7 @@ def task(
         "events": events_of(job, index=index, limit=50),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
         "logs": f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/",
+        "simulated": row.machine is not None and row.machine.attributes.get("runtime") == "simulated",
         "may_shell": row.state == TaskState.RUNNING and may_open_shells(principal, job),
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }

@@ -32,7 +32,8 @@ def task_log(
     """At most `limit_bytes` from `offset` (negative: from the end) of a task that runs, or of its last run; or of an
     earlier `incarnation`, wherever that was. With `search`, the lines that hold it.
 
-    Raises `Refused` naming the field, `Conflict` when it never ran, `LogUnavailable` when its machine does not answer.
+    Raises `Refused` naming the field, `Conflict` when it never ran or is simulated, `LogUnavailable` when its machine
+    does not answer.
     """
     require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)
     if stream not in STREAMS:
@@ -55,6 +56,8 @@ def task_log(
             "no-log",
             f"task {task.index} of job {job.name} has not run yet; see why with /why/?index={task.index}",
         )
+    if machine.attributes.get("runtime") == "simulated":
+        raise Conflict("log-simulated", "Simulated tasks write no log.")
     chunk = logs.fetch(
         machine,
         TaskKey(job.uid.hex, task.index, number),

@@ -92,7 +92,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
         ["JOB", "HEALTH", "RUNNING"], ["cc/ubar/web", "healthy", "3/3", "0"],
     )  # fmt: skip
     told = ann.out("status", "web")
-    assert told.startswith("cc/ubar/web  running  (3 of 3 tasks running)\n")
+    assert told.startswith("cc/ubar/web  healthy  (3 of 3 tasks running)\n")
     assert "asks for  cpu 0.3, ram 192 MiB" in told
     assert " by ann" in told
     first = ann.out("tasks", "web").splitlines()[1].split()

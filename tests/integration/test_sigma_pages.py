@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import time
 
+import numpy as np
 import pytest
 from django.db import connection
 from django.test import Client
@@ -11,8 +13,9 @@ from django.test.utils import CaptureQueriesContext
 
 from borglet.messages import TaskKey
 from quota.models import Token
-from scheduling import journal, usage_history
-from scheduling.models import Job, JobSpec, Package, Task
+from scheduling import journal, notices, usage_history
+from scheduling.link import usage
+from scheduling.models import Job, JobSpec, Machine, Package, Task
 from scheduling.services import observations
 from scheduling.services.observations import Observation
 from tests.integration import portal_world, rows
@@ -71,14 +74,41 @@ def test_buttons_show_only_to_those_who_may_press_them(world) -> None:
 
 def test_a_task_shows_what_it_used(world) -> None:
     found = Task.objects.get(job=world.job, index=0)
-    assert "What it used" not in signed_in("viewer").get(JOB + "0/").text
+    assert "The first sample arrives within 15 seconds" in signed_in("viewer").get(JOB + "0/").text
     window = a_window(TaskKey(world.job.uid.hex, 0, max(1, found.incarnation)))
     usage_history.store([usage_history.TaskWindow(world.job.cell_id, 1, found.id, window)])
     page = signed_in("viewer").get(JOB + "0/").text
-    assert page.count("<svg viewBox") == 2
+    assert page.count('<svg class="plot-box"') == 2
     assert page.count("<polyline") == 5
     assert 'class="chart"' not in page, "the console's scripts take that for a canvas of theirs"
-    assert "limit 64 MiB" in page
+    assert "limit <strong>64 MiB</strong>" in page
+
+
+def test_a_task_shows_its_newest_sample_before_the_first_window(world) -> None:
+    found = Task.objects.get(job=world.job, index=0)
+    samples = np.zeros(2, dtype=usage.SAMPLE)
+    samples["at"], samples["incarnation"] = time.time(), found.incarnation
+    samples["task_id"] = [-world.machine.id, found.id]
+    samples["cpu_milli"], samples["ram_bytes"] = 50, 2**25
+    client, key = notices.client(), f"borg:usage:{world.cell.id}"
+    client.hset(key, str(world.machine.id), samples.tobytes())
+    try:
+        page = signed_in("viewer").get(JOB + "0/").text
+    finally:
+        client.delete(key)
+    assert page.count("<polyline") == 2
+    assert "<strong>32 MiB</strong>" in page
+    assert "The first sample" not in page
+
+
+def test_a_simulated_task_says_once_that_it_writes_no_log(world) -> None:
+    Machine.objects.filter(pk=world.machine.pk).update(attributes={"runtime": "simulated"})
+    client = signed_in("viewer")
+    page = client.get(JOB + "0/").text
+    assert "Simulated tasks write no log." in page
+    assert "data-logs" not in page
+    answer = client.get("/api/v1/cells/cc/jobs/ubar/jfoo/tasks/0/logs/")
+    assert (answer.status_code, answer.json()["code"]) == (409, "log-simulated")
 
 
 def test_one_task_can_be_killed_and_the_reason_is_kept(world) -> None:

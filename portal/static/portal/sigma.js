@@ -183,7 +183,28 @@
     }
   }
 
+  // ---- parts that a page reads again every few seconds, while somebody looks ---------------------------
+  function refreshPart(id, seconds) {
+    setInterval(async () => {
+      const old = document.getElementById(id);
+      if (!old || document.hidden) return;
+      try {
+        const answer = await fetch(location.href, { headers: { "X-Live": "resync" } });
+        if (!answer.ok) return;
+        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
+        if (fresh) swap(old, document.adoptNode(fresh));
+      } catch (error) {
+        console.warn("part of the page not read again:", error);
+      }
+    }, seconds * 1000);
+  }
+
   // ---- logs ------------------------------------------------------------------------------------------
+  // Which refusals pass by themselves: those of servers and of rates, and of tasks that have not started yet.
+  function comesLater(status, code) {
+    return status >= 500 || status === 408 || status === 429 || code === "no-log" || code === "log-unavailable";
+  }
+
   function followLog(box) {
     const text = box.querySelector("[data-logs-text]");
     const stream = box.querySelector("[data-logs-stream]");
@@ -198,6 +219,11 @@
           const answer = await fetch(url, { headers: { Accept: "application/json" } });
           const chunk = await answer.json();
           if (mine !== generation) return;
+          if (!answer.ok && !comesLater(answer.status, chunk.code)) {
+            // It will be the same in a second: say so once, and stop asking.
+            text.textContent = chunk.detail || `${box.dataset.saidFailed} ${answer.status}`;
+            return;
+          }
           if (!answer.ok) throw new Error(chunk.detail || String(answer.status));
           offset = chunk.end;
           shown = (shown + chunk.text).slice(-262144);
@@ -254,6 +280,7 @@
   setInterval(() => showTimes(document), 10000);
   for (const region of document.querySelectorAll("[data-live]")) new Region(region);
   for (const box of document.querySelectorAll("[data-logs]")) followLog(box);
+  for (const part of document.querySelectorAll("[data-refresh-s]")) refreshPart(part.id, Number(part.dataset.refreshS));
   offerCopies(document);
   for (const button of document.querySelectorAll("[data-print]")) button.addEventListener("click", () => window.print());
 })();
