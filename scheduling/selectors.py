@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform
@@ -156,7 +157,7 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
     raise NotFound("job", f"{cell.name}/{tenant}/{name}")
 
 
-def job_current_spec(job: Job) -> Mapping[str, object]:
+def job_current_spec(job: Job) -> Mapping[str, Any]:
     """The spec in force, as its job file."""
     return JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
 

@@ -31,7 +31,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         _("Jobs"),
         (
-            Link("jobs", _("Jobs"), ("job", "task", "shell", "specs")),
+            Link("jobs", _("Jobs"), ("job", "job_events", "update", "task", "shell", "specs")),
             Link("submit", _("Submit")),
             Link("names", _("Names"), ("service",)),
             Link("packages", _("Packages")),

@@ -119,6 +119,8 @@ def _task_updated(data: _Data, hosts: _Hosts) -> str:
 def _task_reported(data: _Data, hosts: _Hosts) -> str:
     given = {"task": _task(data), "machine": _host(data, hosts), "phase": data["phase"]}
     told = _("%(task)s is %(phase)s on %(machine)s") % given
+    if data["phase"] == "backoff":
+        told = _("the processes of %(task)s ended on %(machine)s and are started again after a pause") % given
     health = "" if data.get("health") in ("", "unknown") else data["health"]
     restarts = _("%d restarts") % data["restarts"] if data.get("restarts") else ""
     return told + _tail(health, restarts, exit_of(data.get("exit")))

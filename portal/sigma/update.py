@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -25,6 +26,7 @@ from scheduling.services.updates import job_update
 
 # The fields of a job file that people look for first.
 _FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
+_FIRST_OF_TASK = ("command", "limit", "ports", "env")
 
 
 @page
@@ -81,6 +83,11 @@ def _check_current(job: Job, version: str) -> None:
 
 def _text(job: Job) -> str:
     """The spec in force, its name first; PostgreSQL keeps no order of keys."""
-    spec = dict(job_current_spec(job))
-    first = {key: spec.pop(key) for key in _FIRST if key in spec}
-    return yaml.safe_dump({**first, **spec}, sort_keys=False, allow_unicode=True, width=120)
+    spec = job_current_spec(job)
+    spec = _first(_FIRST, {**spec, "task": _first(_FIRST_OF_TASK, spec["task"])})
+    return yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with these keys in front."""
+    return {key: given[key] for key in keys if key in given} | dict(given)

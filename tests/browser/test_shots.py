@@ -5,23 +5,27 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from borglet.messages import TaskKey
 from quota import records
 from quota.models import NoticeChannel
 from quota.permissions import system
 from quota.services import sending
 from quota.services.channels import channel_add
 from quota.services.notices import tell
-from scheduling import journal, lease, passes, verdicts
+from scheduling import journal, lease, passes, usage_history, verdicts
 from scheduling.core import events
 from scheduling.core.requirement import task_id
-from scheduling.services import changes, jobs, transitions, updates
+from scheduling.models import Task
+from scheduling.services import changes, jobs, observations, transitions, updates
 from scheduling.services.brakes import stops_pass
 from scheduling.services.cells import cell_set
 from scheduling.services.leaving import tasks_drain
 from scheduling.services.machines import machines_drain
+from scheduling.services.observations import Observation
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import portal_world, rows
 from tests.integration.simulated_cell import SimulatedCell
+from tests.integration.test_usage_history import a_window
 
 WIDE, NARROW = (1280, 900), (390, 844)
 PAGES = {
@@ -32,6 +36,10 @@ PAGES = {
     "job": "/jobs/cc/ubar/jfoo/",
     "job-steady": "/jobs/cc/ubar/steady/",
     "job-pending": "/jobs/cc/ubar/greedy/",
+    "job-failing": "/jobs/cc/ubar/crashing/",
+    "job-events": "/jobs/cc/ubar/jfoo/events/",
+    "job-update": "/jobs/cc/ubar/jfoo/update/",
+    "task-used": "/jobs/cc/ubar/crashing/1/",
     "task": "/jobs/cc/ubar/jfoo/0/",
     "task-placed": "/jobs/cc/ubar/steady/4/",
     "task-pending": "/jobs/cc/ubar/greedy/0/",
@@ -84,6 +92,7 @@ def furnished(world):
         limit=(99_000, 2**30, 2**30, 0, 0, 1),
         priority=300,
     )
+    _crash(world)
     verdicts.store(world.cell.id, SimulatedCell(world.cell).decide())
     spare = rows.a_job(world.cell, world.tenant, "spare", tasks=1, priority=110)
     portal_world.place(spare, 0, world.machine)
@@ -109,6 +118,20 @@ def furnished(world):
         )  # fmt: skip
         passes.record(world.cell.id, "cc", "service", one)
     return world
+
+
+def _crash(world) -> None:
+    """A job that keeps crashing, one task of which was measured."""
+    job = rows.a_job(world.cell, world.tenant, "crashing", tasks=2)
+    for index in range(2):
+        portal_world.place(job, index, world.machine, port=21_000)
+        task = Task.objects.get(job=job, index=index)
+        ended = {"cause": "exited", "status": 3, "signal": None}
+        seen = Observation(task.id, task.incarnation, "backoff", "unknown", False, 4, ended)
+        with journal.write(world.cell.id, rows.ME) as entry:
+            observations.tasks_observe(entry, [seen])
+    window = a_window(TaskKey(job.uid.hex, 1, 1), limit_cpu_milli=100, cpu_milli=40)
+    usage_history.store([usage_history.TaskWindow(world.cell.id, world.machine.id, task.id, window)])
 
 
 def _drain(world) -> None:

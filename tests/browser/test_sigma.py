@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
+from scheduling.services import jobs, updates
 from tests.browser.conftest import sign_in
 from tests.integration import portal_world, rows
 
@@ -119,6 +120,35 @@ def test_a_job_is_killed_after_a_second_look_by_keyboard_alone(page, world) -> N
     page.keyboard.press("Enter")
     expect(page.get_by_text("3 tasks are being killed.")).to_be_visible()
     expect(page.locator("#job-status")).to_contain_text("killed")
+
+
+def test_actions_follow_an_update_and_forms_stay_open(page, world) -> None:
+    sign_in(page)
+    page.goto(JOB)
+    live(page)
+    expect(page.get_by_text("Undo the last change")).to_have_count(0)
+    page.locator("summary", has_text="Kill the job").click()
+    page.get_by_label("Reason").fill("half a sentence")
+    wanted = updates.spec_of(world.job).to_json() | {"tasks": 4}
+    read = jobs.spec_for(principal=rows.ME, cell=world.cell, file=wanted, tenant="ubar")
+    updates.job_update(principal=rows.ME, job=world.job, job_spec=read)
+    expect(page.get_by_text("Undo the last change")).to_be_visible()
+    expect(page.get_by_label("Reason")).to_have_value("half a sentence")
+    expect(page.get_by_label("Reason")).to_be_focused()
+    expect(page.locator("[data-live-status]")).to_have_text("Live")
+    assert not unloaded(page)
+
+
+def test_the_log_of_a_task_that_has_none_is_asked_for_once(page, world) -> None:
+    asked = []
+    page.route("**/logs/?*", lambda route: (asked.append(1), route.fulfill(
+        status=409, json={"code": "log-simulated", "detail": "Simulated tasks write no log."},
+    )))  # fmt: skip
+    sign_in(page)
+    page.goto(JOB + "0/")
+    expect(page.get_by_role("log")).to_have_text("Simulated tasks write no log.")
+    page.wait_for_timeout(3500)
+    assert len(asked) == 1
 
 
 def test_a_secret_is_shown_once(page, world) -> None:

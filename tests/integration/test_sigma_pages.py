@@ -15,7 +15,7 @@ from borglet.messages import TaskKey
 from quota.models import Token
 from scheduling import journal, notices, usage_history
 from scheduling.link import usage
-from scheduling.models import Job, JobSpec, Machine, Package, Task
+from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
 from scheduling.services import observations
 from scheduling.services.observations import Observation
 from tests.integration import portal_world, rows
@@ -521,6 +521,7 @@ def test_a_job_that_only_crashes_is_shown_red_everywhere(world) -> None:
     assert "Task 0 on m1: exit status 3, 4 restarts." in shown
     assert shown.index("keeps crashing") < shown.index("Why tasks are pending")
     assert 'data-again-s="60"' in shown
+    assert '<dt>Jobs failing</dt><dd class="bad">1</dd>' in signed_in("viewer").get("/").text
     console = signed_in("sre").get("/admin/scheduling/job/").text
     assert "failing" in console
 
@@ -553,3 +554,35 @@ def test_actions_are_in_the_live_part_of_the_page(world) -> None:
     text = opened(client.get(JOB + "update/")).replace("infinity", "'9'")
     client.post(JOB + "update/", {"uid": world.job.uid, "version": "1", "text": text, "do": "submit"})
     assert "Undo the last change" in live()
+
+
+# --- everything that happened to a job
+
+
+def test_all_events_of_a_job_are_reached_page_by_page(world) -> None:
+    for number in range(60):
+        portal_world.report(world.job, 0, phase="up" if number % 2 else "starting", up=bool(number % 2))
+    client = signed_in("viewer")
+    assert f'href="{JOB}events/?uid={world.job.uid}"' in client.get(JOB).text
+    places, page, pages = [], client.get(JOB + "events/"), 0
+    while True:
+        pages += 1
+        places += [(one.event.revision, one.event.seq) for one in page.context["events"]]
+        if not (older := page.context["older"]) or pages > 5:
+            break
+        page = client.get(JOB + f"events/?before={older}")
+    everything = Event.objects.filter(job_id=world.job.id).order_by("-revision", "-seq")
+    assert places == list(everything.values_list("revision", "seq"))
+    assert pages == 2
+    newer = client.get(JOB + f"events/?after={page.context['newer']}")
+    assert [(one.event.revision, one.event.seq) for one in newer.context["events"]] == places[:50]
+
+
+def test_events_are_filtered_by_kind_and_places_are_checked(world) -> None:
+    client = signed_in("viewer")
+    page = client.get(JOB + "events/?kind=task.placed")
+    assert [one.event.kind for one in page.context["events"]] == ["task.placed"]
+    assert "task 0 was placed on m1" in page.text
+    assert "UTC" in page.text
+    assert client.get(JOB + "events/?before=nonsense").status_code == 422
+    assert signed_in("stranger").get(JOB + "events/").status_code == 404
