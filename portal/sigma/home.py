@@ -12,7 +12,7 @@ from django.shortcuts import render
 
 from portal.sigma.page import page
 from portal.sigma.reads.cells import cell_counts
-from portal.sigma.reads.jobs import jobs_visible
+from portal.sigma.reads.jobs import failing_by_tenant, jobs_visible
 from portal.sigma.reads.orders import waiting_for
 from quota import clock
 from quota.models import Account, AccountKind
@@ -63,13 +63,14 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
     )
     now = clock.now()
     ending = grants_visible(principal).filter(ends_at__gt=now, ends_at__lt=now + SOON, starts_at__lte=now)
+    failing = failing_by_tenant(principal, [tenant.pk for tenant in tenants])
     none = {"pending": 0, "running": 0, "tasks_up": 0, "tasks_pending": 0}
     cards = [
         TenantCard(
             tenant.name,
             tenant.title,
             str(principal.roles.get(tenant.name, "")),
-            jobs.get(tenant.id, none),
+            {**jobs.get(tenant.id, none), "failing": failing[tenant.id]},
             quota[tenant.name],
             money.get(tenant.id, 0) if may(principal, Action.BILLING_VIEW, tenant=tenant.name) else None,
         )
