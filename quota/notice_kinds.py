@@ -62,6 +62,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("invitation.accepted", "Somebody accepted an invitation."),
     Kind("service-account.changed", "A service account was made or ended."),
     Kind("capability.changed", "A capability was granted, revoked, or ends soon.", sre=True),
+    Kind(
+        "job.failing", "No task of a job has been up for two minutes, and its tasks crash or are unhealthy."
+    ),
+    Kind("job.recovered", "All tasks of a job that was failing are up again."),
     Kind("notices.paused", "A channel of notices keeps failing and was paused.", sre=True),
     Kind("notices.test", "Somebody tries out a channel of notices.", sre=True),
 )

@@ -19,6 +19,7 @@ from scheduling.models import Cell
 from scheduling.packages.store import StoreAway
 from scheduling.schedulers import DEFAULT, Scheduler
 from scheduling.services import lapses, package_sweep, shells, spent_budgets
+from scheduling.services.health_watch import failing_jobs_watch
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +96,13 @@ def lapses_run() -> None:
     for cell in Cell.objects.order_by("id"):
         if dropped := [*lapses.lapses_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
             log.info("jobs lowered to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
+
+
+@shared_task(name="scheduling.failing_jobs", ignore_result=True)
+def failing_jobs() -> None:
+    """Notify tenants of jobs that are failing, and of their recovery."""
+    if named := failing_jobs_watch(now=timezone.now()):
+        log.info("tenants notified of failing jobs", jobs=named)
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)

@@ -240,6 +240,7 @@ CELERY_BEAT_SCHEDULE = {
     "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
     "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},
     "usage-drop-old": {"task": "scheduling.usage_drop_old", "schedule": 1800.0},
+    "failing-jobs": {"task": "scheduling.failing_jobs", "schedule": 30.0, "options": {"expires": 30.0}},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
     "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},
     "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},

@@ -4,7 +4,7 @@ from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease
 from scheduling.models.events import Event
 from scheduling.models.identities import IdentityKey
-from scheduling.models.jobs import Job, JobSpec, PendingVerdict, Update
+from scheduling.models.jobs import FailingJob, Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
 from scheduling.models.metering import MeteringHour, ReservedInHour
@@ -22,6 +22,7 @@ __all__ = [
     "Departure",
     "Drain",
     "Event",
+    "FailingJob",
     "IdentityKey",
     "InstanceUsage",
     "Job",

@@ -165,3 +165,18 @@ class PendingVerdict(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job} at revision {self.revision}"
+
+
+class FailingJob(models.Model):
+    """A job that is failing, for notices about it: since when, and when its tenant was notified. Derived."""
+
+    job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="failing")
+    since = models.DateTimeField(_("since"))
+    told_at = models.DateTimeField(_("notified"), null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("failing job")
+        verbose_name_plural = _("failing jobs")
+
+    def __str__(self) -> str:
+        return f"{self.job} since {self.since:%F %T}"
