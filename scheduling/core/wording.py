@@ -140,7 +140,7 @@ class _Teller:
             return [_("The cell could not hold all of them even if it were empty.")]
         if why.never:
             return [_("No machine of the cell could hold one even if it were empty.")]
-        if any(one.code == ReasonCode.CRASHED_PAIR for one in why.ruled_out):
+        if self.crashed(why):
             return [_("Look at the log of the task, and correct what makes it crash.")]
         if why.code == ReasonCode.MACHINE_STATE:
             return [_("It waits for machines to come back up.")]
@@ -148,11 +148,18 @@ class _Teller:
             return [_("It waits for room that tasks of its own or a higher priority hold.")]
         return []
 
+    @staticmethod
+    def crashed(why: Why) -> bool:
+        return any(one.code == ReasonCode.CRASHED_PAIR for one in why.ruled_out)
+
     def notes(self, why: Why) -> list[str]:
         ngettext = self.words.ngettext
         told = []
-        if why.nearest is not None and (why.nearest.lacks or why.nearest.fails or why.nearest.bounds):
-            told.append(self.nearest(why.nearest))
+        near = why.nearest
+        # Where tasks crash, a machine that only a constraint rules out is no hint.
+        hint = near is not None and not (near.fails and self.crashed(why))
+        if near is not None and hint and (near.lacks or near.fails or near.bounds):
+            told.append(self.nearest(near))
         if why.preemption.held and not why.never:
             told.append(
                 ngettext(

@@ -475,6 +475,7 @@ def test_nobody_is_advised_to_give_a_constraint_up_while_tasks_crash() -> None:
     assert (why.ruled_out[0].code, why.changes) == (ReasonCode.CRASHED_PAIR, ())
     assert "Look at the log of the task, and correct what makes it crash." in sentence(why)
     assert "given up" not in sentence(why)
+    assert "Closest" not in sentence(why)
 
 
 def test_a_plan_says_that_no_machine_has_a_resource() -> None:
