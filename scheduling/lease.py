@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from django.db import connection
+import structlog
+from django.db import DatabaseError, connection
 
 from quota.permissions import system
 from scheduling import journal
 from scheduling.core import events
 
+log = structlog.get_logger(__name__)
+
 TTL_S = 6.0
-RENEW_EVERY_S = 2.0
+# A master that does not finish a load or a pass within this time loses its lease, so that another one can try.
+STUCK_AFTER_S = 300.0
 
 # One holder a process: a process started anew takes over as somebody else, with a new epoch.
 HOLDER = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
@@ -34,6 +41,44 @@ def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = 
         )
         row = cursor.fetchone()
     return row[0] if row else None
+
+
+@contextmanager
+def renewed(
+    cell_id: int,
+    *,
+    scheduler: str,
+    needed: Callable[[], bool],
+    holder: str = HOLDER,
+    ttl_s: float = TTL_S,
+) -> Iterator[None]:
+    """Renew the lease in a thread while the body runs, whenever `needed` returns true.
+
+    The thread has a database connection of its own. It never takes a lease: if `holder` does not hold the lease,
+    or has lost it, the thread changes nothing.
+    """
+    done = threading.Event()
+
+    def renew_until_done() -> None:
+        while not done.wait(ttl_s / 3):
+            if not needed():
+                continue
+            try:
+                renew(cell_id, scheduler=scheduler, holder=holder, ttl_s=ttl_s)
+            except DatabaseError as error:
+                log.warning(
+                    "cannot renew the lease", cell_id=cell_id, scheduler=scheduler, error=str(error).strip()
+                )
+            finally:
+                connection.close()
+
+    thread = threading.Thread(target=renew_until_done, name="lease renewal", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def take(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:

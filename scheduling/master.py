@@ -4,16 +4,17 @@
                         ▲                           │
                         └────────── news ───────────┘
 
-`Master.run` is a slice of work: it takes or renews the lease, works until its time is up, and leaves the warm
-state in this process for the next slice. Whoever runs it, however many at once, the commit's re-check keeps
+`Master.run` is a slice of work: it loads the state, takes or renews the lease, works until its time is up, and leaves
+the warm state in this process for the next slice. Whoever runs it, however many at once, the commit's re-check keeps
 the cell sound. A cell may have several (`scheduling.schedulers`), each for its own jobs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -54,6 +55,8 @@ IDLE_CLASSES = 32
 # Tasks placed by one pass: whoever comes meanwhile, however urgent, waits for that pass and its commit.
 PLACED_AT_ONCE = 2_500
 _AWAY_S = 1.0
+# A warm state that was not advanced for this long is loaded again: reading rows is then faster than the journal.
+_KEEP_WARM_S = 600.0
 # After so many passes in a row that the commit took nothing of, the next waits for news.
 _FRUITLESS = 3
 # After the first of them, the next is made under the cell's lock, and places so many at most.
@@ -75,10 +78,17 @@ _CHANGES_NO_PLACEMENT = (
 
 @dataclass(slots=True)
 class Master:
-    """One per cell, scheduler and process. `state` is None until the first slice, and after anything unexpected."""
+    """One per cell, scheduler and process. `state` is None until the first slice, and after anything unexpected.
+
+    A master loads its state before it takes the lease, and keeps the state when it loses the lease. `load` reads the
+    state of a cell from its rows. `holder` and `lease_ttl_s` are written into the lease.
+    """
 
     cell_id: int
     scheduler: Scheduler = DEFAULT
+    load: Callable[[int], CellState] = load_state
+    holder: str = lease.HOLDER
+    lease_ttl_s: float = lease.TTL_S
     state: CellState | None = None
     wanted: bool = True  # by the cell's settings, as last read
     _name: str = ""
@@ -86,6 +96,7 @@ class Master:
     _settings: config.CellSettings = field(default_factory=config.CellSettings)
     _rng: np.random.Generator = field(default_factory=np.random.default_rng)
     _renewed: float = 0.0
+    _advanced: float = 0.0
     _passed: float = 0.0
     _fruitless: int = 0  # passes in a row of which the commit took nothing
     _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
@@ -104,7 +115,14 @@ class Master:
         self._kept, self.wanted = 0.0, True
         waiter = notices.Waiter([self.cell_id])
         until = time.monotonic() + seconds
-        try:
+        renewed = lease.renewed(
+            self.cell_id,
+            scheduler=self.scheduler.name,
+            holder=self.holder,
+            ttl_s=self.lease_ttl_s,
+            needed=self._is_busy,
+        )
+        with renewed, contextlib.closing(waiter):
             while True:
                 try:
                     if not self._hold_lease():
@@ -125,8 +143,10 @@ class Master:
                 if not again:
                     waiter.wait(min(notices.POLL_S, max(0.0, until - time.monotonic())))
                 close_old_connections()
-        finally:
-            waiter.close()
+
+    def _is_busy(self) -> bool:
+        """Whether one tick takes so long that the lease would run out before its end."""
+        return self.lease_ttl_s / 3 < time.monotonic() - self._renewed < lease.STUCK_AFTER_S
 
     def tick(self) -> bool:
         """Take in the news; do what is due; if anything can be placed, place it. True: there is more to place."""
@@ -156,29 +176,33 @@ class Master:
 
     def _retire(self) -> None:
         """Another kind of scheduler is wanted now: let go of the cell, and of what is warm."""
-        lease.release(self.cell_id, scheduler=self.scheduler.name)
+        lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
         self._renewed = 0.0
         self.state = None
         log.info("no longer wanted", cell_id=self.cell_id, scheduler=self.scheduler.name)
 
     def _hold_lease(self) -> bool:
+        """Renew the lease, or take a free one. False when another master holds it."""
         now = time.monotonic()
-        if now - self._renewed < lease.RENEW_EVERY_S:
+        if now - self._renewed < self.lease_ttl_s / 3:
             return True
-        if lease.renew(self.cell_id, scheduler=self.scheduler.name) is None:
-            epoch = lease.take(self.cell_id, scheduler=self.scheduler.name)
-            if epoch is None:
-                self.state = None
+        name, holder, ttl_s = self.scheduler.name, self.holder, self.lease_ttl_s
+        if lease.renew(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s) is None:
+            if name in lease.in_force(self.cell_id):
                 return False
-            log.info("took the lease", cell_id=self.cell_id, scheduler=self.scheduler.name, epoch=epoch)
-        self._renewed = now
+            self._advance()  # a master that loads while it holds the lease would lose it to the next one
+            epoch = lease.take(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s)
+            if epoch is None:
+                return False
+            log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
+        self._renewed = time.monotonic()
         return True
 
     def _warm(self) -> CellState:
         if self.state is None:
             compile_kernels()  # from the cache: the first pass must not wait for it
             started = time.perf_counter()
-            self.state = load_state(self.cell_id)
+            self.state = self.load(self.cell_id)
             seen = self._explainer.seen
             if seen is None or seen.limit.shape[1] != self.state.axis:
                 seen = Ends(self.state.axis)
@@ -195,12 +219,15 @@ class Master:
 
     def _advance(self) -> bool:
         """Apply what the journal has beyond the warm state. True when there was any news."""
-        if self.state is not None:
+        now = time.monotonic()
+        kept_s, self._advanced = now - self._advanced, now
+        if self.state is not None and kept_s <= _KEEP_WARM_S:
             before = self.state.revision
             if self._follow(self.state):
                 return self.state.revision != before
         self.state = None
         self._warm()
+        self._advanced = time.monotonic()
         self._placeable = True
         return True
 

@@ -16,6 +16,7 @@ from scheduling import journal, lease, notices
 from scheduling import master as master_module
 from scheduling.core import events
 from scheduling.core.requirement import task_id
+from scheduling.core.state import CellState
 from scheduling.master import Master
 from scheduling.models import Cell, Job, JobSpec, Lease, PendingVerdict, Task
 from scheduling.services import observations, updates
@@ -196,6 +197,60 @@ def test_a_master_without_the_lease_does_nothing(cell) -> None:
     lease.take(cell.id, scheduler="default", holder="another", ttl_s=60)
     assert Master(cell.id).run(5.0) is False
     assert placed(job) == 0
+
+
+def test_masters_that_load_slowly_take_one_lease_between_them(cell) -> None:
+    """Each load takes longer than a lease lasts. The master that holds the lease has to load a second time."""
+    ttl_s = 3.0
+    rows.a_machine(cell)
+    job = rows.a_job(cell, rows.a_tenant())
+    outcomes: list[bool] = []
+
+    def slowly(cell_id: int) -> CellState:
+        state = load_state(cell_id)
+        time.sleep(1.5 * ttl_s)
+        return state
+
+    def work(holder: str) -> None:
+        master = Master(cell.id, load=slowly, holder=holder, lease_ttl_s=ttl_s)
+        try:
+            for _ in range(3):
+                outcomes.append(master.run(0.0))
+                if not outcomes[-1]:
+                    return
+                master.state = None
+        finally:
+            connection.close()
+
+    masters = [threading.Thread(target=work, args=(holder,)) for holder in ("one", "two")]
+    for master in masters:
+        master.start()
+    for master in masters:
+        master.join()
+    assert sorted(outcomes) == [False, True, True, True]
+    taken = [r for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.LeaseTaken)]
+    assert len(taken) == 1
+    assert placed(job) == 3
+
+
+def test_a_master_that_lost_its_lease_keeps_its_warm_state(cell) -> None:
+    loads: list[int] = []
+
+    def counted(cell_id: int) -> CellState:
+        loads.append(cell_id)
+        return load_state(cell_id)
+
+    rows.a_machine(cell)
+    master = Master(cell.id, load=counted, holder="one", lease_ttl_s=0.5)
+    assert master.run(0.0) is True
+    time.sleep(0.6)
+    assert lease.take(cell.id, scheduler="default", holder="another", ttl_s=60) == 2
+    assert master.run(0.0) is False
+    job = rows.a_job(cell, rows.a_tenant())
+    lease.release(cell.id, scheduler="default", holder="another")
+    assert master.run(0.0) is True
+    assert placed(job) == 3
+    assert len(loads) == 1
 
 
 def test_a_slice_places_what_arrives_while_it_runs(cell) -> None:
