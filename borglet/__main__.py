@@ -29,6 +29,7 @@ from borglet.machines import (
     uniform_fleet,
 )
 from borglet.store import HomeInUse
+from borglet.windows import WINDOW_S
 
 if TYPE_CHECKING:
     from borglet.fleet import Fleet
@@ -134,8 +135,8 @@ def build_parser() -> argparse.ArgumentParser:
         fleet,
         "--window-s",
         type=int,
-        default=0,
-        help="windows of usage told for history, such as 300; 0: none",
+        default=WINDOW_S,
+        help="length in seconds of the usage windows that are reported for history; 0 reports none",
     )
     fleet.set_defaults(act=_fleet)
     return parser

@@ -15,7 +15,8 @@ import gc
 import logging
 import random
 import resource
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from borglet.packages.base import SimulatedPackages
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.store import Identity, MemoryStore, replace_durably
+from borglet.windows import WINDOW_S
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +100,8 @@ class FleetSettings:
     start_delay_s: float = 0.05
     install_delay_s: float = 0.05
     sample_interval_s: float = 10.0
-    window_s: int = 0  # of windows of usage; 0: none
-    connecting: int = 32  # handshakes at a time
+    window_s: int = WINDOW_S  # of windows of usage; 0: none
+    connecting: int = 32  # machines that dial at a time, each until a shard welcomes it
     software: str = "borglet-fleet"
 
 
@@ -170,7 +172,7 @@ class FleetMachine:
         rng: random.Random,
         software: str,
         link: LinkSettings,
-        admission: Callable[[], Awaitable[None]],
+        admission: Callable[[], AbstractAsyncContextManager[None]],
         observe: Callable[[float], None] | None,
         window_s: int,
     ) -> None:
@@ -239,7 +241,7 @@ class Fleet:
         keeper: Keeper = MemoryKeeper() if home is None else FleetKeeper(home, secrets)
         contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
-        self._pace = _Pace(settings.connecting)
+        self._dialling = asyncio.Semaphore(settings.connecting)
         self._network = asyncio.Event()
         self._network.set()
         self.machines = [
@@ -271,9 +273,12 @@ class Fleet:
     def mend(self) -> None:
         self._network.set()
 
-    async def _admit(self) -> None:
-        await self._network.wait()
-        await self._pace.admit()
+    @asynccontextmanager
+    async def _admit(self) -> AsyncIterator[None]:
+        """Surrounds a machine's attempt to connect: the fleet dials as fast as its shard welcomes, and no faster."""
+        async with self._dialling:
+            await self._network.wait()
+            yield
 
     async def run(self) -> None:
         """Raises the first failure of any machine."""
@@ -305,26 +310,6 @@ class Fleet:
         gc.collect()
         gc.freeze()
         log.info("all %d machines are connected", len(self.machines))
-
-
-class _Pace:
-    """Lets so many connections begin every 50 ms: a fleet must not drown its link in handshakes."""
-
-    def __init__(self, at_a_time: int) -> None:
-        self._at_a_time = at_a_time
-        self._next = 0.0
-        self._left = 0
-
-    async def admit(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if self._next < now:
-            self._next, self._left = now, self._at_a_time
-        if self._left == 0:
-            self._next, self._left = self._next + 0.05, self._at_a_time
-        self._left -= 1
-        if self._next > now:
-            await asyncio.sleep(self._next - now)
 
 
 def raise_descriptor_limit(wanted: int) -> None:

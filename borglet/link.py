@@ -15,7 +15,8 @@ import logging
 import random
 import ssl
 import urllib.parse
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ CLOSE_REASON_BYTES = 120
 class LinkSettings:
     """One connection to a shard."""
 
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float = 20.0  # a shard accepts machines at its own rate
     silence_s: float = 30.0  # without a poll for this long beyond the last hold, the shard counts as gone
 
 
@@ -112,14 +113,15 @@ class Link:
         *,
         rng: random.Random,
         settings: LinkSettings = LinkSettings(),
-        admission: Callable[[], Awaitable[None]] | None = None,
+        admission: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         observe: Callable[[float], None] | None = None,
         welcomed: Callable[[], None] | None = None,
         shells: Shells | None = None,
     ) -> None:
-        """`url`: `https://host:port`. `admission` is awaited before each attempt to connect, `welcomed` called after
-        each that a shard accepted. `observe` is told the seconds between two polls of one session. `shells`: who opens
-        those that polls grant."""
+        """`url`: `https://host:port`. `admission` surrounds each attempt to connect, until a shard welcomes the machine
+        or the attempt fails. `welcomed` is called after each welcome. `observe` takes the seconds between two polls of
+        one session. `shells` opens the shells that polls grant.
+        """
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
@@ -165,18 +167,19 @@ class Link:
             await asyncio.sleep(self._backoff.next_s(hopeless=hopeless))
 
     async def _connect_and_serve(self) -> None:
-        if self._admission is not None:
-            await self._admission()
-        socket = await dial(
-            self._url,
-            self._credentials.context,
-            {"Authorization": self._credentials.authorization()},
-            within_s=self._settings.connect_timeout_s,
-            most_bytes=MAX_FRAME_BYTES,
-        )
-        try:
+        async with self._admission(), AsyncExitStack() as failed:
+            socket = await dial(
+                self._url,
+                self._credentials.context,
+                {"Authorization": self._credentials.authorization()},
+                within_s=self._settings.connect_timeout_s,
+                most_bytes=MAX_FRAME_BYTES,
+            )
+            failed.callback(socket.close, CloseCode.NORMAL_CLOSURE)
             self._credentials.admitted()
             session = _Session(socket, *await self._greet(socket))
+            failed.pop_all()
+        try:
             self._backoff.succeeded()
             log.info("session %d at %s", session.number, self._url)
             self._session = session

@@ -24,8 +24,9 @@ WINDOW_S = 300.0
 ALWAYS_STOPPED = 500
 # A brake that nobody has pulled at for so long lets go.
 FORGOTTEN_S = 600.0
-# Machines that come back come back one after the other: the last of them must not lose their tasks for that.
-CALM_S = 30.0
+# Machines come back one after the other, and the last of them must not lose their tasks for that. A link that is
+# overloaded loses machines and finds them again: so the brake also stays as it is for this long before it relaxes.
+CALM_S = 60.0
 # What a rate gives is used up within this: who waits longer doesn't save it.
 _BURST_S = 5.0
 
@@ -70,19 +71,26 @@ def few(extent: Extent, settings: CellSettings) -> bool:
 
 
 def lost_state(
-    extent: Extent, settings: CellSettings, before: BrakeState, *, calm_s: float = CALM_S
+    extent: Extent,
+    settings: CellSettings,
+    before: BrakeState,
+    *,
+    calm_s: float = CALM_S,
+    held_s: float = CALM_S,
 ) -> BrakeState:
-    """What the brake on rescheduling is in now. An SRE's word holds as long as so many are gone.
+    """The state of the brake on rescheduling. An SRE's word holds as long as so many machines are gone.
 
-    Where all are gone it holds, however few they were: there is nowhere else, and they may only be cut off. `calm_s`:
-    for how long only few have been gone; one that was not open opens after `CALM_S`, or when all are back.
+    Where all are gone it holds, however few they were: there is nowhere else, and they may only be cut off. It
+    tightens at once. It relaxes when its conditions have held for `CALM_S`: `calm_s` is for how long only few machines
+    have been gone, `held_s` for how long the brake has been in the state `before`.
     """
     some_left = extent.vanished < extent.machines
     if few(extent, settings):
-        calm = before is BrakeState.OPEN or extent.vanished == 0 or calm_s >= CALM_S
-        return BrakeState.OPEN if calm else BrakeState.BOUNDED
+        if before is BrakeState.OPEN or calm_s >= CALM_S:
+            return BrakeState.OPEN
+        return before if held_s < CALM_S else BrakeState.BOUNDED
     if some_left and extent.vanished <= max(ALWAYS_BELIEVED, settings.vanished_most_share * extent.machines):
-        return BrakeState.BOUNDED
+        return before if before is BrakeState.HELD and held_s < CALM_S else BrakeState.BOUNDED
     return before if before in (BrakeState.RELEASED, BrakeState.KEPT) else BrakeState.HELD
 
 

@@ -247,8 +247,8 @@ class LinkApp:
 
         Raises `Greeting`, `MalformedMessage`, `Hangup`."""
         try:
-            async with asyncio.timeout(HELLO_WITHIN_S):
-                message = decode_to_shard(await socket.message())
+            content = await self.shard.progress.within(HELLO_WITHIN_S, socket.message)
+            message = decode_to_shard(content)
         except TimeoutError as error:
             raise Greeting(
                 Refusal("no-hello", "type", f"no hello within {HELLO_WITHIN_S:g} s after the handshake")

@@ -3,6 +3,7 @@
     borg:contact:<cell>   sorted set: machine id by time of its last report
     borg:holder:<cell>    hash: machine id -> shard that holds its connection
     borg:shards:<cell>    sorted set: shard by time of its last heartbeat
+    borg:overloaded:<cell>  sorted set: shard by time of the last heartbeat that said it was overloaded
 
 A shard writes once a second, heartbeat and contacts in one transaction: whoever sees a fresh heartbeat sees
 that shard's contacts too. Losing all of it loses no truth: counting starts anew (`scheduling.services.contact`).
@@ -30,12 +31,16 @@ _FORGET_SHARD_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """`last`: machine id -> time. `shards`: how many are alive. `beats`: shard -> time of its last heartbeat."""
+    """`last`: machine id -> time. `shards`: how many are alive. `beats`: shard -> time of its last heartbeat.
+
+    `overloaded`: the shards that accept machines more slowly than these dial, or whose event loop lags.
+    """
 
     now: float
     last: Mapping[int, float]
     shards: int
     beats: Mapping[str, float] = field(default_factory=dict)
+    overloaded: frozenset[str] = frozenset()
 
 
 def contact_key(cell_id: int) -> str:
@@ -44,6 +49,10 @@ def contact_key(cell_id: int) -> str:
 
 def holder_key(cell_id: int) -> str:
     return f"borg:holder:{cell_id}"
+
+
+def overloaded_key(cell_id: int) -> str:
+    return f"borg:overloaded:{cell_id}"
 
 
 def shards_key(cell_id: int) -> str:
@@ -56,6 +65,8 @@ async def beat(
     cells: Iterable[int],
     ages: Mapping[int, Mapping[int, float]],
     held: Mapping[int, Iterable[int]],
+    *,
+    overloaded: bool = False,
 ) -> float:
     """One heartbeat. `ages`: cell -> machine -> seconds since its last report; `held`: cell -> machines whose
     connection this shard has taken over. Returns the time of the beat. Raises `redis.RedisError`."""
@@ -65,6 +76,9 @@ async def beat(
     for cell in cells:
         pipe.zadd(shards_key(cell), {shard: now})
         pipe.zremrangebyscore(shards_key(cell), "-inf", now - _FORGET_SHARD_S)
+        if overloaded:
+            pipe.zadd(overloaded_key(cell), {shard: now})
+        pipe.zremrangebyscore(overloaded_key(cell), "-inf", now - SHARD_TTL_S)
         if fresh := ages.get(cell):
             pipe.zadd(contact_key(cell), {str(machine): now - age for machine, age in fresh.items()}, gt=True)
         if taken := list(held.get(cell, ())):
@@ -97,13 +111,15 @@ def read(cell_id: int) -> Contacts:
     pipe.time()
     pipe.zrange(contact_key(cell_id), 0, -1, withscores=True)
     pipe.zrange(shards_key(cell_id), 0, -1, withscores=True)
-    (seconds, micros), last, shards = pipe.execute()
+    pipe.zrange(overloaded_key(cell_id), 0, -1, withscores=True)
+    (seconds, micros), last, shards, overloaded = pipe.execute()
     now = seconds + micros / 1e6
     return Contacts(
         now=now,
         last={int(machine): score for machine, score in last},
         shards=sum(now - score <= SHARD_TTL_S for _, score in shards),
         beats={name.decode(): score for name, score in shards},
+        overloaded=frozenset(name.decode() for name, score in overloaded if now - score <= SHARD_TTL_S),
     )
 
 

@@ -84,7 +84,9 @@ class Courier:
                     reports.append((held, measured))
         taken, shard.freshly_held = shard.freshly_held, {}
         try:
-            wall = await contact.beat(self._redis, shard.name, shard.cell_ids, ages, taken)
+            wall = await contact.beat(
+                self._redis, shard.name, shard.cell_ids, ages, taken, overloaded=shard.progress.overloaded
+            )
         except BaseException:
             for cell_id, machines in taken.items():
                 shard.freshly_held.setdefault(cell_id, set()).update(machines)

@@ -15,6 +15,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from borglet.messages import MAX_FRAME_BYTES
+from scheduling.link.accepting import Acceptor, LoopProgress, listening
 from scheduling.link.app import LinkApp
 from scheduling.link.authority import AuthorityBroken
 from scheduling.link.certificate import server_certificate
@@ -32,14 +33,38 @@ RENEWAL_CHECK_S = 60.0
 class LinkServer(uvicorn.Server):
     """A server that looks after its certificate: new connections get the renewed one."""
 
+    def __init__(self, config: uvicorn.Config, progress: LoopProgress) -> None:
+        super().__init__(config)
+        self.progress = progress
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if sockets is None and settings.BORG_LINK_SHARED_PORT:
-            sockets = [_shared(self.config.host, self.config.port)]
+        """Accept through `Acceptor` instead of uvicorn's own servers, which accept without a bound."""
         if self.config.ssl is not None:
             self.config.ssl.num_tickets = 0  # no Borglet resumes a session: two fewer to make, sign and keep
-        await super().startup(sockets=sockets)
-        if self.started:
-            self._renewal = asyncio.create_task(self._renew_forever())
+        host, port = self.config.host, self.config.port
+        try:
+            listeners = listening(host, port, shared=settings.BORG_LINK_SHARED_PORT)
+        except OSError as error:
+            raise SystemExit(
+                f"BORG_LINK_HOST, BORG_LINK_PORT: can't listen on {host}:{port}: {error}"
+            ) from error
+        await super().startup(sockets=[])
+        if not self.started:
+            for listener in listeners:
+                listener.close()
+            return
+        acceptor = Acceptor(
+            listeners, self._make_protocol, context=self.config.ssl, progress=self.progress
+        )  # fmt: skip
+        acceptor.start()
+        self.servers = [acceptor]  # type: ignore[list-item]
+        self._renewal = asyncio.create_task(self._renew_forever())
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         renewal: asyncio.Task[None] | None = getattr(self, "_renewal", None)
@@ -87,7 +112,6 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
         ws_ping_interval=None,  # the polls are the heartbeat
         ws_per_message_deflate=False,  # costs more than it saves at a few hundred bytes
         lifespan="on",
-        backlog=4096,
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -95,20 +119,7 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
         server_header=False,
         timeout_graceful_shutdown=5,
     )
-    return LinkServer(config)
-
-
-def _shared(host: str, port: int) -> socket.socket:
-    """A socket beside those of the other shards on this host: the kernel spreads who dials over all of them."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((host, port))
-    except OSError as error:
-        made.close()
-        raise SystemExit(f"BORG_LINK_HOST, BORG_LINK_PORT: can't listen on {host}:{port}: {error}") from error
-    return made
+    return LinkServer(config, shard.progress)
 
 
 def hosts() -> list[str]:

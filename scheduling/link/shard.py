@@ -20,6 +20,7 @@ from collections.abc import Callable
 from django.conf import settings
 
 from borglet.messages import OLDEST_PROTOCOL, Hello, LogRequest, ShellGrant, Welcome, common_protocol
+from scheduling.link.accepting import LoopProgress
 from scheduling.link.connection import GOING_AWAY, TRY_ELSEWHERE, Connection, Wire
 from scheduling.link.database import Database
 from scheduling.link.hearing import Hearing
@@ -43,6 +44,7 @@ class Shard:
         self.roster = roster = Roster(rng or random.Random())
         self.connections, self.figures = roster.connections, roster.figures
         self.freshly_held: dict[int, set[int]] = {}  # cell -> machines, for the next heartbeat
+        self.progress = LoopProgress()
         self.on_session: Callable[[int, int], None] | None = None
         self.identities = Identities(settings.PORTAL_URL)
         self._zone = zone
@@ -62,6 +64,7 @@ class Shard:
     async def start(self) -> None:
         """Raises `DatabaseAway`."""
         await self._turns.start()
+        self.progress.start()
         self._pump = asyncio.create_task(self._turns.forever())
 
     async def stop(self) -> None:
@@ -71,6 +74,7 @@ class Shard:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
         self.roster.polls.stop()
+        await self.progress.stop()
         await self._database.close()
 
     # -- a connection's life

@@ -59,7 +59,10 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
     before = BrakeState(brake.state) if brake is not None else BrakeState.OPEN
     if before is BrakeState.OPEN and not look.waiting:
         return journal.CHUNK if settings.evictions_per_s else 0
-    state = brakes.lost_state(look.extent, settings, before, calm_s=_calm_s(brake, look, settings))
+    held_s = (look.now - brake.since).total_seconds() if brake is not None else 0.0
+    state = brakes.lost_state(
+        look.extent, settings, before, calm_s=_calm_s(brake, look, settings), held_s=held_s
+    )
     if state is not before:
         brake = _lost_turn(cell_id, settings, look, state)
     elif brake is not None and state is not BrakeState.OPEN and brake.wanted != look.waiting:

@@ -3,10 +3,11 @@
     Redis: contacts, shards alive ──► Silence.judge ──► these are down | hold off, because …
     rows:  machines up, draining ─────────┘
 
-Nobody is silent unless this process watched for long enough: counting starts anew when no shard is alive, when
-Redis was away or forgot somebody, and when this process itself stood still. When too many fall silent together, in
-the cell or at one shard, the link is suspected first, for a bounded time; and machines of a shard that died have that
-time to find another. Marking a machine down moves no task: that is for `services.leaving`, behind the brake.
+A machine is silent only if this process watched for long enough. Counting starts from scratch when no shard is alive,
+when Redis was away or lost a machine, when this process stood still, and while a shard reports that it is overloaded.
+When too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a bounded
+time. Machines of a shard that died have that time to find another shard. Marking a machine down moves no task:
+`services.leaving` does that, behind the brake.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ log = structlog.get_logger(__name__)
 STANDSTILL_S = 5.0
 # Redis is not asked again for so long after it gave no answer: the master waits for each.
 AWAY_S = 5.0
+# For so long the word of a shard that it is overloaded is believed; then silent machines are judged all the same.
+OVERLOAD_BELIEVED_S = 600.0
 # Polls are held for up to a tenth longer than their interval.
 _JITTER = 1.1
 _WHOLE_CELL = ""
@@ -52,6 +55,7 @@ class Silence:
     _heard: frozenset[int] = frozenset()  # of whom Redis knew at the last sweep when they answered
     _swept: float = 0.0
     _suspected: dict[str, float] = field(default_factory=dict)  # shard, or the whole cell -> since when
+    _overloaded_since: float | None = None
     _away_until: float = 0.0  # on this process' clock
 
     def sweep(self, cell_id: int, settings: CellSettings) -> list[int]:
@@ -95,7 +99,12 @@ class Silence:
         now = contacts.now
         ids = frozenset(ids)
         emptied = not (self._heard & ids) <= contacts.last.keys()
-        if contacts.shards == 0 or emptied or not 0 <= now - self._swept <= STANDSTILL_S:
+        if (
+            contacts.shards == 0
+            or emptied
+            or self._link_overloaded(contacts)
+            or not 0 <= now - self._swept <= STANDSTILL_S
+        ):
             self._start_anew()
         self._swept, self._heard = now, ids & contacts.last.keys()
         self._since = {machine: self._since.get(machine, now) for machine in ids}
@@ -117,6 +126,18 @@ class Silence:
             if (shard := held_by.get(machine)) is None
             or (shard not in doubted and not _shard_died(contacts, shard, settings.suspect_hold_s))
         ]
+
+    def _link_overloaded(self, contacts: Contacts) -> bool:
+        """Whether a shard says that it is overloaded: its machines, and those that look for one, wait to be served."""
+        if not contacts.overloaded:
+            self._overloaded_since = None
+            return False
+        if self._overloaded_since is None:
+            self._overloaded_since = contacts.now
+            log.warning(
+                "the link is overloaded: no machine is marked down", shards=sorted(contacts.overloaded)
+            )
+        return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
     def _doubt(
         self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float

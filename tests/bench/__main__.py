@@ -21,6 +21,7 @@ BENCHES = {
     "reclaim": "tests.bench.reclaim",
     "packages": "tests.bench.packages",
     "link": "tests.bench.link",
+    "overload": "tests.bench.overload",
     "contact": "tests.bench.contact",
     "neighbours": "tests.bench.neighbours",
     "quota-race": "tests.bench.quota_race",

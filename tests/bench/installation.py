@@ -30,6 +30,7 @@ class Installation:
     process: subprocess.Popen[bytes]
     ready_s: float
     port: int
+    link_port: int
 
     def borgctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "BORG_HOME": str(self.home)}
@@ -66,7 +67,9 @@ class Installation:
 
 
 @contextmanager
-def installation(*, home: Path | None = None, machines: str = "") -> Iterator[Installation]:
+def installation(
+    *, home: Path | None = None, machines: str = "", ready_within_s: float = _READY_S
+) -> Iterator[Installation]:
     """Start everything, yield when it is ready, stop it as Ctrl-C does. A given home is kept."""
     with tempfile.TemporaryDirectory(prefix="borg-bench-") as folder:
         Path(folder).chmod(0o711)
@@ -88,10 +91,10 @@ def installation(*, home: Path | None = None, machines: str = "") -> Iterator[In
             process = subprocess.Popen([sys.executable, "-m", "portal.up"], env=env, stdout=out, stderr=out)
         try:
             while b"Borg Portal is up" not in output.read_bytes():
-                if process.poll() is not None or time.monotonic() - began > _READY_S:
+                if process.poll() is not None or time.monotonic() - began > ready_within_s:
                     raise RuntimeError(f"`make up` did not come up:\n{output.read_text()}")
                 time.sleep(0.05)
-            yield Installation(where, process, time.monotonic() - began, port)
+            yield Installation(where, process, time.monotonic() - began, port, link)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

@@ -229,6 +229,35 @@ def test_nobody_is_silent_while_no_shard_is_alive() -> None:
     assert watch(silence, [1], {1: 1000.0}, start=1100, seconds=12) == []
 
 
+def overloaded(silence: Silence, *, start: int, seconds: int) -> list[list[int]]:
+    """Sweep while shard `a` reports that it is overloaded, and neither of two machines is heard."""
+    last = {1: 1000.0, 2: 1000.0}
+    return [
+        silence.judge(
+            Contacts(float(now), last, 1, beats={"a": float(now)}, overloaded=frozenset({"a"})),
+            [1, 2],
+            SETTINGS,
+        )
+        for now in range(start, start + seconds)
+    ]
+
+
+def test_nobody_is_silent_while_the_link_is_overloaded_nor_soon_after() -> None:
+    silence = Silence()
+    watch(silence, [1, 2], {1: None, 2: None}, start=995, seconds=5)
+    assert overloaded(silence, start=1000, seconds=300) == [[]] * 300
+    assert silence.late == 0
+    assert watch(silence, [1, 2], {1: 1000.0, 2: 1000.0}, start=1300, seconds=12) == []
+
+
+def test_a_shard_that_is_overloaded_for_ten_minutes_is_not_believed_for_ever() -> None:
+    silence = Silence()
+    watch(silence, [1, 2], {1: None, 2: None}, start=995, seconds=5)
+    found = overloaded(silence, start=1000, seconds=700)
+    assert [1, 2] in found
+    assert all(down == [] for down in found[:600])
+
+
 def test_a_machine_that_has_just_joined_gets_its_time() -> None:
     silence = Silence()
     watch(silence, [1], {1: None}, start=1000, seconds=60)

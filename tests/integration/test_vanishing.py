@@ -120,4 +120,4 @@ def test_a_third_of_the_cell_that_is_cut_off_and_comes_back_keeps_its_tasks(
         after = on(job, cut)
         kept = [task for task, number in before.items() if after.get(task) == number]
         assert len(kept) == len(before) - moved
-        work(master, lambda: Brake.objects.get(kind="lost").state == "open", seconds=30)
+        work(master, lambda: Brake.objects.get(kind="lost").state == "open", seconds=90)

@@ -42,10 +42,25 @@ def test_a_word_of_an_sre_holds_as_long_as_so_many_are_gone(word) -> None:
 
 @pytest.mark.parametrize("before", [BOUNDED, HELD, BrakeState.KEPT, BrakeState.RELEASED])
 def test_those_that_come_back_last_lose_no_task_for_it(before) -> None:
-    assert lost_state(Extent(100, 2, 100), SETTINGS, before, calm_s=29.0) is BOUNDED
-    assert lost_state(Extent(100, 2, 100), SETTINGS, before, calm_s=30.0) is OPEN
-    assert lost_state(Extent(100, 0, 100), SETTINGS, before, calm_s=0.0) is OPEN
+    assert lost_state(Extent(100, 2, 100), SETTINGS, before, calm_s=59.0) is BOUNDED
+    assert lost_state(Extent(100, 2, 100), SETTINGS, before, calm_s=60.0) is OPEN
+    assert lost_state(Extent(100, 0, 100), SETTINGS, before, calm_s=0.0) is BOUNDED
     assert lost_state(Extent(100, 2, 100), SETTINGS, OPEN, calm_s=0.0) is OPEN
+
+
+def test_the_brake_turns_at_most_twice_a_minute_when_machines_come_and_go() -> None:
+    """An overloaded link loses most of its machines for ten seconds, finds them for ten, and so on."""
+    state, turns, held_s, calm_s = OPEN, 0, 0.0, 0.0
+    for second in range(600):
+        vanished = 0 if second // 10 % 2 else 80
+        calm_s = calm_s + 1.0 if vanished == 0 else 0.0
+        before, state = (
+            state,
+            lost_state(Extent(100, vanished, 100), SETTINGS, state, calm_s=calm_s, held_s=held_s),
+        )
+        turns += state is not before
+        held_s = held_s + 1.0 if state is before else 0.0
+    assert 1 <= turns <= 2 * 600 / 60
 
 
 def test_the_rate_is_a_share_of_the_cell_and_never_more_than_it_can_place() -> None:

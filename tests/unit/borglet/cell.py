@@ -217,6 +217,9 @@ class Shard:
         self.closed: list[tuple[int | None, str | None]] = []
         self.sessions = 0
         self.protocol = PROTOCOL  # the newest that it speaks
+        self.greeted = 0  # hellos that arrived
+        self.welcoming = asyncio.Event()  # cleared: hellos wait for their welcome
+        self.welcoming.set()
 
     async def arrival(self) -> Conversation:
         async with asyncio.timeout(BOUND_S):
@@ -231,6 +234,8 @@ class Shard:
     async def _serve(self, socket: ServerConnection) -> None:
         hello = decode_to_shard(await socket.recv())
         assert isinstance(hello, Hello)
+        self.greeted += 1
+        await self.welcoming.wait()
         if self.refusal is not None:
             await socket.send(encode(self.refusal), text=True)
             return

@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 
+from borglet.__main__ import build_parser
 from borglet.fleet import Fleet, FleetSecrets, FleetSettings
 from borglet.machines import uniform_fleet
 from borglet.messages import EndCause, Phase, RunTask
@@ -64,6 +65,39 @@ def test_a_batch_task_finishes_when_its_environment_says_so() -> None:
         assert [presence.key for presence in await machine.presences()] == [key(2)]
 
     asyncio.run(whole())
+
+
+def test_a_fleet_dials_no_faster_than_its_shard_welcomes(authority: Authority) -> None:
+    machines = uniform_fleet(30, {"cpu": 4000, "ram": 2**34})
+    secrets = FleetSecrets("aa", authority.pem, {machine.hostname: "secret" for machine in machines})
+
+    async def whole() -> None:
+        async with running_shard(authority) as shard:
+            shard.welcoming.clear()
+            fleet = Fleet(machines, secrets, shard.url, settings=FleetSettings(connecting=4))
+            task = asyncio.get_running_loop().create_task(fleet.run())
+            async with asyncio.timeout(BOUND_S):
+                while shard.greeted < 4:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+            assert (shard.greeted, len(shard.credentials)) == (4, 4)
+            shard.welcoming.set()
+            assert len({(await shard.arrival()).hello.hostname for _ in machines}) == 30
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(whole())
+
+
+def test_simulated_machines_report_windows_of_usage_unless_told_otherwise() -> None:
+    assert FleetSettings().window_s == 300
+    assert (
+        build_parser()
+        .parse_args(["fleet", "--home", "x", "--link", "https://x:1", "--machines", "1"])
+        .window_s
+        == 300
+    )
 
 
 def test_a_hundred_machines_connect_run_and_report(authority: Authority) -> None:

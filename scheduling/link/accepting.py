@@ -1,0 +1,186 @@
+"""Accept machines no faster than the shard can greet them, and measure how far its event loop lags.
+
+    kernel's queue (BACKLOG) ── accept ──► a slot of HANDSHAKES_AT_ONCE ── TLS handshake ──► the protocol
+                                              └── no free slot: the kernel's queue waits, then the dialler's TCP does
+
+A connection that waits in the kernel costs this process nothing. If every connection was accepted at once, each
+handshake would take so long that its machine gives up and dials again, and the shard would do nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar
+
+import structlog
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+HANDSHAKES_AT_ONCE = 64
+# At 50 handshakes per second, which a busy host still reaches, the last machine in the queue waits for five seconds.
+BACKLOG = 256
+HANDSHAKE_WITHIN_S = 20.0
+# The kernel hands out a connection when its first bytes are there: a silent client takes no slot.
+_FIRST_BYTES_WITHIN_S = 10
+_ACCEPT_AGAIN_S = 0.2
+_TICK_S = 0.1
+# A shard is overloaded for so long after it had no free slot, or after its loop lagged by more than `LAG_S`.
+OVERLOADED_FOR_S = 10.0
+LAG_S = 1.0
+
+
+class LoopProgress:
+    """Time as far as the event loop got: a loop that stands still for a minute counts that minute as a tick.
+
+    `seconds`: since the start, in the loop's own progress. `lag_s`: by how much the last tick was late.
+    `overloaded` is for the master: while it is true, a silent machine may only be waiting for this shard.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.lag_s = 0.0
+        self._busy_until = 0.0
+        self._ticks: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._ticks = asyncio.create_task(self._tick_forever())
+
+    async def stop(self) -> None:
+        if self._ticks is not None:
+            self._ticks.cancel()
+            await asyncio.gather(self._ticks, return_exceptions=True)
+
+    @property
+    def overloaded(self) -> bool:
+        return asyncio.get_running_loop().time() < self._busy_until
+
+    def note_busy(self) -> None:
+        """All slots are taken, or the loop lagged: the shard counts as overloaded for a while."""
+        self._busy_until = asyncio.get_running_loop().time() + OVERLOADED_FOR_S
+
+    async def within(self, seconds: float, wait: Callable[[], Coroutine[None, None, T]]) -> T:
+        """The result of `wait()`, which is started again after it was cut off. Raises `TimeoutError` after `seconds`
+        of progress: a message may wait in its socket while the loop stands still.
+        """
+        left_s = seconds
+        while True:
+            began_s = self.seconds
+            try:
+                async with asyncio.timeout(left_s):
+                    return await wait()
+            except TimeoutError:
+                left_s -= self.seconds - began_s
+                if left_s < 2 * _TICK_S:
+                    raise
+
+    async def _tick_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            await asyncio.sleep(_TICK_S)
+            took = loop.time() - began
+            self.lag_s = max(0.0, took - _TICK_S)
+            self.seconds += min(took, 2 * _TICK_S)
+            if self.lag_s > LAG_S:
+                self.note_busy()
+
+
+class Acceptor:
+    """A server over listening sockets, with the methods that uvicorn asks of one."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        make_protocol: Callable[[], asyncio.Protocol],
+        *,
+        context: ssl.SSLContext | None,
+        progress: LoopProgress,
+        at_once: int = HANDSHAKES_AT_ONCE,
+    ) -> None:
+        self.sockets = tuple(sockets)
+        self._make_protocol, self._context, self._progress = make_protocol, context, progress
+        self._free = asyncio.Semaphore(at_once)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.closing = False
+
+    def start(self) -> None:
+        for listener in self.sockets:
+            self._begin(self._accept_forever(listener))
+
+    def close(self) -> None:
+        self.closing = True
+        for task in self._tasks:
+            task.cancel()
+        for listener in self.sockets:
+            listener.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept_forever(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._free.locked():
+                self._progress.note_busy()
+            await self._free.acquire()
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:  # such as no free file descriptor: the next attempt may do better
+                self._free.release()
+                log.warning("cannot accept a connection", error=str(error), again_s=_ACCEPT_AGAIN_S)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            except BaseException:
+                self._free.release()
+                raise
+            self._begin(self._open(accepted))
+
+    async def _open(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            accepted.setblocking(False)
+            within_s = HANDSHAKE_WITHIN_S if self._context is not None else None
+            await loop.connect_accepted_socket(
+                self._make_protocol, accepted, ssl=self._context, ssl_handshake_timeout=within_s
+            )
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            log.debug("a handshake failed", error=str(error) or type(error).__name__)
+            accepted.close()
+        finally:
+            self._free.release()
+
+
+def listening(host: str, port: int, *, shared: bool) -> list[socket.socket]:
+    """Listening sockets on every address of `host`, none of them inherited by children.
+
+    `shared`: the shards of one host share the port, and the kernel spreads the machines over them. Raises OSError.
+    """
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            made.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _FIRST_BYTES_WITHIN_S)
+            one.bind(address)
+            one.listen(BACKLOG)
+            one.setblocking(False)
+    except OSError:
+        for one in made:
+            one.close()
+        raise
+    return made

@@ -1,0 +1,91 @@
+"""A fleet attaches while every core is busy with other work: is it all there soon after, and was nothing killed?
+
+`make up MACHINES=simulated:N` starts on a fresh home beside one busy loop per core, which runs for `OVERLOAD_SECONDS`
+(300). `OVERLOAD_MACHINES` (10,000) is N. Both come from the environment. A negative value means that all machines were
+attached before the loops ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from tests.bench.installation import Installation, installation
+
+_ATTACHED_WITHIN_S = 600.0
+_BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    machines = int(os.environ.get("OVERLOAD_MACHINES", "10000"))
+    seconds = float(os.environ.get("OVERLOAD_SECONDS", "300"))
+    with ExitStack() as cleanup:
+        for _ in range(os.cpu_count() or 1):
+            loop = subprocess.Popen([sys.executable, "-c", _BUSY, str(seconds)])
+            cleanup.callback(loop.wait)
+            cleanup.callback(loop.kill)
+        end = time.monotonic() + seconds
+        up = cleanup.enter_context(
+            installation(machines=f"simulated:{machines}", ready_within_s=seconds + _ATTACHED_WITHIN_S)
+        )
+        during = attached = _attached(up)
+        while attached < machines and time.monotonic() < end + _ATTACHED_WITHIN_S:
+            time.sleep(1.0)
+            attached = _attached(up)
+            during = attached if time.monotonic() < end else during
+        took_s = time.monotonic() - end
+        yield {
+            "case": f"attach-{machines}",
+            "value": round(took_s, 1),
+            "unit": "s after the busy loops ended",
+            "better": "lower",
+            "attached": attached,
+            "attached_while_busy": during,
+            "ready_s": round(up.ready_s, 1),
+            "handshakes": _handshakes(up),
+            **_incidents(up.home),
+            **({"failed": f"only {attached} machines are attached"} if attached < machines else {}),
+        }
+
+
+def _attached(up: Installation) -> int:
+    """Machines that the link serves now, the real one of this host not counted. 0 while the link does not answer."""
+    return max(0, _figure(up, "borg_link_connections") - 1)
+
+
+def _handshakes(up: Installation) -> int:
+    return _figure(up, "borg_link_handshakes_total")
+
+
+def _figure(up: Installation, name: str) -> int:
+    untrusting = ssl.create_default_context()
+    untrusting.check_hostname, untrusting.verify_mode = False, ssl.CERT_NONE
+    try:
+        with urlopen(f"https://127.0.0.1:{up.link_port}/metrics", context=untrusting, timeout=20) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return 0  # the link is not up yet, or too busy to answer
+    found = re.search(rf"^{name} ([0-9.e+]+)$", text, re.MULTILINE)
+    return int(float(found.group(1))) if found else 0
+
+
+def _incidents(home: Path) -> dict[str, Any]:
+    """What went wrong meanwhile, out of the logs of the processes."""
+    logs = {path.stem: path.read_text(errors="replace") for path in (home / "log").glob("*.log")}
+    everything = "\n".join(logs.values())
+    supervisor = logs.get("up", "")
+    return {
+        "restarts": len(re.findall(r"starting it again in", supervisor)),
+        "leases": len(re.findall(r"took the lease", everything)),
+        "brake_turns": len(re.findall(r'"event": "brake"', everything)),
+        "machines_marked_down": len(re.findall(r'"event": "machines down"', everything)),
+    }
