@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from django.db import connection
 
+from quota import clock
 from quota.models import PriorityBand, Tenant
 from quota.permissions import Action, Principal, require
 from quota.resources import SIZE, Vector
@@ -18,11 +19,19 @@ from quota.resources import SIZE, Vector
 HOUR_S = 3600
 
 
+# An hour is metered some minutes after its end. Until then it would count as zero.
+METERED_AFTER = dt.timedelta(minutes=15)
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Means from `at` on for one step. `owned`: grants in force; `asked`, `reserved`, `used` by its jobs."""
+    """Means from `at` on for one step. `owned`: grants in force; `asked`, `reserved`, `used` by its jobs.
+
+    `seconds`: how much of the step the means are of. The first and the last step may be covered in part.
+    """
 
     at: dt.datetime
+    seconds: int
     owned: Vector
     asked: Vector
     reserved: Vector
@@ -39,20 +48,23 @@ def planned(
     until: dt.datetime,
     step: dt.timedelta,
 ) -> list[Planned]:
-    """Every step from `since` until `until`, oldest first; `band` none for the free priority. One query.
+    """The steps from `since` until `until` that have figures, oldest first; `band` none for the free priority.
 
-    Hours without jobs count as zero, as they were. Raises `Forbidden`.
+    Figures begin with the tenant's first grant or metered hour at this place, and end with the last metered hour.
+    Hours in between without jobs count as zero. One query. Raises `Forbidden`.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
+    last = clock.now() - METERED_AFTER
     given = {
+        "metered": min(until, last.replace(minute=0, second=0, microsecond=0)),
         "tenant": tenant.id, "cell": cell, "band": band.id if band else None,
         "since": since, "until": until, "step": step, "step_s": int(step.total_seconds()),
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(_PLANNED, given)
         return [
-            Planned(at, *(tuple(map(int, sums[SIZE * i : SIZE * (i + 1)])) for i in range(4)))
-            for at, *sums in cursor.fetchall()
+            Planned(at, seconds, *(tuple(map(int, sums[SIZE * i : SIZE * (i + 1)])) for i in range(4)))
+            for at, seconds, *sums in cursor.fetchall()
         ]
 
 
@@ -70,24 +82,33 @@ def _columns(form: str, *names: str) -> str:
 
 _METERED = ("limit", "reserved", "used")
 _PLANNED = f"""
-WITH steps AS (
-  SELECT at FROM generate_series(%(since)s::timestamptz, %(until)s::timestamptz, %(step)s) AS at WHERE at < %(until)s
+WITH span AS (
+  SELECT greatest(%(since)s::timestamptz, least(
+           (SELECT min(starts_at) FROM quota_quota
+             WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s),
+           (SELECT min(hour) FROM quota_meteredhour
+             WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s)
+         )) AS first, %(metered)s::timestamptz AS last
+), steps AS (
+  SELECT at, greatest(at, first) AS begins, least(at + %(step)s, last) AS ends
+  FROM span, generate_series(%(since)s::timestamptz, %(until)s::timestamptz, %(step)s) AS at
+  WHERE at < last AND at + %(step)s > first AND at < %(until)s
 ), metered AS (
   SELECT %(since)s::timestamptz
            + floor(extract(epoch FROM hour - %(since)s::timestamptz) / %(step_s)s) * %(step)s AS at,
          {_columns('sum("{name}"[{i}]) AS "{name}{i}"', *_METERED)}
   FROM quota_meteredhour
   WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s
-    AND hour >= %(since)s AND hour < %(until)s
+    AND hour >= %(since)s AND hour < %(metered)s
   GROUP BY 1
 ), owned AS (
   SELECT steps.at, {_columns("sum(q.amounts[{i}]) AS owned{i}", "")} FROM steps JOIN quota_quota AS q
     ON q.tenant_id = %(tenant)s AND q.cell = %(cell)s AND q.band_id IS NOT DISTINCT FROM %(band)s
-    AND q.starts_at <= steps.at AND (q.ends_at IS NULL OR q.ends_at > steps.at)
+    AND q.starts_at <= steps.begins AND (q.ends_at IS NULL OR q.ends_at > steps.begins)
   GROUP BY steps.at
 )
-SELECT steps.at, {_columns("coalesce(owned{i}, 0)", "")},
-       {_columns('round(coalesce(metered."{name}{i}", 0) / %(step_s)s)', *_METERED)}
+SELECT steps.at, extract(epoch FROM ends - begins)::int, {_columns("coalesce(owned{i}, 0)", "")},
+       {_columns('round(coalesce(metered."{name}{i}", 0) / extract(epoch FROM ends - begins))', *_METERED)}
 FROM steps LEFT JOIN metered USING (at) LEFT JOIN owned USING (at) ORDER BY steps.at
 """
 _PLACES = """

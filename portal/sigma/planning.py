@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from quota.tables import csv_answer
 
 RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
 FREE = "free"
+# With fewer finished hours it is too early to say what could be given back.
+LEAST_HOURS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,13 @@ def planning(request: HttpRequest, principal: Principal) -> HttpResponse:
     }
     if chosen.cell:
         points = _points(principal, chosen)
-        context |= {"plots": _plots(points, chosen), "figures": _figures(points, chosen.resource)}
+        hours = sum(point.seconds for point in points) // 3600
+        context |= {
+            "plots": _plots(points, chosen, spare=hours >= LEAST_HOURS),
+            "figures": _figures(points, chosen.resource),
+            "hours": hours,
+            "least_hours": LEAST_HOURS,
+        }
     return render(request, "sigma/planning.html", context)
 
 
@@ -87,7 +96,8 @@ def _points(principal: Principal, chosen: Chosen) -> list[Planned]:
     )  # fmt: skip
 
 
-def _plots(points: list[Planned], chosen: Chosen) -> list[plots.Plot]:
+def _plots(points: list[Planned], chosen: Chosen, *, spare: bool) -> list[plots.Plot]:
+    """`spare`: whether there are enough figures to say what could be given back."""
     place, period = chosen.resource, chosen.period
     times = [point.at for point in points]
 
@@ -100,7 +110,7 @@ def _plots(points: list[Planned], chosen: Chosen) -> list[plots.Plot]:
             tell=lambda value: describe(place, value),
         )  # fmt: skip
 
-    return [
+    charts = [
         drawn(
             _("Owned, asked for, reserved and used"),
             series(_("owned"), [point.owned[place] for point in points]),
@@ -108,27 +118,32 @@ def _plots(points: list[Planned], chosen: Chosen) -> list[plots.Plot]:
             series(_("reserved"), [point.reserved[place] for point in points]),
             series(_("used"), [point.used[place] for point in points]),
         ),
-        drawn(
-            _("What could be given back"),
-            series(_("owned, not asked for"), [max(0, p.owned[place] - p.asked[place]) for p in points]),
-            series(
-                _("asked for, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]
-            ),
-            series(_("reserved, not used"), [max(0, p.reserved[place] - p.used[place]) for p in points]),
-        ),
     ]
+    if spare:
+        charts.append(
+            drawn(
+                _("What could be given back"),
+                series(_("owned, not asked for"), [max(0, p.owned[place] - p.asked[place]) for p in points]),
+                series(
+                    _("asked for, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]
+                ),
+                series(_("reserved, not used"), [max(0, p.reserved[place] - p.used[place]) for p in points]),
+            )
+        )
+    return charts
 
 
 def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
     """Name, mean and most of each."""
     found = []
+    seconds = [point.seconds for point in points]
     for name, values in (
         (_("owned"), [point.owned[place] for point in points]),
         (_("asked for"), [point.asked[place] for point in points]),
         (_("reserved"), [point.reserved[place] for point in points]),
         (_("used"), [point.used[place] for point in points]),
     ):
-        mean = sum(values) // len(values) if values else 0
+        mean = sum(map(operator.mul, values, seconds)) // (sum(seconds) or 1)
         found.append((name, describe(place, mean), describe(place, max(values, default=0))))
     return found
 
