@@ -1,4 +1,4 @@
-"""What waits for an SRE in the market, told on the console's first page."""
+"""What waits for an SRE in the market and at the tenants, shown on the console's first page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from quota.models import Order, OrderState, Shortfall
+from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 
 def tell_market(request: HttpRequest, site: str) -> None:
-    """A message when cells are short of what is sold, and one when orders wait for an SRE. Two queries."""
+    """Messages: cells that are short of what is sold, orders and requests for capabilities that wait. Three queries."""
     cells = sorted(
         set(Shortfall.objects.filter(closed_at__isnull=True).values_list("cell", flat=True)[:1000])
     )
@@ -33,6 +33,15 @@ def tell_market(request: HttpRequest, site: str) -> None:
         ) % {"number": waiting}
         query = "?state__exact=pending&approver__exact=sre"
         _tell(request, messages.WARNING, told, f"{site}:quota_order_changelist", query, _("Decide"))
+    asked = CapabilityRequest.objects.filter(state="open").count()
+    if asked:
+        text = ngettext(
+            "%(number)d request for a capability waits for an SRE to answer.",
+            "%(number)d requests for capabilities wait for an SRE to answer.",
+            asked,
+        ) % {"number": asked}
+        page = f"{site}:quota_capabilityrequest_changelist"
+        _tell(request, messages.WARNING, text, page, "?state__exact=open", _("Answer"))
 
 
 def _tell(request: HttpRequest, level: int, told: str, page: str, query: str, link: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -15,6 +16,7 @@ from quota.models import (
     Account,
     ApprovalRule,
     Budget,
+    CapabilityRequest,
     CellCapacity,
     Invoice,
     Market,
@@ -249,6 +251,20 @@ def test_what_waits_is_told_on_the_first_page(sre, world) -> None:
     assert "1 order waits for an SRE to decide." in page
     listed_there = sre.get(listed("order") + "?state__exact=pending&approver__exact=sre")
     assert [row.pk for row in listed_there.context["cl"].result_list] == [order.pk]
+
+
+def test_a_request_for_a_capability_is_announced_on_the_first_page(sre, world) -> None:
+    assert "for a capability" not in sre.get("/admin/").text
+    user = get_user_model().objects.get(username="viewer")
+    request = CapabilityRequest.objects.create(
+        tenant=world.tenant, user=user, kind="shell", reason="debugging", until=clock.now() + dt.timedelta(days=1),
+        asked_by="viewer", asked_at=clock.now(),
+    )  # fmt: skip
+    page = sre.get("/admin/").text
+    assert "1 request for a capability waits for an SRE to answer." in page
+    address = reverse("admin:quota_capabilityrequest_changelist") + "?state__exact=open"
+    assert address in page
+    assert [row.pk for row in sre.get(address).context["cl"].result_list] == [request.pk]
 
 
 @pytest.mark.parametrize("page", PAGES)
