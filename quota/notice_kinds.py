@@ -30,6 +30,7 @@ class Kind(NamedTuple):
 
 KINDS: tuple[Kind, ...] = (
     Kind("order.placed", "An order waits for approval.", sre=True),
+    Kind("order.passed-on", "An order waits for an SRE, because no owner can decide about it.", sre=True),
     Kind("order.approved", "An order was approved, by a person or by a rule."),
     Kind("order.rejected", "An order was rejected; its hold is back in the budget."),
     Kind("order.active", "The period of an order has begun; its quota is in force."),

@@ -13,6 +13,7 @@ from quota.models import Market, Order, OrderState, Quota
 
 _KINDS = {
     "order.placed": "placed",
+    "order.passed-on": "passed on to the SREs",
     "order.approved": "approved",
     "order.rejected": "rejected",
     "order.active": "began: its quota is in force",

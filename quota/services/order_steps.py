@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Greatest
 
 from quota import clock
@@ -24,15 +24,18 @@ from quota.errors import Conflict, NotFound
 from quota.models import (
     ApprovalRule,
     Market,
+    Membership,
     Order,
     OrderState,
     PriceList,
     PriorityBand,
     Quota,
     Quote,
+    ServiceAccount,
     Tenant,
 )
 from quota.money import tell as in_credits
+from quota.permissions import Role
 from quota.records import Entry
 from quota.resources import Vector, as_mapping, told
 from quota.services import ledger
@@ -149,6 +152,32 @@ def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tup
         .first()
     )
     return (rule.approver, f"rule {rule.rank}") if rule is not None else ("sre", "")
+
+
+def deciders() -> QuerySet[Membership]:
+    """The owners who may decide about an order: a subquery of `Order`, for `Exists`.
+
+    They are owners of its tenant or of the tenant's organisation. Nobody decides about an order of their own, or about
+    one that a service account of theirs placed.
+    """
+    own_account = ServiceAccount.objects.filter(
+        user__username=OuterRef(OuterRef("placed_by")), created_by=OuterRef("user__username")
+    )
+    return (
+        Membership.objects.filter(
+            Q(tenant=OuterRef("tenant")) | Q(tenant=OuterRef("tenant__parent")),
+            role=Role.OWNER.value,
+            user__is_active=True,
+        )
+        .exclude(user__username=OuterRef("placed_by"))
+        .exclude(Exists(own_account))
+    )
+
+
+def waits_in_vain() -> QuerySet[Order]:
+    """Orders that wait for an owner although no owner may decide about them."""
+    waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="owner")
+    return waiting.filter(~Exists(deciders()))
 
 
 def approve(entry: Entry, order: Order, *, by: str, reason: str = "") -> None:

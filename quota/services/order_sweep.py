@@ -19,7 +19,16 @@ from quota.permissions import system
 from quota.records import Entry
 from quota.services.market import grace_end, market_locked
 from quota.services.order_checks import fits, on_sale, without, zone_of
-from quota.services.order_steps import Event, begin, insert, news, order_locked, step, take_back
+from quota.services.order_steps import (
+    Event,
+    begin,
+    insert,
+    news,
+    order_locked,
+    step,
+    take_back,
+    waits_in_vain,
+)
 from quota.services.orders import submit
 from quota.services.prices import quote_preview
 
@@ -52,6 +61,7 @@ def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int
         with connection.cursor() as cursor:
             cursor.execute(_DUE, {"now": clock.now(), "limit": limit})
             due = cursor.fetchall()
+        due += waits_in_vain().order_by("id").values_list("id", "cell")[:limit]
         failures: list[Exception] = []
         for pk, cell in due:
             try:
@@ -82,6 +92,13 @@ def _advance(pk: int, cell: str) -> None:
                     kind="order.timed-out",
                     level="warning",
                 )
+        if order.state == OrderState.PENDING.value and waits_in_vain().filter(pk=order.pk).exists():
+            order.approver = "sre"
+            order.save(update_fields=["approver"])
+            news(
+                entry, "order.passed-on", order, to_sre=True,
+                text="An SRE decides now, because the tenant has no other owner any more.",
+            )  # fmt: skip
         if order.state == OrderState.APPROVED.value and order.starts_at <= now:
             begin(entry, order)
         ended = (OrderState.ACTIVE.value, OrderState.EXPIRED.value)

@@ -47,6 +47,7 @@ from quota.services.order_steps import (
     share,
     stop,
     take_back,
+    waits_in_vain,
 )
 from quota.services.prices import quote_preview, quote_taken
 
@@ -307,7 +308,10 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
 
 
 def submit(entry: Entry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
-    """Hold the money, and approve by rule or wait for who decides. `price`: what the rules go by."""
+    """Hold the money, and approve by rule or wait for a decision. `price`: what the rules go by.
+
+    An order that a rule leaves to an owner goes to the SREs if no other owner may decide about it.
+    """
     order.approver, rule = decided or _rule(order, price)
     order.save(update_fields=["approver"])
     ledger.hold(entry, order)
@@ -315,9 +319,13 @@ def submit(entry: Entry, order: Order, price: int, *, decided: tuple[str, str] |
         entry.append("order.placed", tenant=order.tenant.name, order=order.pk, by=order.placed_by)
         approve(entry, order, by=rule)
         return
-    who = "an owner of the tenant" if order.approver == "owner" else "an SRE"
+    who = "an owner of the tenant decides" if order.approver == "owner" else "an SRE decides"
+    if order.approver == "owner" and waits_in_vain().filter(pk=order.pk).exists():
+        order.approver = "sre"
+        order.save(update_fields=["approver"])
+        who = "an SRE decides, because the tenant has no other owner"
     news(
-        entry, "order.placed", order, text=f"{order.placed_by} ordered; {who} decides.",
+        entry, "order.placed", order, text=f"{order.placed_by} placed this order; {who}.",
         to_sre=order.approver == "sre", by=order.placed_by,
     )  # fmt: skip
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from quota.models import CellCapacity, Market, Order, PriceList, Quota, Tenant
+from django.contrib.auth import get_user_model
+
+from quota.models import CellCapacity, Market, Membership, Order, PriceList, Quota, Tenant
 from quota.permissions import Principal, Role, system
 from quota.resources import Vector
 from quota.services import bands, ledger, orders
@@ -41,8 +43,14 @@ def a_selling_cell(name: str = "cc", *, cores: int = 100, **rules: Any) -> Marke
 
 def a_rich_tenant(name: str = "ubar", *, credits_: int = 100_000, **fields: Any) -> Tenant:
     tenant = Tenant.objects.create(name=name, **fields)
+    an_owner(tenant)
     ledger.budget_grant(principal=ME, tenant=tenant, amount=credits_ * CREDIT, text="test")
     return tenant
+
+
+def an_owner(tenant: Tenant, name: str = "olga") -> Membership:
+    user, _ = get_user_model().objects.get_or_create(username=name)
+    return Membership.objects.create(tenant=tenant, user=user, role=Role.OWNER.value)
 
 
 def buyer(*tenants: str, name: str = "ann", role: Role = Role.BUYER) -> Principal:

@@ -448,7 +448,7 @@ def test_the_market_keeps_its_promises_whatever_happens() -> None:
         ),
     )
     # It came about: orders of every fate, refusals for want of room and of money, time, and machines that left.
-    assert {what for what, code in outcomes if code == "done"} == {
+    assert {what for what, code in outcomes if code == "done"} >= {
         "ask", "cancel", "change", "decide", "fund_or_price", "hand_on", "machines_come_and_go", "place", "renew",
         "wait",
     }  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 
 from quota import clock
 from quota.errors import Conflict, Forbidden, NotFound, Refused
@@ -19,12 +20,14 @@ from quota.models import (
     OrderState,
     PriorityBand,
     Quota,
+    ServiceAccount,
     Tenant,
 )
 from quota.permissions import Principal, Role
 from quota.services import orders
 from quota.services.market import availability
 from quota.services.order_steps import TRANSITIONS, Event, step
+from quota.services.order_sweep import orders_advance
 from quota.services.prices import quote_make
 from tests.integration.market_rows import (
     CREDIT,
@@ -34,6 +37,7 @@ from tests.integration.market_rows import (
     SRE,
     a_rich_tenant,
     a_selling_cell,
+    an_owner,
     buyer,
     cores,
     grant_of,
@@ -122,11 +126,52 @@ def test_others_do_not_decide(ubar: Tenant, who: Principal) -> None:
 
 
 def test_nobody_decides_about_an_order_of_their_own_but_sres(ubar: Tenant) -> None:
+    an_owner(ubar, "otto")
     order = place(ubar, 10, principal=OWNER)
     with pytest.raises(Forbidden, match="ask another owner"):
         orders.order_approve(principal=OWNER, order=order)
     own = place(ubar, 50, principal=SRE)
     assert orders.order_approve(principal=SRE, order=own).state == "active"
+
+
+def test_an_order_of_the_only_owner_goes_to_the_sres(ubar: Tenant) -> None:
+    order = place(ubar, 10, principal=OWNER)
+    assert (order.state, order.approver) == ("pending", "sre")
+    (notice,) = Notice.objects.filter(tenant=None, kind="order.placed")
+    assert "the tenant has no other owner" in notice.text
+    assert orders.order_approve(principal=SRE, order=order).state == "active"
+
+
+def test_an_order_of_the_only_owners_service_account_goes_to_the_sres(ubar: Tenant) -> None:
+    robot = get_user_model().objects.create(username="robot")
+    ServiceAccount.objects.create(user=robot, tenant=ubar, created_by="olga", created_at=NOW)
+    assert place(ubar, 10, principal=buyer("ubar", name="robot")).approver == "sre"
+    an_owner(ubar, "otto")
+    assert place(ubar, 10, principal=buyer("ubar", name="robot")).approver == "owner"
+
+
+@pytest.mark.parametrize("how", ["left", "inactive", "viewer"])
+def test_an_order_goes_to_the_sres_when_the_last_other_owner_goes(ubar: Tenant, how: str) -> None:
+    other = an_owner(ubar, "otto")
+    order = place(ubar, 10, principal=OWNER)
+    assert order.approver == "owner"
+    orders_advance(NOW)
+    order.refresh_from_db()
+    assert order.approver == "owner"
+    if how == "left":
+        other.delete()
+    elif how == "inactive":
+        other.user.is_active = False
+        other.user.save()
+    else:
+        other.role = Role.VIEWER.value
+        other.save()
+    orders_advance(NOW)
+    order.refresh_from_db()
+    assert (order.state, order.approver) == ("pending", "sre")
+    assert Notice.objects.filter(tenant=None, kind="order.passed-on").count() == 1
+    orders_advance(NOW)
+    assert Notice.objects.filter(tenant=None, kind="order.passed-on").count() == 1
 
 
 def test_an_owner_does_not_decide_what_is_left_to_sres(ubar: Tenant) -> None:

@@ -24,8 +24,8 @@ def zone_of(tenant: Tenant) -> ZoneInfo:
     return ZoneInfo(tenant.time_zone)
 
 
-def approval_words(tenant: Tenant, cell: str, band: str, price: int) -> str:
-    """Who will decide about such an order."""
+def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer: str) -> str:
+    """A sentence that says who will decide about such an order of `orderer`."""
     rules = ApprovalRule.objects.filter(
         Q(cell="") | Q(cell=cell), Q(band=None) | Q(band__name=band), Q(tenant=None) | Q(tenant=tenant),
         Q(most_price=None) | Q(most_price__gte=price),
@@ -35,7 +35,10 @@ def approval_words(tenant: Tenant, cell: str, band: str, price: int) -> str:
         "owner": _("An owner of the tenant has to approve it."),
         "sre": _("An SRE has to approve it."),
     }
-    return said[rules.order_by("rank").values_list("approver", flat=True).first() or "sre"]
+    approver = rules.order_by("rank").values_list("approver", flat=True).first() or "sre"
+    if approver == "owner" and set(owners_of(tenant)) <= {orderer}:
+        return _("An SRE has to approve it, because the tenant has no other owner.")
+    return said[approver]
 
 
 def owners_of(tenant: Tenant) -> list[str]:

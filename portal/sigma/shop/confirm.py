@@ -87,7 +87,7 @@ def _quote_context(row: Quote, *, given: Mapping[str, str]) -> dict[str, Any]:
         "after": balances.available - row.price,
         "missing": max(0, row.price - balances.spendable),
         "over": row.valid_until <= now,
-        "approval": approval_words(row.tenant, row.cell, row.band.name, row.price),
+        "approval": approval_words(row.tenant, row.cell, row.band.name, row.price, orderer=row.made_by),
         "same": _same(row),
         "given": given,
         "seen": int(seen) if seen.isdecimal() and len(seen) < 20 and int(seen) != row.price else None,

@@ -83,7 +83,9 @@ def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
             context["offer"] = offer
             context["sees_money"] = may(principal, Action.BILLING_VIEW, tenant=tenant.name)
             context["own"] = own_of(principal, tenant, form.wish.cell, form.wish.band)
-            context["approval"] = approval_words(tenant, form.wish.cell, form.wish.band, offer.price)
+            context["approval"] = approval_words(
+                tenant, form.wish.cell, form.wish.band, offer.price, orderer=principal.name
+            )
             context["owners"] = owners_of(tenant) if offer.missing else []
             form.errors |= offer.short
     return render(request, "sigma/shop/shop.html", _context(form, choices, bands, principal) | context)
