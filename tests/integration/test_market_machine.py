@@ -439,7 +439,7 @@ def test_the_market_keeps_its_promises_whatever_happens() -> None:
     run_state_machine_as_test(
         Market,
         settings=settings(
-            max_examples=12,
+            max_examples=24,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
