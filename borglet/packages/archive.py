@@ -29,7 +29,7 @@ FORMATS = (TAR, TAR_GZIP, OCI)
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What an archive holds. `bytes`: of all files as they were written, a hard link once."""
+    """What an archive holds. `entries`: files, directories and links. `bytes`: of all files, a hard link once."""
 
     entries: int
     bytes: int
@@ -65,7 +65,7 @@ def _read(
     account = Account(limits, stored_bytes, checkpoint)
     whole: Stream = Slice(file, 0, stored_bytes)
     if format_ == OCI:
-        tree = Tree(sink, limits, layered=True)
+        tree = Tree(sink, account, layered=True)
         oci.read_image(file, stored_bytes, tree, account)
         return Unpacked(account.entries, account.file_bytes, tree.finish(), Manifest())
     if format_ == TAR_GZIP:
@@ -74,7 +74,7 @@ def _read(
         raise ArchiveRefused("the archive: zstd can't be unpacked by this release; pack it as tar+gzip")
     elif format_ != TAR:
         raise ArchiveRefused(f"the archive: unknown format {format_!r}; one of {', '.join(FORMATS)}")
-    tree = Tree(sink, limits)
+    tree = Tree(sink, account)
     manifest = Manifest()
     tar = TarStream(whole, account)
     for entry in tar:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from borglet.packages.archive import TAR, TAR_GZIP, inspect
-from borglet.packages.limits import ArchiveRefused
+from borglet.packages.limits import ArchiveRefused, Limits
 from borglet.packages.manifest import MANIFEST_NAME, Manifest
 
 _LEVEL = 6
@@ -57,7 +57,12 @@ class _Counted(io.RawIOBase):
 
 
 def pack(
-    directory: Path, out: BinaryIO, *, format_: str = TAR_GZIP, manifest: Manifest | None = None
+    directory: Path,
+    out: BinaryIO,
+    *,
+    format_: str = TAR_GZIP,
+    manifest: Manifest | None = None,
+    limits: Limits = Limits(),
 ) -> Packed:
     """Write the archive of `directory` to `out`, a file open for reading and writing; with `manifest` it gets one, in
     place of its own. What is written is looked at as a machine will. Raises `CannotPack`, OSError."""
@@ -68,37 +73,48 @@ def pack(
     counted = _Counted(out)
     if format_ == TAR_GZIP:
         with gzip.GzipFile("", "wb", _LEVEL, counted, mtime=0) as zipped:
-            _write(directory, zipped, manifest)
+            _write(directory, zipped, manifest, limits)
     else:
-        _write(directory, counted, manifest)
+        _write(directory, counted, manifest, limits)
     out.flush()
     try:
-        found = inspect(out, format_)
+        found = inspect(out, format_, limits=limits)
     except ArchiveRefused as error:
         raise CannotPack(f"{directory}: machines would refuse it: {error}") from error
     return Packed(f"sha256:{counted.digest.hexdigest()}", counted.size, found.entries, found.bytes)
 
 
-def _write(directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | None) -> None:
+def _write(directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | None, limits: Limits) -> None:
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         if manifest is not None:
             content = msgspec.json.encode(manifest)
             info = _info(MANIFEST_NAME)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-        for name in _names(directory, ""):
+        for number, name in enumerate(_names(directory, "", 1, limits), start=1):
+            if number > limits.entries:
+                raise CannotPack(
+                    f"{directory}: has more than {limits.entries} files, directories and links, which is the limit of a"
+                    " package; leave out what tasks do not need, or split it into several packages"
+                )
             if name == MANIFEST_NAME and manifest is not None:
                 continue
             _add(tar, directory / name, name)
+            tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps a kilobyte per entry
 
 
-def _names(directory: Path, folder: str) -> Iterator[str]:
-    """Parents before what is in them, names sorted."""
+def _names(directory: Path, folder: str, depth: int, limits: Limits) -> Iterator[str]:
+    """Parents before what is in them, names sorted. `depth`: components of what is in `folder`."""
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"
+        if depth > limits.depth:
+            raise CannotPack(
+                f"{path[:100]!r}…: its path has more than {limits.depth} components, which is the limit of a package;"
+                " pack it less deep"
+            )
         yield path
         if stat.S_ISDIR(os.lstat(directory / path).st_mode):
-            yield from _names(directory, f"{path}/")
+            yield from _names(directory, f"{path}/", depth + 1, limits)
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:

@@ -29,7 +29,10 @@ class DiskSink:
 
     def __init__(self, target: FilePath) -> None:
         self._root = os.open(target, _DIRECTORY)
-        self._open: tuple[Path, int] = ((), self._root)  # the directory written to last
+        self._path: Path = ()  # of the directory written to last
+        self._open: list[
+            int
+        ] = []  # descriptors of the directories on the way there, the root's not among them
 
     def __enter__(self) -> DiskSink:
         return self
@@ -40,37 +43,37 @@ class DiskSink:
         self._let_go()
         os.close(self._root)
 
-    def _let_go(self) -> None:
-        if self._open[1] != self._root:
-            os.close(self._open[1])
-        self._open = ((), self._root)
+    def _let_go(self, common: int = 0) -> None:
+        """Close all but the first `common` directories on the way."""
+        while len(self._open) > common:
+            os.close(self._open.pop())
+        self._path = self._path[:common]
 
     def _directory(self, path: Path) -> int:
-        if self._open[0] == path:
-            return self._open[1]
-        self._let_go()
-        self._open = (path, self._opened(path)) if path else ((), self._root)
-        return self._open[1]
-
-    def _opened(self, path: Path) -> int:
-        descriptor = self._root
-        for part in path:
-            try:
-                below = os.open(part, _DIRECTORY, dir_fd=descriptor)
-            finally:
-                if descriptor != self._root:
-                    os.close(descriptor)
-            descriptor = below
-        return descriptor
+        if path != self._path:
+            common = 0
+            while self._path[common : common + 1] == path[common : common + 1] != ():
+                common += 1
+            self._let_go(common)
+            for part in path[common:]:
+                above = self._open[-1] if self._open else self._root
+                self._open.append(os.open(part, _DIRECTORY, dir_fd=above))
+                self._path = (*self._path, part)
+        return self._open[-1] if self._open else self._root
 
     def make_directory(self, path: Path) -> None:
         os.mkdir(path[-1], 0o700, dir_fd=self._directory(path[:-1]))
 
     def write_file(self, path: Path, *, executable: bool, content: Iterable[bytes]) -> None:
-        with os.fdopen(os.open(path[-1], _NEW_FILE, 0o600, dir_fd=self._directory(path[:-1])), "wb") as file:
+        descriptor = os.open(path[-1], _NEW_FILE, 0o600, dir_fd=self._directory(path[:-1]))
+        try:
             for piece in content:
-                file.write(piece)
-            os.fchmod(file.fileno(), PROGRAM_MODE if executable else FILE_MODE)
+                left = memoryview(piece)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            os.fchmod(descriptor, PROGRAM_MODE if executable else FILE_MODE)
+        finally:
+            os.close(descriptor)
 
     def make_link(self, path: Path, target: str) -> None:
         os.symlink(target, path[-1], dir_fd=self._directory(path[:-1]))
@@ -96,16 +99,8 @@ class DiskSink:
             os.unlink(path[-1], dir_fd=parent)
 
     def finish(self, directories: Iterable[Path]) -> None:
-        self._let_go()
         for path in directories:
-            if not path:
-                os.fchmod(self._root, DIRECTORY_MODE)
-                continue
-            descriptor = self._opened(path)
-            try:
-                os.fchmod(descriptor, DIRECTORY_MODE)
-            finally:
-                os.close(descriptor)
+            os.fchmod(self._directory(path), DIRECTORY_MODE)
 
 
 def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
@@ -160,16 +155,16 @@ def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> st
 def remove_tree(path: FilePath) -> None:
     """Delete a directory and all below it, write-protected or not; missing is fine. Raises OSError."""
     try:
-        names = os.listdir(path)
+        with os.scandir(path) as entries:
+            inside = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except (FileNotFoundError, NotADirectoryError):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         return
     os.chmod(path, 0o700)
-    for name in names:
-        below = path / name
-        if stat.S_ISDIR(os.lstat(below).st_mode):
-            remove_tree(below)
+    for name, is_directory in inside:
+        if is_directory:
+            remove_tree(path / name)
         else:
-            os.unlink(below)
+            os.unlink(path / name)
     os.rmdir(path)

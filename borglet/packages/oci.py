@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from borglet.packages.limits import Account, ArchiveRefused
+from borglet.packages.limits import Account, ArchiveRefused, Limits
 from borglet.packages.streams import PIECE_BYTES, Gunzip, Slice, Stream
 from borglet.packages.tarstream import Kind, TarStream
 from borglet.packages.tree import Tree
@@ -133,6 +133,16 @@ class _Layout:
 
     def stream(self, name: str) -> Stream:
         return Slice(self._file, *self._found(name))
+
+
+def is_layout(file: BinaryIO) -> bool:
+    """Whether `file` is a tar of an image layout. Contents are not read, and damage is not an error."""
+    size = file.seek(0, os.SEEK_END)
+    try:
+        outside = TarStream(Slice(file, 0, size), Account(Limits(), size))
+        return any(entry.name.removeprefix("./") == "oci-layout" for entry in outside)
+    except ArchiveRefused:
+        return False
 
 
 def read_image(

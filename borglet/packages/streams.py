@@ -15,6 +15,9 @@ class Stream(Protocol):
     def read(self, size: int) -> bytes:
         """At most `size` bytes, fewer at will, none at the end."""
 
+    def skip(self, size: int) -> int:
+        """Pass over at most `size` bytes, fewer at will. Returns how many: 0 at the end."""
+
 
 class Slice:
     """Part of a file, from `offset` on. Several may share one file, one after the other."""
@@ -28,6 +31,12 @@ class Slice:
         self._offset += len(found)
         self._left -= len(found)
         return found
+
+    def skip(self, size: int) -> int:
+        skipped = min(size, self._left)
+        self._offset += skipped
+        self._left -= skipped
+        return skipped
 
 
 class Gunzip:
@@ -64,3 +73,7 @@ class Gunzip:
             if found:
                 self._account.came_out(len(found))
                 return found
+
+    def skip(self, size: int) -> int:
+        """Raises `ArchiveRefused`."""
+        return len(self.read(size))

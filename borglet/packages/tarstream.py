@@ -64,8 +64,7 @@ class TarStream:
     def __iter__(self) -> Iterator[Entry]:
         """Raises `ArchiveRefused`."""
         while True:
-            for _ in self.content():
-                pass
+            self._skip()
             entry = self._next()
             if entry is None:
                 return
@@ -75,23 +74,32 @@ class TarStream:
         """Raises `ArchiveRefused` where the archive ends too early."""
         while self._left:
             piece = self._stream.read(min(self._left, PIECE_BYTES))
-            if not piece:
-                raise ArchiveRefused(f"{self._name!r}: the archive ends inside it, {self._left} bytes early")
-            self._left -= len(piece)
-            self._offset += len(piece)
+            self._came(len(piece))
             yield piece
-        padding, self._padding = self._padding, 0
-        self._exactly(padding)
+
+    def _skip(self) -> None:
+        """Pass over what nobody read of the last entry's content, and its padding."""
+        while self._left:
+            self._came(self._stream.skip(self._left))
+        if self._padding:
+            self._exactly(self._padding)
+            self._padding = 0
+
+    def _came(self, size: int) -> None:
+        if not size:
+            raise ArchiveRefused(f"{self._name!r}: the archive ends inside it, {self._left} bytes early")
+        self._left -= size
+        self._offset += size
 
     def _exactly(self, size: int) -> bytes:
-        found = bytearray()
+        found = self._stream.read(size)
         while len(found) < size:
             piece = self._stream.read(size - len(found))
             if not piece:
                 raise ArchiveRefused(f"after {self._name!r}: the archive is cut short")
             found += piece
         self._offset += size
-        return bytes(found)
+        return found
 
     def _next(self) -> Entry | None:
         long: dict[str, str] = {}  # what extended headers say of the entry that follows
@@ -116,7 +124,6 @@ class TarStream:
             if kind in met:
                 raise ArchiveRefused(f"after {self._name!r}: two extended headers of one kind for one entry")
             met.add(kind)
-            self._account.entry("an extended header")
             content = self._extended(size)
             if kind == b"L":
                 long["path"] = self._text(content.rstrip(b"\0"))
@@ -157,6 +164,7 @@ class TarStream:
                 f"after {self._name!r}: an extended header of {size} bytes, more than"
                 f" {self._account.limits.header_bytes} allowed"
             )
+        self._account.metadata(self._name, size)
         content = self._exactly(size)
         self._exactly(-size % BLOCK)
         return content
@@ -186,6 +194,7 @@ class TarStream:
         name = long["path"] if "path" in long else self._short_name(header)
         self._name = name
         self._account.entry(name)
+        self._account.metadata(name, len(name))
         if kind in _REFUSED:
             raise ArchiveRefused(f"{name!r}: {_REFUSED[kind]}; a package holds files, directories and links")
         if kind not in _KINDS:
@@ -205,6 +214,7 @@ class TarStream:
         target = ""
         if found in (Kind.SYMBOLIC_LINK, Kind.HARD_LINK):
             target = long["linkpath"] if "linkpath" in long else self._text(_until_nul(header[157:257]))
+            self._account.metadata(name, len(target))
         mode = self._number(header[100:108], "mode")
         return Entry(name, found, size, bool(mode & 0o111), target, self._offset)
 

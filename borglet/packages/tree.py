@@ -8,19 +8,21 @@ tree from inside, through whatever links, stays inside.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from borglet.packages.limits import ArchiveRefused, Limits
+from borglet.packages.limits import Account, ArchiveRefused
 from borglet.packages.tarstream import Kind
 
 Path = tuple[str, ...]
 
 # As many links as Linux follows in one look-up.
 MOST_LINKS = 40
-# Of all links of an archive together, in components of paths: some seconds.
+# Components of links that are followed, and things that whiteouts look at, of a whole archive: some seconds.
 MOST_STEPS = 5_000_000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Sink(Protocol):
@@ -65,14 +67,19 @@ class NullSink:
 
 @dataclass(slots=True)
 class Node:
+    """One file, directory or link of the plan. There may be 100,000, so a node stores only what is needed."""
+
     kind: Kind
     layer: int
-    name: str  # as the archive wrote it, for people
-    children: dict[str, Node] = field(default_factory=dict)
     target: str = ""
     size: int = 0
     executable: bool = False
-    sha256: str = ""
+    sha256: bytes = b""
+
+
+@dataclass(slots=True)
+class Directory(Node):
+    children: dict[str, Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +93,12 @@ class TreeDigests:
 class Tree:
     """Entries go in, in the order of the archive. `layered`: an image, whose layers replace what lies below them."""
 
-    def __init__(self, sink: Sink, limits: Limits, *, layered: bool = False) -> None:
-        self._sink, self._limits, self._layered = sink, limits, layered
-        self._root = Node(Kind.DIRECTORY, 0, ".")
+    def __init__(self, sink: Sink, account: Account, *, layered: bool = False) -> None:
+        self._sink, self._account, self._layered = sink, account, layered
+        self._limits = account.limits
+        self._root = Directory(Kind.DIRECTORY, 0)
         self.layer = 0
-        self._steps = 0  # taken while following links
+        self._steps = 0
 
     # -- entries; each raises `ArchiveRefused`
 
@@ -102,7 +110,7 @@ class Tree:
 
     def add_file(self, name: str, size: int, content: Iterable[bytes], *, executable: bool) -> None:
         parent, path = self._place(name)
-        node = Node(Kind.FILE, self.layer, name, size=size, executable=executable)
+        node = Node(Kind.FILE, self.layer, size=size, executable=executable)
         digest = hashlib.sha256()
 
         def hashed() -> Iterator[bytes]:
@@ -111,7 +119,7 @@ class Tree:
                 yield piece
 
         self._sink.write_file(path, executable=executable, content=hashed())
-        node.sha256 = digest.hexdigest()
+        node.sha256 = digest.digest()
         parent.children[path[-1]] = node
 
     def add_link(self, name: str, target: str) -> None:
@@ -124,7 +132,7 @@ class Tree:
                 )
             # An image means its own root; said relative, it means that wherever the image is mounted.
             target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
-        parent.children[path[-1]] = Node(Kind.SYMBOLIC_LINK, self.layer, name, target=target)
+        parent.children[path[-1]] = Node(Kind.SYMBOLIC_LINK, self.layer, target=target)
         self._sink.make_link(path, target)
 
     def add_hard_link(self, name: str, target: str) -> None:
@@ -139,7 +147,7 @@ class Tree:
             )
         self._sink.make_hard_link(path, existing)
         parent.children[path[-1]] = Node(
-            Kind.FILE, self.layer, name, size=node.size, executable=node.executable, sha256=node.sha256
+            Kind.FILE, self.layer, size=node.size, executable=node.executable, sha256=node.sha256
         )
 
     def white_out(self, name: str) -> None:
@@ -162,16 +170,15 @@ class Tree:
     def finish(self) -> TreeDigests:
         """Judge the links, make all of it read-only. Raises `ArchiveRefused`."""
         listing, contents = hashlib.sha256(), hashlib.sha256()
-        directories: list[Path] = [()]
         for path, node in self._walk():
-            if node.kind is Kind.DIRECTORY:
-                directories.append(path)
-            elif node.kind is Kind.SYMBOLIC_LINK:
-                self._follow(path[:-1], node.target, node.name)
-            line, content = lines_of(path, node.kind, node.size, node.executable, node.target, node.sha256)
+            if node.kind is Kind.SYMBOLIC_LINK:
+                self._follow(path[:-1], node.target, "/".join(path))
+            line, content = lines_of(
+                path, node.kind, node.size, node.executable, node.target, node.sha256.hex()
+            )
             listing.update(line)
             contents.update(content)
-        self._sink.finish(reversed(directories))
+        self._sink.finish(self._directories())
         return TreeDigests(listing.hexdigest(), contents.hexdigest())
 
     # -- where entries lie
@@ -184,24 +191,23 @@ class Tree:
         path = tuple(part for part in name.split("/") if part not in ("", "."))
         if ".." in path:
             raise ArchiveRefused(f"{of or name!r}: {name!r} climbs out with '..'; pack paths without it")
-        if len(path) > self._limits.depth:
-            raise ArchiveRefused(f"{of or name!r}: deeper than {self._limits.depth} directories")
+        self._check_depth(path, of or name)
         return path
 
     def _check_text(self, name: str, text: str, what: str) -> None:
         if not text:
             raise ArchiveRefused(f"{name!r}: {what or 'an entry'} without a name".strip())
-        if any(ord(letter) < 0x20 or ord(letter) == 0x7F for letter in text):
+        if _CONTROL.search(text):
             raise ArchiveRefused(f"{name!r}: {what} {text[:100]!r} holds a control character; rename it")
         raw = text.encode("utf-8", "surrogatepass")
         if len(raw) > self._limits.path_bytes:
             raise ArchiveRefused(
                 f"{name[:100]!r}…: {len(raw)} bytes of name, more than {self._limits.path_bytes} allowed"
             )
-        if any(len(part) > 255 for part in raw.split(b"/")):
+        if len(raw) > 255 and any(len(part) > 255 for part in raw.split(b"/")):
             raise ArchiveRefused(f"{name[:100]!r}…: a component of more than 255 bytes")
 
-    def _place(self, name: str) -> tuple[Node, Path]:
+    def _place(self, name: str) -> tuple[Directory, Path]:
         """Where something that is no directory comes to lie; what lower layers have there makes way."""
         path = self._path(name)
         if not path:
@@ -214,7 +220,7 @@ class Tree:
             self._remove(parent, path)
         return parent, path
 
-    def _parent(self, path: Path, name: str) -> tuple[Node, Path]:
+    def _parent(self, path: Path, name: str) -> tuple[Directory, Path]:
         """The directory above `path`, made if missing, and `path` without links in it."""
         node = self._root
         real: Path = ()
@@ -223,27 +229,41 @@ class Tree:
             if child is not None and child.kind is Kind.SYMBOLIC_LINK:
                 if not self._layered:
                     raise ArchiveRefused(
-                        f"{name!r}: goes through the link {child.name!r}; pack its real path"
+                        f"{name!r}: goes through the link {'/'.join((*real, part))!r}; pack its real path"
                     )
-                node, found, real = self._root, self._follow(real, child.target, name), ()
+                found = self._follow(real, child.target, name)
+                self._check_depth(found, name)
+                node, real = self._root, ()
                 for step in found:
-                    node, real = self._directory(node, (*real, step), name, implied=True), (*real, step)
+                    real = (*real, step)
+                    node = self._directory(node, real, name, implied=True)
                 continue
-            node, real = self._directory(node, (*real, part), name, implied=True), (*real, part)
-        if len(real) > self._limits.depth:
-            raise ArchiveRefused(f"{name!r}: deeper than {self._limits.depth} directories")
-        return node, (*real, path[-1])
+            real = (*real, part)
+            node = self._directory(node, real, name, implied=True)
+        path = (*real, path[-1])
+        self._check_depth(path, name)
+        return node, path
 
-    def _directory(self, parent: Node, path: Path, name: str, *, implied: bool = False) -> Node:
+    def _check_depth(self, path: Path, name: str) -> None:
+        if len(path) > self._limits.depth:
+            raise ArchiveRefused(
+                f"{name!r}: its path has more than {self._limits.depth} components; pack it less deep"
+            )
+
+    def _directory(self, parent: Directory, path: Path, name: str, *, implied: bool = False) -> Directory:
         known = parent.children.get(path[-1])
-        if known is not None and known.kind is Kind.DIRECTORY:
+        if isinstance(known, Directory):
             known.layer = known.layer if implied else max(known.layer, self.layer)
             return known
         if known is not None:
             if known.layer == self.layer:
-                raise ArchiveRefused(f"{name!r}: {known.name!r} is a {known.kind} and a directory at once")
+                raise ArchiveRefused(
+                    f"{name!r}: {'/'.join(path)!r} is a {known.kind} and a directory at once"
+                )
             self._remove(parent, path)
-        made = Node(Kind.DIRECTORY, self.layer, name)
+        if implied:
+            self._account.entry(name)
+        made = Directory(Kind.DIRECTORY, self.layer)
         parent.children[path[-1]] = made
         self._sink.make_directory(path)
         return made
@@ -261,9 +281,7 @@ class Tree:
         links = 0
         while todo:
             part = todo.pop()
-            self._steps += 1
-            if self._steps > MOST_STEPS:
-                raise ArchiveRefused(f"{name!r}: following the links of this archive takes too long")
+            self._step(name)
             if part in ("", "."):
                 continue
             if part == "..":
@@ -285,41 +303,70 @@ class Tree:
             nodes.append(child)
         return tuple(real)
 
+    def _step(self, name: str, doing: str = "following the links") -> None:
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long")
+
     # -- taking away
 
-    def _remove_lower(self, parent: Node, path: Path) -> None:
+    def _remove_lower(self, parent: Directory, path: Path) -> None:
         """What lower layers put at `path`; of a directory that this layer touched too, only what is not of it."""
+        self._step("/".join(path), "applying the whiteouts")
         node = parent.children.get(path[-1])
         if node is None:
             return
-        if node.kind is Kind.DIRECTORY:
+        if isinstance(node, Directory):
             for child in list(node.children):
                 self._remove_lower(node, (*path, child))
-        if node.layer < self.layer and not node.children:
+        if node.layer < self.layer and not (isinstance(node, Directory) and node.children):
             self._forget(parent, path)
 
-    def _remove(self, parent: Node, path: Path) -> None:
+    def _remove(self, parent: Directory, path: Path) -> None:
         node = parent.children[path[-1]]
-        for child in list(node.children):
-            self._remove(node, (*path, child))
+        if isinstance(node, Directory):
+            for child in list(node.children):
+                self._remove(node, (*path, child))
         self._forget(parent, path)
 
-    def _forget(self, parent: Node, path: Path) -> None:
+    def _forget(self, parent: Directory, path: Path) -> None:
         node = parent.children.pop(path[-1])
         self._sink.remove(path, directory=node.kind is Kind.DIRECTORY)
 
     def _walk(self) -> Iterator[tuple[Path, Node]]:
         """Everything but the root, parents first, names in order."""
-        todo: list[tuple[Path, Node]] = [((), self._root)]
-        while todo:
-            path, node = todo.pop()
-            if path:
-                yield path, node
-            todo += [((*path, name), node.children[name]) for name in sorted(node.children, reverse=True)]
+        inside: list[tuple[Path, Directory, Iterator[str]]] = [
+            ((), self._root, iter(sorted(self._root.children)))
+        ]
+        while inside:
+            path, directory, names = inside[-1]
+            for name in names:
+                self._account.checkpoint()
+                node, below = directory.children[name], (*path, name)
+                yield below, node
+                if isinstance(node, Directory):
+                    inside.append((below, node, iter(sorted(node.children))))
+                    break
+            else:
+                inside.pop()
+
+    def _directories(self) -> Iterator[Path]:
+        """All directories: those inside one before it, the root last."""
+        inside: list[tuple[Path, Iterator[tuple[str, Node]]]] = [((), iter(self._root.children.items()))]
+        while inside:
+            path, children = inside[-1]
+            for name, node in children:
+                if isinstance(node, Directory):
+                    inside.append(((*path, name), iter(node.children.items())))
+                    break
+            else:
+                self._account.checkpoint()
+                yield path
+                inside.pop()
 
 
 def _child(node: Node | None, name: str) -> Node | None:
-    return node.children.get(name) if node is not None else None
+    return node.children.get(name) if isinstance(node, Directory) else None
 
 
 def lines_of(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import BinaryIO
 
 from borglet.packages.archive import inspect
 from borglet.packages.limits import ArchiveRefused
+from borglet.packages.oci import is_layout
 from scheduling.packages.names import FORMATS
 
 TAR, TAR_GZIP, OCI = FORMATS
@@ -35,9 +35,4 @@ def _look(file: BinaryIO) -> str:
         raise ArchiveRefused("the archive: zstd can't be unpacked by this release; pack it as tar+gzip")
     if head[:2] == _GZIP:
         return TAR_GZIP
-    file.seek(0)
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            return OCI if any(member.name.removeprefix("./") == "oci-layout" for member in tar) else TAR
-    except (tarfile.TarError, ValueError, OverflowError, OSError):
-        return TAR
+    return OCI if is_layout(file) else TAR

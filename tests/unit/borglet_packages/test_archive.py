@@ -139,7 +139,7 @@ HOSTILE: dict[str, tuple[BinaryIO, str]] = {
     "no target": (archive(link("a", "")), "'a': link to without a name"),
     "long name": (archive(extended(pax(path="d/" * 600)), file("x")), "more than 1024 allowed"),
     "long component": (archive(extended(pax(path="n" * 256)), file("x")), "more than 255 bytes"),
-    "deep": (archive(extended(pax(path="d/" * 70 + "f")), file("x")), "deeper than 64 directories"),
+    "deep": (archive(extended(pax(path="d/" * 70 + "f")), file("x")), "its path has more than 64 components"),
     "long target": (archive(extended(pax(linkpath="../" * 400)), link("a", "b")), "more than 1024 allowed"),
     "huge extended header": (
         archive(header("x", b"L", size=2**33)),
@@ -202,12 +202,6 @@ def test_a_bomb_is_noticed_before_it_has_unpacked() -> None:
     with pytest.raises(ArchiveRefused, match="a decompression bomb"):
         inspect(bomb, TAR_GZIP, limits=small)
     inspect(bomb, TAR_GZIP)
-
-
-def test_many_entries_are_refused() -> None:
-    many = archive(*[folder(f"d{number}") for number in range(11)])
-    with pytest.raises(ArchiveRefused, match="'d10': more than 10 entries"):
-        inspect(many, TAR, limits=Limits(entries=10))
 
 
 def test_a_maze_of_links_is_refused_in_time() -> None:
