@@ -127,7 +127,8 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            reason = reason or str(error.strerror)
+            if "/" in name or os.path.lexists(candidate):  # else a directory of PATH is closed to this user
+                reason = reason or str(error.strerror)
     if reason:
         raise OSError(f"command {name!r} can't be run: {reason}")
     raise OSError(f"command {name!r} not found" + ("" if "/" in name else f" in PATH {path}"))
