@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
         run,
         "--task-user",
         default="",
-        help="name or number of who runs tasks that name no user; under root an unprivileged number by default",
+        help="one user, name or number, for all tasks that name none; by default, under root, one user per tenant",
     )
     _option(run, "--task-users", default="", help="users that job files may name, by comma; needs root")
     _option(
@@ -97,7 +97,10 @@ def build_parser() -> argparse.ArgumentParser:
         run, "--peer-uploads", type=int, default=4, help="how many machines get packages from here at once"
     )
     _option(
-        run, "--task-uids", default="200000-265535", help="numbers of the users that contained tasks run as"
+        run,
+        "--task-uids",
+        default="200000-265535",
+        help="numbers of the users that tasks run as: one per task in containers, else one per tenant; needs root",
     )
     _option(
         run,

@@ -2,7 +2,9 @@
 holds, is not for tasks to read.
 
     the job file names a user ──► one of those the operator allows ──► its uid and groups
-    it names none ──────────────► the machine's own for tasks; `task_user` finds one under root
+    it names none, oci ─────────► a number of the task's own (`own_uid`)
+    it names none, process ─────► a number of its tenant's own (`tenantusers`), or one user for all that name none:
+                                  BORGLET_TASK_USER, `task_user`
 """
 
 from __future__ import annotations
@@ -31,6 +33,11 @@ def task_user(home: Path) -> str:
     if os.geteuid() != 0 or not _may_become(TASK_UID) or not _reachable(home):
         return ""
     return str(TASK_UID)
+
+
+def may_become_any(home: Path, first: int, count: int) -> bool:
+    """Whether this process can start tasks as each of the `count` users from `first` on, and they can reach `home`."""
+    return os.geteuid() == 0 and _may_become(first) and _may_become(first + count - 1) and _reachable(home)
 
 
 def account_of(wanted: str, *, default: str, allowed: Collection[str]) -> Account | None:
@@ -85,8 +92,9 @@ def _reachable(folder: Path) -> bool:
 def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
     """A number of `first`, … that no other task of this machine has. `taken`: name -> its number.
 
-    An incarnation (inside an alloc: a task) keeps what it has over all its runs, for its files belong to it; the next
-    is spread over the range, so that a number comes back late. Raises `StartFailed` when all are in use.
+    In containers an incarnation (inside an alloc: a task) has one, under the process runtime a tenant. It is kept over
+    all runs, because files belong to it. Numbers are spread over the range, so that each comes back late. Raises
+    `StartFailed` when all are in use.
     """
     if mine := taken.get(name, 0):
         return mine

@@ -34,9 +34,9 @@ class RuntimeWishes:
     """What the command line says of how tasks run."""
 
     runtime: str = "auto"
-    task_user: str = ""  # process: who runs tasks that name no user; empty: found by `accounts.task_user`
+    task_user: str = ""  # process: the one user of all tasks that name none; empty: one user per tenant
     task_users: frozenset[str] = frozenset()  # whom job files may name
-    first_uid: int = FIRST_UID  # oci: the numbers of tasks' own users
+    first_uid: int = FIRST_UID  # oci: the numbers of tasks' own users; process: of tenants'
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # oci: accelerator -> device nodes
     logs: LogRetention = field(default_factory=LogRetention)
@@ -67,10 +67,13 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
                 raise BadMachine(f"runtime: {error}") from error
             log.warning("tasks run as ordinary processes, not in containers: %s", error)
             reason = error.code
+    per_tenant = not wishes.task_user and accounts.may_become_any(home, wishes.first_uid, wishes.uids)
     return ProcessRuntime(
         home,
         ProcessSettings(
-            default_user=_task_user(home, wishes),
+            default_user="" if per_tenant else _task_user(home, wishes),
+            first_uid=wishes.first_uid,
+            uids=wishes.uids if per_tenant else 0,
             users=wishes.task_users,
             reason=reason,
             retention=wishes.logs,
@@ -92,6 +95,14 @@ def _task_user(home: Path, wishes: RuntimeWishes) -> str:
             "tasks run as root: no other user can reach %s, or this process can't become one; move the home to a"
             " folder that everybody may pass, or name a user in BORGLET_TASK_USER",
             home,
+        )
+    elif user and not wishes.task_user:
+        log.warning(
+            "tasks of all tenants run as user %s and may signal each other: this process can't become the users %d-%d"
+            " (BORGLET_TASK_UIDS); give its user namespace these numbers",
+            user,
+            wishes.first_uid,
+            wishes.first_uid + wishes.uids - 1,
         )
     return user
 

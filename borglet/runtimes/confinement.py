@@ -24,7 +24,10 @@ class Plan:
     account: Account | None  # whom the task runs as and who owns its folders; None: the Borglet's own user
     trees: Mapping[str, Path]  # its packages' directories by the names they appear under
     launch: dict[str, object]  # fields of becoming.Launch, beyond those that every supervised task has
-    own_uid: int = 0  # a number that no other task here may have meanwhile; 0: shared, or none
+    own_uid: int = (
+        0  # its own (oci) or its tenant's (process), which no other may have meanwhile; 0: another user
+    )
+    alloc_group: int = 0  # the group that alone may enter the folder of its alloc; 0: left as it is
     address: str = ""  # of its own network; empty: the machine's
 
 
@@ -45,7 +48,7 @@ class Confinement(Protocol):
         trees: Mapping[str, Path],
         kept: Mapping[str, Kept],
     ) -> Plan:
-        """Decide, and change nothing. Raises `StartFailed`.
+        """Decide. Nothing changes but what is stored of the users of tenants. Raises `StartFailed`.
 
         `trees`: see `base.Runtime.start`. `kept`: by directory name, all tasks here, an earlier run of this one
         among them."""

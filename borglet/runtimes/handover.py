@@ -16,13 +16,17 @@ from borglet.runtimes.diskwalk import Folder
 _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def hand_over(folder: Path, owner: tuple[int, int]) -> None:
-    """What belongs to the folder's present owner belongs to `owner` (user, group). Blocks. Raises OSError.
+def hand_over(
+    folder: Path, owner: tuple[int, int], *, former: int | None = None, itself: bool = True
+) -> None:
+    """Give what belongs to user `former` (None: the folder's present owner) to `owner` (user, group). Blocks. Raises
+    OSError.
 
     Left alone: files of several names, one of which may be another task's, links, and what others own. The folder
-    itself comes last: who is interrupted begins anew.
+    itself comes last, if at all: a handover that is interrupted begins again.
     """
-    former = os.stat(folder, follow_symlinks=False).st_uid
+    if former is None:
+        former = os.stat(folder, follow_symlinks=False).st_uid
     pending = [Folder(None, str(folder))]
     while pending:
         inside = pending.pop()
@@ -37,7 +41,8 @@ def hand_over(folder: Path, owner: tuple[int, int]) -> None:
                         pending.append(inside.below(entry.name))
         finally:
             os.close(descriptor)
-    os.chown(folder, *owner, follow_symlinks=False)
+    if itself:
+        os.chown(folder, *owner, follow_symlinks=False)
 
 
 def _take(inside: int, name: str, former: int, owner: tuple[int, int]) -> bool:

@@ -180,13 +180,17 @@ class Contained:
     ) -> tuple[Account, int]:
         """A user of the task's own, or the one it names; and the number that is its own."""
         if not task.user:
-            who, taken = directory.name, {name: other.own_uid for name, other in kept.items()}
+            # A number that the process runtime gave is a whole tenant's, and no longer this task's.
+            numbers = {
+                name if other.runtime == self.name else f"/{name}": other.own_uid
+                for name, other in kept.items()
+            }
+            who, taken = directory.name, numbers
             if task.alloc is not None:  # what its earlier incarnations left in the alloc stays its own
                 who = f"{task.key.job}.{task.key.index}"
-                taken = {
-                    who if _same_in_alloc(other.task, task) else name: other.own_uid
-                    for name, other in kept.items()
-                }
+                for name, other in kept.items():
+                    if other.runtime == self.name and _same_in_alloc(other.task, task):
+                        taken[who] = taken.pop(name)
             uid = accounts.own_uid(who, taken, first=self._settings.first_uid, count=self._settings.uids)
             return (uid, uid, []), uid
         account = accounts.account_of(task.user, default="", allowed=self._settings.users)

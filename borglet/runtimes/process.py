@@ -5,6 +5,8 @@ They see what everybody sees of this machine; limits hold as far as `supervised`
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +15,24 @@ from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes import accounts, launch
 from borglet.runtimes.base import StartFailed
 from borglet.runtimes.confinement import Plan
+from borglet.runtimes.handover import hand_over
 from borglet.runtimes.household import SupervisedSettings
 from borglet.runtimes.networks import FormerNetworks
 from borglet.runtimes.ptys import PtyRequest
 from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.tenantusers import TenantUsers
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings(SupervisedSettings):
     """How the process runtime behaves on this machine."""
 
-    default_user: str = ""  # who runs tasks that name no user, name or number; empty: the Borglet's own user
+    default_user: str = (
+        ""  # the one user of tasks that name none, name or number; empty: the Borglet's own user
+    )
+    first_uid: int = 0  # the users of tenants, one each: `uids` numbers from here on
+    uids: int = 0  # 0: tenants have no users of their own, `default_user` runs the tasks of all
     users: frozenset[str] = frozenset()  # whom job files may name when the Borglet is root
     path: str = launch.DEFAULT_PATH  # PATH of tasks
     reason: str = ""  # why not the oci runtime, told as an attribute
@@ -38,12 +46,16 @@ class OpenProcesses:
     def __init__(self, home: Path, settings: ProcessSettings) -> None:
         self._settings = settings
         self._former_networks = FormerNetworks(home)
+        self._tenants = (
+            TenantUsers(home, first=settings.first_uid, count=settings.uids) if settings.uids else None
+        )
 
     def attributes(self) -> dict[str, str]:
         reason = {"runtime.reason": self._settings.reason} if self._settings.reason else {}
+        user = "tenant" if self._tenants is not None else "own" if self._settings.default_user else "none"
         return {
             **reason,
-            "isolation.user": "own" if self._settings.default_user else "none",
+            "isolation.user": user,
             "isolation.pid": "none",
             "isolation.filesystem": "none",
             "isolation.network": "none",
@@ -71,16 +83,25 @@ class OpenProcesses:
             )
         packages = str(directory.packages) if trees else ""
         argv = launch.command(task, packages=packages)
+        working_directory = launch.working_directory(task, str(directory.work))
+        environment = self._environment(task, run, directory, packages)
         account = self._account(task)
+        tenant_uid = self._tenants.uid_of(task, kept) if self._tenants is not None else 0
+        if tenant_uid and not task.user:
+            account = (tenant_uid, tenant_uid, [])
+        elif tenant_uid and account is not None and directory.alloc is not None:
+            account = (*account[:2], [*account[2], tenant_uid])  # to enter its alloc
         return Plan(
             account,
             trees,
             {
-                "working_directory": launch.working_directory(task, str(directory.work)),
+                "working_directory": working_directory,
                 "argv": argv,
-                "environment": self._environment(task, run, directory, packages),
+                "environment": environment,
                 "user": account,
             },
+            own_uid=0 if task.user else tenant_uid,
+            alloc_group=0 if _shares_alloc_with_former_user(task, kept) else tenant_uid,
         )
 
     def _environment(
@@ -115,14 +136,27 @@ class OpenProcesses:
             environment=environment | {"TERM": claims.term},
             directory=launch.working_directory(task, str(directory.work)),
             groups=supervisor.groups,
-            user=self._account(task),
+            user=self._running_account(task, directory),
             rows=claims.rows,
             cols=claims.cols,
             plain=claims.plain,
         )
 
+    def _running_account(self, task: RunTask, directory: TaskDirectory) -> accounts.Account | None:
+        """Of a task that runs: an earlier release, or other settings, may have started it as another user."""
+        about = os.stat(directory.work)
+        if about.st_uid == os.geteuid():
+            return None
+        account = self._account(task)
+        groups = account[2] if account is not None and account[0] == about.st_uid else []
+        if directory.alloc is not None and (group := os.stat(directory.alloc).st_gid):
+            groups = [*groups, group]
+        return about.st_uid, about.st_gid, groups
+
     async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
         directory.link_packages(plan.trees)
+        if directory.alloc is not None and plan.alloc_group:
+            await asyncio.to_thread(_close_alloc, directory.alloc, plan.alloc_group)
 
     def close(self) -> None:
         self._former_networks.remove()
@@ -130,6 +164,27 @@ class OpenProcesses:
     async def clear(self, directory: TaskDirectory) -> None:
         """What a task has of a runtime that had networks to give, before this one."""
         await self._former_networks.disconnect(directory.name)
+
+
+def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, Kept]) -> bool:
+    """Whether a task of an earlier release lives in its alloc, which would be closed to it."""
+    return task.alloc is not None and any(
+        other.task.alloc == task.alloc
+        and other.task.key != task.key
+        and not other.own_uid
+        and not other.task.user
+        and other.runtime == "process"
+        for other in kept.values()
+    )
+
+
+def _close_alloc(folder: Path, group: int) -> None:
+    """Let nobody but the tenant into the folder of its alloc. What its tasks left there as the user that all tenants
+    shared in earlier releases becomes the tenant's."""
+    if os.stat(folder).st_gid != group:
+        hand_over(folder / "shared", (group, group), former=accounts.TASK_UID, itself=False)
+        os.chown(folder, -1, group)
+    folder.chmod(0o710)
 
 
 class ProcessRuntime(SupervisedRuntime):

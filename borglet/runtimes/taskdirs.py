@@ -40,7 +40,7 @@ class Kept(msgspec.Struct, frozen=True):
     task: RunTask
     run: int
     started_at: float
-    own_uid: int = 0  # that no other task here has; 0: none of its own
+    own_uid: int = 0  # its own (oci) or its tenant's (process); 0: it has another user
     address: str = ""  # of a network of its own
     runtime: str = "process"  # what started it
 

@@ -12,10 +12,10 @@ import pytest
 from borglet.messages import EndCause
 from borglet.runtimes.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
-from tests.unit.borglet_runtime.machine import BOUND_S, Machine, may_limit
+from tests.unit.borglet_runtime.machine import BOUND_S, TENANTS, Machine, may_limit, open_to_users
 
-# Containers need root, whatever else is installed.
-MODES = ["auto", "polled", *(["oci"] if may_limit() else [])]
+# Containers need root, whatever else is installed; so do users of tenants.
+MODES = ["auto", "polled", *(["oci", "tenants"] if may_limit() else [])]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,9 +38,12 @@ def bare_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mac
 
 @pytest.fixture(params=MODES)
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
-    """One home in each mode. `auto` has control groups as root; elsewhere both modes are polled, and say so."""
+    """One home in each mode. `auto` has control groups as root; elsewhere both modes are polled, and say so. In
+    `tenants` tasks run as their tenant's user, in the other modes without containers as the Borglet's."""
     if request.param == "oci":
         machine = Machine(tmp_path / "home", OciSettings(disk_interval_s=0.0))
+    elif request.param == "tenants":
+        machine = open_to_users(Machine(tmp_path / "home", ProcessSettings(disk_interval_s=0.0, **TENANTS)))
     else:
         settings = ProcessSettings(isolation=request.param, disk_interval_s=0.0)
         machine = Machine(tmp_path / "home", settings)

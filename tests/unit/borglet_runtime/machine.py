@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from borglet.messages import LogRequest, RunTask, TaskKey
 from borglet.runtimes import proctable
 from borglet.runtimes.base import Presence
 from borglet.runtimes.bundle import INIT
-from borglet.runtimes.oci import ENGINE, OciRuntime, OciSettings
+from borglet.runtimes.oci import ENGINE, FIRST_UID, UIDS, OciRuntime, OciSettings
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 from borglet.runtimes.supervised import SupervisedRuntime
 from borglet.runtimes.taskdirs import TaskDirectory
@@ -23,6 +24,9 @@ from borglet.runtimes.taskdirs import TaskDirectory
 # Batch gets what others leave, and while tests run side by side that may be little for a while.
 BOUND_S = 110.0
 MIB = 2**20
+
+
+TENANTS: dict[str, Any] = {"first_uid": FIRST_UID, "uids": UIDS}  # settings: one user per tenant
 
 
 def key(index: int = 0, incarnation: int = 1) -> TaskKey:
@@ -80,6 +84,14 @@ class Machine:
             yield runtime
         finally:
             await runtime.close()
+
+
+def open_to_users(machine: Machine) -> Machine:
+    """Let every user pass the folders above the home, which pytest closes."""
+    for folder in machine.home.parents:
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    return machine
 
 
 async def eventually(condition: Callable[[], Any], what: str) -> Any:
