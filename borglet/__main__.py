@@ -79,7 +79,12 @@ def build_parser() -> argparse.ArgumentParser:
     _option(run, "--capacity", default="", help="cpu=4,ram=16Gi,disk=100Gi; what is not given is measured")
     _option(run, "--rack", default="")
     _option(run, "--power-domain", default="")
-    _option(run, "--platform", default="", help="kind of hardware; normalises CPU")
+    _option(
+        run,
+        "--platform",
+        default="",
+        help="kind of hardware, for constraints of job files; changes no figures",
+    )
     _option(
         run,
         "--task-user",

@@ -1,5 +1,5 @@
-"""How people get in: accounts are made by an SRE, come from an identity provider, or from an invitation. No other
-sign-up; and a service account is no person: it never signs in."""
+"""How people get in: an SRE makes their account, or an owner invites them. There is no other sign-up, and no setting
+for an identity provider (OIDC, SAML) yet. Service accounts have tokens and never sign in."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _journal(cell_id: int, state: CellState) -> list[str]:
 
 
 def replay(cell_id: int) -> CellState | None:
-    """The state that the journal alone gives. None when its beginning has been archived."""
+    """The state that the journal alone gives. None when its first entry is missing."""
     records = journal.tail(cell_id, after=0)
     if not records:
         return None

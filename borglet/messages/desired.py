@@ -83,7 +83,7 @@ class RunTask(msgspec.Struct, frozen=True):
 
 class StopTask(msgspec.Struct, frozen=True):
     """An incarnation that should not run here. `notice_s` bounds how long that takes: the task's own notice when it is
-    longer, and leaving the answers of its names, which has what the notice leaves."""
+    longer, and leaving the answers of its names, which has what the notice leaves. No master sends it yet."""
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine

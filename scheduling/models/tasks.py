@@ -106,7 +106,8 @@ class Task(models.Model):
 class Departure(models.Model):
     """An incarnation that should stop on a machine, until its Borglet says that its processes are gone.
 
-    It holds its ports there. `preemptor`: the task whose start on that machine waits for it.
+    It holds its ports there. `preemptor`: the task whose start on that machine waits for it. `notice_s`: the longest
+    notice that it may have. Nothing sets it yet, so it is always empty, and the task has the notice of its job file.
     """
 
     task = models.ForeignKey(Task, models.CASCADE, related_name="departures")

@@ -35,7 +35,8 @@ class Eviction:
     """running -> pending. `cause`: a value of `core.states.EvictionCause`.
 
     `gone`: its processes have already ended there. `avoid`: don't pair the two again for a while.
-    `preemptor`: task id of whoever takes its place. `notice_s` shortens the notice the task asked for.
+    `preemptor`: task id of the task that takes its place. `notice_s` would shorten the notice that the task asked for;
+    no caller sets it yet, so an evicted task has all of its notice, also when it is preempted.
     """
 
     task_id: int

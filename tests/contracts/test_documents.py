@@ -1,0 +1,124 @@
+"""What documents say about settings, commands, figures and limits is what the program has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from django.apps import apps
+from django.core.management import get_commands
+
+from borglet.runtimes import launch
+from portal.cli.main import app
+from portal.settings import checks
+from portal.settings.environment import SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+# Read by borgctl, by its own words or as `--option`, and by `make up`.
+OF_CLIENTS = {"BORG_PROFILE", "BORG_TENANT", "BORG_TOKEN", "BORG_URL", "BORG_CELL", "BORG_CLIENT"}
+OF_MAKE_UP = {"BORG_HOME"}
+
+
+def documents() -> Iterator[Path]:
+    """All that describes the present version; the change log describes earlier ones too."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md", "deploy", "examples"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return (ROOT / name for name in listed.stdout.split() if name != "CHANGELOG.md")
+
+
+def named(pattern: str, *, within: str = "") -> dict[str, str]:
+    """What matches in documents (below the folder `within`), and one document that has it."""
+    found = {}
+    for path in documents():
+        if path.is_relative_to(ROOT / within):
+            for name in re.findall(pattern, path.read_text()):
+                found[name] = str(path.relative_to(ROOT))
+    return found
+
+
+def code_of(*packages: str) -> str:
+    return "\n".join(path.read_text() for each in packages for path in sorted((ROOT / each).rglob("*.py")))
+
+
+def runbook() -> str:
+    return (ROOT / "deploy" / "README.md").read_text()
+
+
+def test_every_setting_that_a_document_names_exists() -> None:
+    options = re.findall(r'_option\(\s*\w+,\s*"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text())
+    machines = {"BORGLET_" + option.upper().replace("-", "_") for option in options} | {"BORGLET_ATTRIBUTES"}
+    tasks = set(re.findall(r'"(BORG_[A-Z_]+)"', Path(launch.__file__).read_text())) | {"BORG_ALLOC_ENDED"}
+    known = {setting.name for setting in SETTINGS} | machines | tasks | OF_CLIENTS | OF_MAKE_UP
+    mentioned = named(r"\bBORG(?:LET)?_[A-Z0-9_]*[A-Z0-9]\b")
+    assert len(mentioned) > 60
+    assert {name: where for name, where in mentioned.items() if name not in known} == {}
+
+
+def test_every_command_that_a_document_names_exists() -> None:
+    managed = named(r"manage\.py ([a-z_]+)")
+    assert managed.keys() <= get_commands().keys(), managed
+    commands = typer.main.get_command(app)
+    unknown = {}
+    for line, where in named(r"\bborgctl(?: --profile \w+)? ([a-z][a-z-]*(?: [a-z][a-z-]*)?)").items():
+        first, _, second = line.partition(" ")
+        command = commands.commands.get(first)  # type: ignore[attr-defined]
+        if command is None or (second and hasattr(command, "commands") and second not in command.commands):
+            unknown[line] = where
+    assert unknown == {}
+
+
+def test_every_target_of_make_that_a_document_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    mentioned = named(r"(?:`|\$ )make ([a-z-]+)")
+    assert {target: where for target, where in mentioned.items() if target not in targets} == {}
+
+
+def test_every_figure_that_the_runbook_alerts_on_exists() -> None:
+    code = code_of("portal", "quota", "scheduling", "naming")
+    resolver = "borg_resolver_"
+    for name in named(r"\bborg_[a-z0-9_]*[a-z0-9]\b", within="deploy"):
+        assert name.removeprefix(resolver) in code, name
+
+
+@pytest.mark.parametrize(
+    ("setting", "lists"),
+    [
+        ("BORG_DATABASE_URL", ["postgresql://borg@one:5432,two:5432/borg"]),
+        ("BORG_REDIS_URL", ["redis://one:6379,two:6379/0", "redis+sentinel://one:26379/borg/0"]),
+    ],
+)
+def test_the_runbook_promises_no_list_of_hosts_that_settings_reject(setting: str, lists: list[str]) -> None:
+    check = {"BORG_DATABASE_URL": checks.database, "BORG_REDIS_URL": checks.redis}[setting]
+    assert all(check(text) for text in lists), "lists are accepted now: say so in the runbook"
+    assert f"`{setting}` takes one address" in runbook()
+
+
+def test_the_runbook_says_that_the_journal_grows_as_long_as_nothing_removes_its_rows() -> None:
+    code = code_of("portal", "quota", "scheduling")
+    removes = re.search(r"(DELETE FROM|DETACH PARTITION|TRUNCATE) +scheduling_event\b|DETACH PARTITION", code)
+    assert removes is None, "rows of the journal are removed now: say in the runbook when"
+    assert "Nothing removes rows of the journal" in runbook()
+
+
+def test_no_document_promises_an_identity_provider_that_nothing_configures() -> None:
+    assert not apps.is_installed("allauth.socialaccount"), "say in portal/accounts.py how people come in"
+    code = (ROOT / "portal" / "accounts.py").read_text()
+    assert "no setting\nfor an identity provider" in code
+    assert named(r"(?i)identity provider") == {}
+
+
+def test_the_help_and_the_file_of_settings_of_a_borglet_name_no_other_options() -> None:
+    """A setting is an option in capitals."""
+    lines = (ROOT / "deploy" / "systemd" / "borglet.env").read_text().splitlines()
+    explained = {match[1] for line in lines if (match := re.match(r"#?(BORGLET_[A-Z_]+)=", line))}
+    options = set(re.findall(r'"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text()))
+    assert {name.removeprefix("BORGLET_").lower().replace("_", "-") for name in explained} <= options
