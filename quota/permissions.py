@@ -8,7 +8,6 @@ reported as not found, so that names of other tenants don't leak.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -130,7 +129,7 @@ class Principal:
     `roles`: tenant name -> role; `inherited`: the role that the organisation of a team gives in it, beside one's own.
     Each tenant of `inherited` is in `roles` too. `capabilities`: (kind, cell) pairs in force, cell "" for all.
     `tenant`, `cell`: set when a token is bound to one. `sre`: runs the cells, may do everything its scopes allow.
-    `expires_at`: when the token that asks ends; None for one without an end, and for sessions.
+    `token`: the key of the token that asks; empty for sessions, tasks and our own processes.
     """
 
     name: str
@@ -143,7 +142,7 @@ class Principal:
     tenant: str | None = None
     cell: str | None = None
     scopes: frozenset[Scope] = frozenset(Scope)
-    expires_at: dt.datetime | None = None
+    token: str = ""
 
     def has(self, kind: CapabilityKind, cell: str) -> bool:
         return self.sre or (kind, "") in self.capabilities or (kind, cell) in self.capabilities

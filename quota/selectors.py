@@ -33,7 +33,11 @@ def tenant_named(principal: Principal, name: str) -> Tenant:
 
 def tokens_of(principal: Principal) -> QuerySet[Token]:
     """One's own; through a token bound to a tenant, only those bound to it too."""
-    rows = Token.objects.filter(user_id=principal.user_id).select_related("tenant", "user").order_by("id")
+    rows = (
+        Token.objects.filter(user_id=principal.user_id)
+        .select_related("tenant", "user", "parent")
+        .order_by("id")
+    )
     return rows.filter(tenant__name=principal.tenant) if principal.tenant is not None else rows
 
 

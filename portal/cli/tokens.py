@@ -11,6 +11,7 @@ import typer
 from portal.cli import context, output, profiles
 from portal.cli.client import Client, part
 from portal.cli.failure import Failed, bad_usage
+from quota.token_families import in_families
 
 app = typer.Typer()
 tokens = typer.Typer(help="Tokens: issue, list, revoke.")
@@ -71,10 +72,17 @@ def tokens_issue(
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Bind it to this tenant.")] = None,
     expires: Annotated[
-        str | None, typer.Option(help="A time such as 2030-01-31T00:00:00Z; else never.")
+        str | None,
+        typer.Option(
+            help="A time such as 2030-01-31T00:00:00Z; else in 90 days, or with the token that asks."
+        ),
     ] = None,
 ) -> None:
-    """A new token of your own. Its secret is shown this once."""
+    """Issue a token of your own, and show its secret this once.
+
+    The token of the profile must have scope admin (`borgctl login --admin`). It becomes the parent of the new one,
+    which ends no later than it.
+    """
     ours = context.of(ctx)
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
     answer = ours.client.post(
@@ -85,7 +93,7 @@ def tokens_issue(
 
 @tokens.command("list")
 def tokens_list(ctx: typer.Context) -> None:
-    """Your tokens. Their secrets are not kept."""
+    """List your tokens, each below the one that issued it. Their secrets are not kept."""
     ours = context.of(ctx)
     rows = list(ours.client.pages("/api/v1/tokens/"))
     return output.as_json(rows) if ours.json else shown(rows)
@@ -93,13 +101,13 @@ def tokens_list(ctx: typer.Context) -> None:
 
 def shown(rows: list[dict[str, Any]]) -> None:
     output.table(
-        ("KEY", "NAME", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
+        ("KEY", "NAME", "PARENT", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
         [
             (
-                row["key"], row["name"], row["tenant"] or "", " ".join(row["scopes"]),
+                row["key"], row["name"], row["parent"] or "", row["tenant"] or "", " ".join(row["scopes"]),
                 output.when(row["last_used_at"]), output.when(row["expires_at"]), output.when(row["revoked_at"]),
             )
-            for row in rows
+            for row in in_families(rows, key=lambda row: row["key"], parent=lambda row: row["parent"])
         ],
         empty="No tokens.",
     )  # fmt: skip
@@ -107,7 +115,7 @@ def shown(rows: list[dict[str, Any]]) -> None:
 
 @tokens.command("revoke")
 def tokens_revoke(ctx: typer.Context, key: str) -> None:
-    """End a token at once and for good."""
+    """Revoke a token and the tokens below it, at once. Needs scope admin, but a token may revoke itself."""
     if not key.isalnum():
         raise bad_usage(f"{key!r} is no key of a token; `borgctl tokens list` shows them", key="no key")
     ours = context.of(ctx)

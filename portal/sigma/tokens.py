@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -14,9 +15,11 @@ from django.views.decorators.http import require_POST
 
 from portal.sigma.page import page, page_of
 from quota.errors import Refused
+from quota.models import Token
 from quota.permissions import Principal, Scope
 from quota.selectors import tenant_named, tenants_visible, tokens_of
 from quota.services.access import token_issue, token_revoke
+from quota.token_families import in_families
 
 PAGE_SIZE = 50
 DAYS = [7, 30, 90, 365]
@@ -54,7 +57,9 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
             status = 201
         except Refused as problem:
             context["problem"], status = problem, problem.status
-    context["page_obj"] = page_of(request, tokens_of(principal).order_by("-id"), PAGE_SIZE)
+    shown = page_of(request, tokens_of(principal).order_by("-id"), PAGE_SIZE)
+    shown.object_list = token_families(shown.object_list)
+    context["page_obj"] = shown
     return render(request, "sigma/tokens.html", context, status=status)
 
 
@@ -64,8 +69,15 @@ def revoke(request: HttpRequest, principal: Principal, key: str) -> HttpResponse
     if not tokens_of(principal).filter(key=key).exists():
         raise Refused("not-found", _("You have no token %s.") % key, status=404)
     token = token_revoke(principal=principal, key=key)
-    messages.success(request, _("Token %s is revoked: it proves nothing any more.") % token.name)
+    messages.success(request, _("Token %s is revoked, and so are the tokens that it issued.") % token.name)
     return redirect("sigma:tokens")
+
+
+def token_families(rows: Iterable[Token]) -> list[Token]:
+    """The tokens of a page, each below the one that issued it."""
+    return in_families(
+        rows, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None
+    )
 
 
 def _expiry(days: str) -> dt.datetime | None:

@@ -101,16 +101,18 @@ class TokenAdmin(FactsAdmin):
         "key",
         "user",
         "tenant",
+        "parent",
         "scopes_shown",
         "last_used_at",
         "expires_at",
         "revoked_at",
     ]
     list_filter = ["tenant"]
-    list_select_related = ["user", "tenant"]
+    list_select_related = ["user", "tenant", "parent"]
     search_fields = ["name", "key", "user__username"]
     fields = [
-        "name", "key", "user", "tenant", "scopes_shown", "created_at", "last_used_at", "expires_at", "revoked_at",
+        "name", "key", "user", "tenant", "parent", "scopes_shown", "created_at", "last_used_at", "expires_at",
+        "revoked_at",
     ]  # fmt: skip
     actions = ["revoke"]
 

@@ -35,11 +35,17 @@ class LoginThrottle(SimpleRateThrottle):
 class TokenSerializer(serializers.ModelSerializer):
     tenant = serializers.SlugRelatedField(slug_field="name", read_only=True)
     user = serializers.CharField(source="user.username", read_only=True)
+    parent = serializers.SlugRelatedField(
+        slug_field="key",
+        read_only=True,
+        help_text="The key of the token that issued this one, with which it ends.",
+    )
 
     class Meta:
         model = Token
         fields = [
-            "key", "name", "user", "tenant", "scopes", "created_at", "expires_at", "last_used_at", "revoked_at",
+            "key", "name", "user", "tenant", "parent", "scopes", "created_at", "expires_at", "last_used_at",
+            "revoked_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -51,7 +57,11 @@ class NewTokenSerializer(serializers.Serializer):
         default=[Scope.READ.value, Scope.WRITE.value],
     )
     tenant = serializers.CharField(max_length=63, required=False, allow_null=True)
-    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+    expires_at = serializers.DateTimeField(
+        required=False,
+        allow_null=True,
+        help_text="If a token asks, the new one always ends: in 90 days or with the token that asks, if not given.",
+    )
 
 
 class LoginSerializer(NewTokenSerializer):
@@ -103,6 +113,7 @@ class TokensView(QuotaView):
 
     @extend_schema(request=NewTokenSerializer, responses={201: IssuedToken})
     def post(self, request: Request) -> Response:
+        """Issue a token, from a session or from a token with scope admin, which becomes its parent."""
         given = valid(NewTokenSerializer, request.data)
         return _issue(request, principal_of(request), request.user, given)
 
@@ -110,7 +121,7 @@ class TokensView(QuotaView):
 class TokenView(QuotaView):
     @extend_schema(responses=TokenSerializer)
     def delete(self, request: Request, key: str) -> Response:
-        """Revoke a token, at once and for good."""
+        """Revoke a token and its children, at once. It needs a session or scope admin; a token may revoke itself."""
         return Response(TokenSerializer(token_revoke(principal=principal_of(request), key=key)).data)
 
 

@@ -15,10 +15,16 @@ class Token(models.Model):
 
     The secret is `borg_<key>_<random>`; `key` finds the row, `digest` (SHA-256 of the whole) proves it. The
     random part has 256 bits, so a plain hash is enough.
+
+    `parent`: the token that asked for this one; None when a session or a password did. A child always has an end, which
+    is not after its parent's, and it is revoked together with its parent.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="borg_tokens")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="tokens")
+    parent = models.ForeignKey(
+        "self", models.CASCADE, null=True, blank=True, related_name="children", verbose_name=_("parent")
+    )
     name = models.CharField(_("name"), max_length=100)
     key = models.CharField(max_length=16, unique=True)
     digest = models.CharField(max_length=64)

@@ -1,4 +1,7 @@
-"""Tokens: issued, read, revoked. And the `Principal` behind a user or a token."""
+"""Tokens: issued, read, revoked. And the `Principal` behind a user or a token.
+
+session or password ─► Token ─► child ─► child      Revoking a token revokes all tokens below it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,19 @@ from dataclasses import replace
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser
-from django.db.models import Q
+from django.db import connection
+from django.db.models import Q, QuerySet
 
 from quota import clock, records
-from quota.errors import NotFound, Refused
+from quota.errors import Forbidden, NotFound, Refused
 from quota.models import Capability, Membership, ServiceAccount, Tenant, Token
 from quota.permissions import Action, CapabilityKind, Principal, Role, Scope, may
+from quota.records import Entry
 
 # A token's last use is shown to its owner; writing it more often than this would cost a row a request.
 LAST_USED_EVERY = dt.timedelta(minutes=5)
+# A token that a token issues ends after this, or with its parent if that is earlier, unless the request names an end.
+CHILD_LASTS = dt.timedelta(days=90)
 
 
 class InvalidToken(Exception):
@@ -34,13 +41,19 @@ def token_issue(
     tenant: Tenant | None = None,
     expires_at: dt.datetime | None = None,
 ) -> tuple[Token, str]:
-    """A new token and its secret, which is shown this once. Raises `Refused` naming the field."""
+    """Return a new token and its secret, which is shown this once.
+
+    The caller is a session, or a token with scope admin, which becomes the parent of the new token. Raises `Forbidden`
+    for other callers and `Refused` naming the field. Locks: the parent and the tokens above it.
+    """
     if user.pk is None:
         raise Refused(
             "no-person",
             f"{principal.name} is no person; tokens are made by people and outlive a task",
             status=403,
         )
+    if Scope.ADMIN not in principal.scopes:
+        raise _admin_needed(principal, "token.issue", "Cannot issue a token")
     unknown = sorted(set(scopes) - {scope.value for scope in Scope})
     if unknown or not scopes:
         known = ", ".join(scope.value for scope in Scope)
@@ -66,28 +79,22 @@ def token_issue(
             fields={"tenant": "not yours"},
             status=403,
         )
-    if principal.expires_at is not None:
-        expires_at = expires_at or principal.expires_at
-        if expires_at > principal.expires_at:
-            raise Refused(
-                "outlives-its-maker",
-                f"your own token ends at {principal.expires_at:%Y-%m-%d %H:%M} UTC; so must the ones it makes",
-                fields={"expires_at": "after your own token's"},
-                status=403,
-            )
-    account = ServiceAccount.objects.filter(user_id=user.pk).first()
-    if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
-        raise Refused(
-            "service-account",
-            f"{user.get_username()} is a service account: its tokens are bound to its tenant and have an end",
-            fields={"expires_at": "needed"} if expires_at is None else {"tenant": "its own"},
-        )
-    key = secrets.token_hex(6)
-    secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
+        parent = _parent_locked(principal.token) if principal.token else None
+        if parent is not None:
+            expires_at = _end_of_child(parent, expires_at)
+        account = ServiceAccount.objects.filter(user_id=user.pk).first()
+        if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
+            raise Refused(
+                "service-account",
+                f"{user.get_username()} is a service account: its tokens are bound to its tenant and have an end",
+                fields={"expires_at": "needed"} if expires_at is None else {"tenant": "its own"},
+            )
+        key = secrets.token_hex(6)
+        secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
         token = Token.objects.create(
             user=user, tenant=tenant, name=name.strip(), key=key, digest=_digest(secret),
-            scopes=sorted(set(scopes)), expires_at=expires_at,
+            scopes=sorted(set(scopes)), expires_at=expires_at, parent=parent,
         )  # fmt: skip
         entry.append(
             "token.issued",
@@ -95,14 +102,19 @@ def token_issue(
             key=key,
             name=token.name,
             user=user.get_username(),
+            **({"parent": parent.key} if parent is not None else {}),
         )
     return token, secret
 
 
 def token_revoke(*, principal: Principal, key: str) -> Token:
-    """Ends a token at once. One's own, those of one's tenants' service accounts for an owner, or anybody's for an SRE;
-    through a token bound to a tenant, only those bound
-    to it too. Idempotent. Raises `NotFound`."""
+    """Revoke a token and all tokens below it, at once. Idempotent.
+
+    A session or a token with scope admin revokes its user's tokens, an owner's also those of the service accounts of
+    the owner's tenants, and an SRE's everybody's. Through a token bound to a tenant, only tokens bound to the same
+    tenant are found. Any token may revoke itself, which signs its program out and gives it nothing.
+    Raises `NotFound`, and `Forbidden` without scope admin. Locks: the token.
+    """
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
     owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
     own |= Q(user__service_account__tenant__name__in=owned) if owned and own else Q()
@@ -111,17 +123,36 @@ def token_revoke(*, principal: Principal, key: str) -> Token:
     with records.write(principal) as entry:
         token = (
             Token.objects.select_for_update(of=("self",))
-            .select_related("tenant")
+            .select_related("tenant", "user", "parent")
             .filter(own, key=key)
             .first()
         )
         if token is None:
             raise NotFound("token", key)
-        if token.revoked_at is None:
-            token.revoked_at = clock.now()
-            token.save(update_fields=["revoked_at"])
-            entry.append("token.revoked", tenant=token.tenant.name if token.tenant else "", key=key)
+        if Scope.ADMIN not in principal.scopes and key != principal.token:
+            raise _admin_needed(principal, "token.revoke", f"Cannot revoke token {key}")
+        _revoke(entry, [token.pk])
+        token.refresh_from_db(fields=["revoked_at"])
     return token
+
+
+def tokens_revoke(*, principal: Principal, user: AbstractBaseUser) -> int:
+    """Revoke all tokens of `user`, who asks for it, and all tokens below them. Return how many were revoked.
+
+    Raises `Forbidden` for everybody else. Locks: the tokens, in order of their ids.
+    """
+    if principal.user_id != user.pk or user.pk is None or principal.token:
+        raise Forbidden(
+            "token.revoke", "Cannot revoke all tokens of a user: only the user's own session may."
+        )
+    with records.write(principal) as entry:
+        own = tokens_in_force().filter(user_id=user.pk).select_for_update().order_by("id")
+        return _revoke(entry, list(own.values_list("pk", flat=True)))
+
+
+def tokens_in_force() -> QuerySet[Token]:
+    """The tokens that are neither revoked nor expired."""
+    return Token.objects.filter(revoked_at=None).exclude(expires_at__lte=clock.now())
 
 
 def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBaseUser, Principal]:
@@ -147,7 +178,7 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
         tenant=token.tenant.name if token.tenant else None,
         scopes=frozenset(Scope(scope) for scope in token.scopes),
     )
-    principal = replace(principal, expires_at=token.expires_at)
+    principal = replace(principal, token=token.key)
     return token.user, principal
 
 
@@ -192,6 +223,68 @@ def user_named(username: str) -> AbstractBaseUser:
     if user is None:
         raise NotFound("user", username)
     return user
+
+
+_ABOVE = """
+    WITH RECURSIVE above AS (
+        SELECT id, parent_id FROM quota_token WHERE key = %s
+        UNION ALL SELECT t.id, t.parent_id FROM quota_token AS t JOIN above ON t.id = above.parent_id
+    ) SELECT t.* FROM quota_token AS t WHERE t.id IN (SELECT id FROM above) ORDER BY t.id FOR UPDATE OF t"""
+_REVOKE = """
+    WITH RECURSIVE below AS (
+        SELECT id FROM quota_token WHERE id = ANY(%s)
+        UNION SELECT t.id FROM quota_token AS t JOIN below ON t.parent_id = below.id
+    ) UPDATE quota_token AS t SET revoked_at = %s FROM below, quota_token AS s
+        LEFT JOIN quota_tenant AS n ON n.id = s.tenant_id
+    WHERE t.id = below.id AND s.id = t.id AND t.revoked_at IS NULL RETURNING t.key, coalesce(n.name, '')"""
+
+
+def _parent_locked(key: str) -> Token:
+    """The token that asks, after it and all tokens above it are locked, so that none is revoked meanwhile.
+
+    Raises `Forbidden` if it was revoked since the request began.
+    """
+    line = list(Token.objects.raw(_ABOVE, [key]))
+    own = next((token for token in line if token.key == key), None)
+    if own is None or any(token.revoked_at is not None for token in line):
+        raise Forbidden(
+            "token.issue", "Cannot issue a token: the token that asks was revoked. Sign in again."
+        )
+    return own
+
+
+def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
+    """When a child of `parent` ends. Raises `Refused` if that would be after its parent."""
+    if parent.expires_at is None:
+        return wanted or clock.now() + CHILD_LASTS
+    if wanted is not None and wanted > parent.expires_at:
+        raise Refused(
+            "outlives-its-parent",
+            f"Cannot issue a token until {wanted:%Y-%m-%d %H:%M} UTC: the token that asks ends at"
+            f" {parent.expires_at:%Y-%m-%d %H:%M} UTC. Choose an earlier end, or sign in with the password.",
+            fields={"expires_at": "after the end of the token that asks"},
+            status=403,
+        )
+    return wanted or min(clock.now() + CHILD_LASTS, parent.expires_at)
+
+
+def _revoke(entry: Entry, ids: list[int]) -> int:
+    """Revoke these tokens and all below them; return how many were not revoked before."""
+    with connection.cursor() as cursor:
+        cursor.execute(_REVOKE, [ids, clock.now()])
+        revoked = sorted(cursor.fetchall())
+    for key, tenant in revoked:
+        entry.append("token.revoked", tenant=tenant, key=key)
+    return len(revoked)
+
+
+def _admin_needed(principal: Principal, action: str, what: str) -> Forbidden:
+    has = ", ".join(sorted(scope.value for scope in principal.scopes)) or "none"
+    return Forbidden(
+        action,
+        f"{what}: the token that asks has scope {has}, and this needs scope admin. Use the Tokens page of the portal,"
+        " or sign in with `borgctl login --admin`.",
+    )
 
 
 def _digest(secret: str) -> str:

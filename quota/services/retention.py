@@ -72,7 +72,16 @@ _RULES = (
     _Rule(
         "requests for capabilities", ANSWERS_KEPT, _any("quota_capabilityrequest", "answered_at < %(until)s")
     ),
-    _Rule("tokens", ANSWERS_KEPT, _any("quota_token", "least(expires_at, revoked_at) < %(until)s")),
+    # A token ends no later than the one that issued it, so whole families are deleted, children first.
+    _Rule(
+        "tokens",
+        ANSWERS_KEPT,
+        _any(
+            "quota_token",
+            "least(expires_at, revoked_at) < %(until)s"
+            " AND NOT EXISTS (SELECT FROM quota_token AS c WHERE c.parent_id = t.id)",
+        ),
+    ),
     _Rule("shortfalls", ANSWERS_KEPT, _any("quota_shortfall", "closed_at < %(until)s")),
 )
 

@@ -127,22 +127,26 @@ def service_account_token(
     scopes: list[str] | None = None,
     expires_at: dt.datetime | None = None,
 ) -> tuple[Token, str]:
-    """A token for it and its secret, shown this once; it ends at `expires_at`, or after `TOKEN_LASTS`."""
+    """Return a token for the account, and its secret, which is shown this once.
+
+    It ends at `expires_at`, or after `TOKEN_LASTS`; if a token asks for it, not after that token.
+    """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
         told = f"some of {', '.join(SCOPES)}: a service account administers nothing"
         raise Refused("invalid-scopes", f"scopes: {told}", fields={"scopes": told})
     now = clock.now()
-    ends = expires_at or now + TOKEN_LASTS
-    if ends > now + TOKEN_LONGEST:
+    if expires_at is None and not principal.token:
+        expires_at = now + TOKEN_LASTS
+    if expires_at is not None and expires_at > now + TOKEN_LONGEST:
         told = f"at most {TOKEN_LONGEST.days} days ahead"
         raise Refused("invalid", f"expires_at: {told}", fields={"expires_at": told})
     if not account.user.is_active:
         raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable it first")
     return token_issue(
         principal=principal, user=account.user, name=name, scopes=list(SCOPES) if scopes is None else scopes,
-        tenant=account.tenant, expires_at=ends,
+        tenant=account.tenant, expires_at=expires_at,
     )  # fmt: skip
 
 

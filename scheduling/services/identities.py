@@ -21,7 +21,7 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
     tenant. Raises `BadIdentity` for a token that is none, has expired, or whose incarnation runs no more; `Forbidden`
     where job or tenant let it do nothing.
     """
-    claims, expires_at = read(token, public_key, issuer=settings.PORTAL_URL)
+    claims, _ = read(token, public_key, issuer=settings.PORTAL_URL)
     asked, allowed = _levels(claims)
     level = min(asked, allowed, key=list(LEVELS).index)
     scopes, role = LEVELS[level]
@@ -39,7 +39,6 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
         tenant=claims.tenant,
         cell=claims.cell,
         scopes=scopes,
-        expires_at=expires_at,
     )
 
 

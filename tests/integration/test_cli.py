@@ -411,6 +411,8 @@ def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, c
     assert "secret" not in json.dumps(signed_in)
     assert len(bob.out("tokens", "list", "--profile", "bob").splitlines()) == 3
 
+    assert "borgctl login --admin" in bob.failing("tokens", "issue", "ci")[0]
+    bob.out(*login, "--admin", given="correct horse battery")
     secret = bob.out("tokens", "issue", "ci", "--scope", "read", "--tenant", "ubar").strip()
     with_it = {**bob.environment, "BORG_TOKEN": secret}
     reader = Cli(tmp_path, url, **with_it)
@@ -419,6 +421,9 @@ def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, c
     assert bob.failing("tokens", "issue", "x", "--scope", "all")[1]["fields"].keys() == {"scopes"}
     assert bob.failing("tokens", "issue", "x", "--expires", "soon")[1]["fields"].keys() == {"expires_at"}
     key = Token.objects.get(name="ci").key
+    lines = bob.out("tokens", "list").splitlines()
+    assert lines[-1].startswith(key)
+    assert lines[-1].split()[2] == lines[-2].split()[0] == Token.objects.get(name="ci").parent.key
     assert bob.out("tokens", "revoke", key, "--profile", "bob") == f"Token {key} is revoked.\n"
     assert "revoked" in reader.failing("status")[0]
     assert get_user_model().objects.get(username="bob").pk == Token.objects.get(key=key).user_id
