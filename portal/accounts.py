@@ -6,15 +6,20 @@ from __future__ import annotations
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.forms import ChangePasswordForm
+from allauth.account.views import PasswordChangeView
 from django import forms
+from django.contrib import messages
 from django.contrib.auth.models import AbstractBaseUser
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from quota.errors import Refused
 from quota.models import Invitation, ServiceAccount
-from quota.services.access import principal_of_user
+from quota.services.access import principal_of_user, tokens_in_force, tokens_revoke
 from quota.services.invitations import invitation_accept, invitation_of
 
 # Of the session: the secret of the invitation whose link was opened.
@@ -58,3 +63,40 @@ class ClosedSignupAdapter(DefaultAccountAdapter):
             problem = Refused("service-account", told, status=403)
             return render(request, "sigma/refused.html", {"problem": problem}, status=403)
         return super().pre_login(request, user, **how)
+
+
+class PasswordForm(ChangePasswordForm):
+    """A new password; on request it also revokes the tokens, which do not depend on the password."""
+
+    revoke_tokens = forms.BooleanField(required=False, label=gettext_lazy("Also revoke all my tokens"))
+
+
+class PasswordView(PasswordChangeView):
+    """Changing one's own password, which ends all other sessions of the user, open pages and shells included."""
+
+    template_name = "sigma/password.html"
+    form_class = PasswordForm
+    tokens_shown = 20
+
+    def get_context_data(self, **more: Any) -> dict[str, Any]:
+        tokens = tokens_in_force().filter(user_id=self.request.user.pk).order_by("-id")
+        shown = {"tokens": tokens[: self.tokens_shown], "tokens_count": tokens.count()}
+        return {**super().get_context_data(**more), **shown}
+
+    def form_valid(self, form: PasswordForm) -> HttpResponse:
+        user = self.request.user
+        with transaction.atomic():
+            answer = super().form_valid(form)
+            if form.cleaned_data["revoke_tokens"]:
+                principal = principal_of_user(user, request_id=self.request.borg_request_id)
+                count = tokens_revoke(principal=principal, user=user)
+                told = ngettext("%d token is revoked.", "%d tokens are revoked.", count) % count
+                messages.success(self.request, told)
+            elif count := tokens_in_force().filter(user_id=user.pk).count():
+                told = ngettext(
+                    "%d token still works with the new password.",
+                    "%d tokens still work with the new password.",
+                    count,
+                )
+                messages.warning(self.request, told % count)
+        return answer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth import get_user_model
+from django.contrib.auth import HASH_SESSION_KEY, get_user_model
+from django.contrib.auth.models import AbstractBaseUser
+from django.utils.crypto import constant_time_compare
 
 from quota.errors import Refused
 from quota.permissions import Principal
@@ -23,12 +25,24 @@ def principal_of(scope: dict[str, Any]) -> Principal | None:
 
 
 def principal_of_session(scope: dict[str, Any]) -> Principal | None:
-    """As `principal_of`, whatever the request says beside its cookies."""
+    """As `principal_of`, for the session cookie alone.
+
+    A session ends when its row is deleted, and when the password that it was opened with is changed.
+    """
     session, user_id = scope.get("session"), scope["user"].pk
-    if user_id is None or (session is not None and not session.exists(session.session_key)):
+    if user_id is None or session is None or not session.exists(session.session_key):
         return None
     user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
-    return principal_of_user(user) if user is not None else None
+    if user is None or not _has_password_of(user, session.get(HASH_SESSION_KEY, "")):
+        return None
+    return principal_of_user(user)
+
+
+def _has_password_of(user: AbstractBaseUser, session_hash: str) -> bool:
+    """Whether the session was opened with the password that `user` has now; as `django.contrib.auth.get_user` checks
+    it for each HTTP request."""
+    accepted = (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())
+    return any(constant_time_compare(session_hash, known) for known in accepted)
 
 
 def _of_secret(secret: str) -> Principal | None:
