@@ -3,11 +3,12 @@ for an identity provider (OIDC, SAML) yet. Service accounts have tokens and neve
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.forms import ChangePasswordForm
-from allauth.account.views import PasswordChangeView
+from allauth.account.views import LoginView, PasswordChangeView
 from django import forms
 from django.contrib import messages
 from django.contrib.auth.models import AbstractBaseUser
@@ -21,6 +22,7 @@ from quota.errors import Refused
 from quota.models import Invitation, ServiceAccount
 from quota.services.access import principal_of_user, tokens_in_force, tokens_revoke
 from quota.services.invitations import invitation_accept, invitation_of
+from quota.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
 
 # Of the session: the secret of the invitation whose link was opened.
 INVITATION = "invitation"
@@ -57,12 +59,43 @@ class ClosedSignupAdapter(DefaultAccountAdapter):
         request.session.pop(INVITATION, None)
         return user
 
+    def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
+        """`authenticate` applies the limits of this portal in place of allauth's."""
+
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> AbstractBaseUser | None:
+        """The user, or None if the password is wrong; also for reauthentication. Raises `ValidationError` of the form,
+        with code `too-many-attempts`, while the waiting time after wrong attempts is not over."""
+        check = partial(super().authenticate, request, **credentials)
+        try:
+            return check_limited(str(credentials.get("username", "")), address_of(request), check)
+        except TooManyAttempts as problem:
+            seconds = problem.figures["retry_after_s"]
+            told = ngettext(
+                "There were too many wrong attempts. Try again in %(seconds)d second.",
+                "There were too many wrong attempts. Try again in %(seconds)d seconds.",
+                seconds,
+            )
+            raise forms.ValidationError(told, code=problem.code, params={"seconds": seconds}) from problem
+
     def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             told = _("%s is a service account: it has tokens, and never signs in.") % user.get_username()
             problem = Refused("service-account", told, status=403)
             return render(request, "sigma/refused.html", {"problem": problem}, status=403)
         return super().pre_login(request, user, **how)
+
+
+class SignInView(LoginView):
+    template_name = "sigma/login.html"
+
+    def form_invalid(self, form: forms.BaseForm) -> HttpResponse:
+        """The form again; with status 429 and `Retry-After` while the password is not looked at."""
+        answer = super().form_invalid(form)
+        for error in form.non_field_errors().as_data():
+            if error.code == TOO_MANY:
+                answer.status_code = TooManyAttempts.status
+                answer["Retry-After"] = str(error.params["seconds"])
+        return answer
 
 
 class PasswordForm(ChangePasswordForm):

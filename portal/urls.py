@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from allauth.account.views import LoginView, LogoutView
+from allauth.account.views import LogoutView
 from django.contrib.auth.decorators import login_required
 from django.urls import include, path
 
 from naming.api.urls import feeds
-from portal.accounts import PasswordView
+from portal.accounts import PasswordView, SignInView
 from portal.admin_site import site
 from portal.sigma.account import by_an_sre
 from portal.sigma.team.invitations import JoinView
 
 accounts = [
-    path("login/", LoginView.as_view(template_name="sigma/login.html"), name="account_login"),
+    path("login/", SignInView.as_view(), name="account_login"),
     path("logout/", LogoutView.as_view(template_name="sigma/logout.html"), name="account_logout"),
     path("password/change/", login_required(PasswordView.as_view()), name="account_change_password"),
     path("signup/", JoinView.as_view(), name="account_signup"),

@@ -63,6 +63,8 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
             error.status, error.code, error.detail, fields=error.fields, figures=error.figures,
             request_id=request_id,
         )  # fmt: skip
+        if "retry_after_s" in error.figures:
+            headers["Retry-After"] = str(error.figures["retry_after_s"])
     elif isinstance(error, Http404):
         body = document(404, "not-found", "there is nothing here", request_id=request_id)
     elif isinstance(error, PermissionDenied):

@@ -10,8 +10,6 @@ from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import SimpleRateThrottle
-from rest_framework.views import APIView
 
 from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
@@ -20,16 +18,7 @@ from quota.models import ServiceAccount, Token
 from quota.permissions import Principal, Scope
 from quota.rehearsal import dry_run
 from quota.services.access import principal_of_user, token_issue, token_revoke
-
-
-class LoginThrottle(SimpleRateThrottle):
-    """Ten tries a minute from one address."""
-
-    rate = "10/min"
-    scope = "login"
-
-    def get_cache_key(self, request: Request, view: APIView) -> str:
-        return self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}
+from quota.sign_in import address_of, check_limited
 
 
 class TokenSerializer(serializers.ModelSerializer):
@@ -79,12 +68,16 @@ class LoginView(QuotaView):
 
     authentication_classes: list = []
     permission_classes: list = []
-    throttle_classes = [LoginThrottle]
 
     @extend_schema(request=LoginSerializer, responses={201: IssuedToken}, auth=[])
     def post(self, request: Request) -> Response:
         given = valid(LoginSerializer, request.data)
-        user = authenticate(request._request, username=given["username"], password=given["password"])
+        username, password = given["username"], given["password"]
+        user = check_limited(
+            username,
+            address_of(request._request),
+            lambda: authenticate(request._request, username=username, password=password),
+        )
         if user is None:
             raise exceptions.AuthenticationFailed("user name or password is wrong")
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
