@@ -172,7 +172,7 @@ def add(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make somebody who has an account a member; `invite` asks others to join."""
+    """Make somebody who has an account a member; for SREs. Owners use `invite`, which the person accepts."""
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     if (known := _role_of(ours, owner, user)) is not None:
@@ -194,7 +194,9 @@ def member_role(
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     if _role_of(ours, owner, user) is None:
-        raise Failed("not-found", f"{user} is not in {owner}: make them a member with `borgctl tenant add`")
+        raise Failed(
+            "not-found", f"{user} is no member of {owner}; ask them to join with `borgctl tenant invite`"
+        )
     _set_role(ours, owner, user, role, dry_run=dry_run)
 
 

@@ -110,12 +110,8 @@ class CapabilityRequestsView(QuotaView):
         principal = principal_of(request)
         given = valid(AskSerializer, request.data)
         tenant = selectors.tenant_named(principal, given.pop("tenant"))
-        named = given.pop("user", None)
-        own = named is None or named == request.user.get_username()
-        if not own:
-            require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
-        user = request.user if own else user_named(named)
-        made = capability_ask(principal=principal, tenant=tenant, user=user, **given)
+        username = given.pop("user", principal.name)
+        made = capability_ask(principal=principal, tenant=tenant, username=username, **given)
         return Response(CapabilityRequestSerializer(made).data, status=201)
 
 

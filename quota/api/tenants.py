@@ -12,8 +12,7 @@ from quota import people, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.models import Membership, Tenant
 from quota.permissions import Action, Role, require
-from quota.services.access import user_named
-from quota.services.members import member_leave, membership_set
+from quota.services.members import member_leave, member_named, membership_set
 from quota.services.tenants import tenant_create, tenant_move, tenant_set
 
 PARENT = OpenApiParameter("parent", OpenApiTypes.STR, description="Only the teams of this organisation.")
@@ -130,12 +129,13 @@ class MembersView(QuotaView):
 class MemberView(QuotaView):
     @extend_schema(request=RoleSerializer, responses=MemberSerializer)
     def put(self, request: Request, tenant: str, username: str) -> Response:
-        """Give a user a role, or change it."""
+        """Change the role of a member. An SRE also makes somebody a member; owners send an invitation."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
         role = valid(RoleSerializer, request.data)["role"]
-        member = membership_set(principal=principal, tenant=row, user=user_named(username), role=role)
+        user = member_named(principal, row, username, joining=True)
+        member = membership_set(principal=principal, tenant=row, user=user, role=role)
         return Response(MemberSerializer(member).data)
 
     @extend_schema(responses={204: None})
@@ -147,5 +147,6 @@ class MemberView(QuotaView):
             member_leave(principal=principal, tenant=row, user=request.user)
             return Response(status=204)
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
-        membership_set(principal=principal, tenant=row, user=user_named(username), role=None)
+        user = member_named(principal, row, username)
+        membership_set(principal=principal, tenant=row, user=user, role=None)
         return Response(status=204)

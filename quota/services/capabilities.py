@@ -67,21 +67,28 @@ def capability_ask(
     *,
     principal: Principal,
     tenant: Tenant,
-    user: AbstractBaseUser,
+    username: str,
     kind: str,
     reason: str,
     cell: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Ask the SREs, for oneself, or as an owner for a member or a service account. Raises `Refused`, `Conflict`."""
+    """Ask the SREs, for oneself, or as an owner for a member or a service account.
+
+    Raises `NotFound` for everybody who is no member of the tenant or its organisation, whether the name exists or not;
+    `Refused`, `Conflict`.
+    """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
-    if user.pk is None or user.pk != principal.user_id:
+    if username != principal.name:
         require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    homes = [tenant.pk, *([tenant.parent_id] if tenant.parent_id else [])]
+    members = Membership.objects.select_related("user").filter(tenant__in=homes, user__username=username)
+    member = members.first()
+    if member is None:
+        raise NotFound("user", username)
+    user = member.user
     ends = until or clock.now() + USUAL
     _check(kind, cell, reason, ends, field="until")
-    homes = [tenant.pk, *([tenant.parent_id] if tenant.parent_id else [])]
-    if not Membership.objects.filter(tenant__in=homes, user_id=user.pk).exists():
-        raise NotFound("user", user.get_username())
     with records.write(principal) as entry:
         asked = CapabilityRequest.objects.filter(user_id=user.pk, kind=kind, cell=cell, state="open")
         if asked.select_for_update().exists():

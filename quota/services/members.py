@@ -6,12 +6,30 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.db.models import Q
 
 from quota import clock, records
-from quota.errors import Conflict, Forbidden, Refused
+from quota.errors import Conflict, Forbidden, NotFound, Refused
 from quota.models import Invitation, Membership, ServiceAccount, Tenant
-from quota.permissions import Action, Principal, Role, require
+from quota.permissions import Action, Principal, Role, may, require
 from quota.records import Entry
+from quota.services.access import user_named
 from quota.services.notices import tell
 from quota.services.tenants import tenants_locked
+
+
+class InvitationNeeded(Refused):
+    """An owner wants to make somebody a member who has not agreed. The same for names that exist and that do not."""
+
+    status = 403
+
+    def __init__(self, tenant: Tenant, username: str) -> None:
+        path = f"/api/v1/tenants/{tenant.name}/invitations/"
+        super().__init__(
+            "invitation-needed",
+            f"Cannot make {username!r} a member of {tenant.name}: people join by accepting an invitation, unless an SRE"
+            f" adds them. Send one to their e-mail address: on the page Invitations of the tenant, with `borgctl tenant"
+            f" invite`, or by POST {path}.",
+            fields={"user": "no member"},
+            figures={"invitations": path},
+        )
 
 
 def membership_set(
@@ -19,8 +37,9 @@ def membership_set(
 ) -> Membership | None:
     """Give `user` a role in `tenant`, change it, or take it away with None. Idempotent.
 
-    Raises `Conflict` for the last owner, `Refused` for a service account that would be an owner or belong to two
-    tenants. What a former owner has invited is withdrawn. Locks: the tenant's row.
+    Owners change the roles of members; only an SRE gives somebody else a first role, and everybody else joins by an
+    invitation. Raises `InvitationNeeded`; `Conflict` for the last owner, `Refused` for a service account that would be
+    an owner or belong to two tenants. What a former owner has invited is withdrawn. Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if role is not None:
@@ -28,6 +47,8 @@ def membership_set(
     with records.write(principal) as entry:
         tenants_locked(tenant.name)
         before = Membership.objects.filter(tenant=tenant, user_id=user.pk).first()
+        if role is not None and before is None and not _may_join(principal, user):
+            raise InvitationNeeded(tenant, user.get_username())
         account = ServiceAccount.objects.select_related("tenant").filter(user_id=user.pk).first()
         if account is not None:
             _check_account(account, tenant, role)
@@ -43,6 +64,31 @@ def membership_set(
         if before is not None and before.role == role:
             return before
         return member_set(entry, tenant, user, role)
+
+
+def member_named(
+    principal: Principal, tenant: Tenant, username: str, *, joining: bool = False
+) -> AbstractBaseUser:
+    """The member of `tenant` with this user name; with `joining` also somebody whom `principal` may make one.
+
+    Nothing is looked up beyond the tenant, so that owners learn nothing about other people's user names. Raises
+    `InvitationNeeded` with `joining`, otherwise `NotFound`, whether the user exists or not.
+    """
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()
+    if member is not None:
+        found: AbstractBaseUser = member.user
+        return found
+    if joining and (username == principal.name or may(principal, Action.PLATFORM_ADMIN)):
+        return user_named(username)
+    if joining:
+        raise InvitationNeeded(tenant, username)
+    raise NotFound("member", username)
+
+
+def _may_join(principal: Principal, user: AbstractBaseUser) -> bool:
+    """Whether `principal` may make `user` a member: an SRE anybody, an owner of the organisation itself."""
+    return may(principal, Action.PLATFORM_ADMIN) or (user.pk is not None and user.pk == principal.user_id)
 
 
 def member_set(entry: Entry, tenant: Tenant, user: AbstractBaseUser, role: str) -> Membership:

@@ -53,14 +53,14 @@ def secret(world) -> str:
     asked = capability_ask(
         principal=principal_of_user(ann),
         tenant=ubar,
-        user=ann,
+        username="ann",
         kind="any-job",
         cell="cc",
         reason="clean up after tests",
     )
     capability_answer(principal=rows.ME, request=asked, granted=False, answer="ask the owners of the jobs")
     capability_ask(
-        principal=boss, tenant=ubar, user=account.user, kind="no-reclamation", reason="latency measurements"
+        principal=boss, tenant=ubar, username="ci@ubar", kind="no-reclamation", reason="latency measurements"
     )
     invitation_send(principal=boss, tenant=ubar, email="carol@example.org", role="viewer")
     _, secret = invitation_send(principal=boss, tenant=ubar, email="dave@example.org", role="buyer")

@@ -297,7 +297,7 @@ def world() -> World:
         row, _ = invitation_send(principal=boss, tenant=tenant, email="new@example.org", role="viewer")
         invitations[tenant.name] = row.key
         user = people.a_user(boss.name)
-        asked = capability_ask(principal=boss, tenant=tenant, user=user, kind="any-job", reason="x")
+        asked = capability_ask(principal=boss, tenant=tenant, username=boss.name, kind="any-job", reason="x")
         held = capability_grant(principal=system("test"), user=user, kind="shell", reason="x")
     clients = {
         role: people.bearer(people.a_user(role, tenant=own, role=Role(role)))

@@ -211,7 +211,7 @@ def test_only_sres_grant_revoke_and_answer(tenant, ann) -> None:
 
 def ask(user, tenant, *, who=None, **given) -> CapabilityRequest:
     return capability_ask(
-        principal=who or principal_of_user(user), tenant=tenant, user=user,
+        principal=who or principal_of_user(user), tenant=tenant, username=user.get_username(),
         **{"kind": "shell", "cell": "cc", "reason": "debugging", **given},
     )  # fmt: skip
 

@@ -41,12 +41,15 @@ def test_an_owner_makes_a_team_and_its_members(ann, sre, ubar) -> None:
     ]
 
     team = ("--tenant", "ubar-search")
-    assert ann.out("tenant", "add", "kim", *team) == "kim is viewer of ubar-search.\n"
+    for name in ("kim", "nobody"):
+        told = ann.run("tenant", "add", name, *team)
+        assert (told.returncode, "borgctl tenant invite" in told.stderr) == (1, True)
+    assert sre.out("tenant", "add", "kim", *team) == "kim is viewer of ubar-search.\n"
     again = ann.run("tenant", "add", "kim", "--role", "owner", *team)
     assert (again.returncode, "kim is in ubar-search as viewer: change it with" in again.stderr) == (1, True)
     assert ann.out("tenant", "role", "kim", "operator", *team) == "kim is operator of ubar-search.\n"
     assert Membership.objects.get(user__username="kim").role == Role.OPERATOR
-    assert "borgctl tenant add" in ann.run("tenant", "role", "nobody", "viewer", *team).stderr
+    assert "borgctl tenant invite" in ann.run("tenant", "role", "nobody", "viewer", *team).stderr
     shown = ann.out("tenant", "show")
     assert "  teams         ubar-search; 10 at most" in shown
     assert shown.splitlines()[-1].split() == ["ann", "owner", "person"]

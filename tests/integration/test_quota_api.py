@@ -124,7 +124,8 @@ def test_a_token_can_not_make_a_wider_one(world) -> None:
 
 
 def test_owners_set_members_and_others_do_not(world) -> None:
-    get_user_model().objects.create_user("bob", password=PASSWORD)
+    bob = get_user_model().objects.create_user("bob", password=PASSWORD)
+    Membership.objects.create(tenant=world, user=bob, role="viewer")
     put = {"data": {"role": "operator"}, "content_type": "application/json"}
     assert bearer("ann").put("/api/v1/tenants/ubar/members/bob/", **put).status_code == 200
     assert bearer("bob").put("/api/v1/tenants/ubar/members/bob/", **put).status_code == 403

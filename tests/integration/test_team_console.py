@@ -63,7 +63,9 @@ def test_the_last_owner_stays_in_the_console_too(sre, tenant) -> None:
 def test_requests_are_answered_on_their_page(sre, tenant) -> None:
     ann = world.a_user("ann", tenant=tenant)
     for kind in ("shell", "any-job"):
-        capability_ask(principal=principal_of_user(ann), tenant=tenant, user=ann, kind=kind, reason="why not")
+        capability_ask(
+            principal=principal_of_user(ann), tenant=tenant, username="ann", kind=kind, reason="why not"
+        )
     shell, jobs = CapabilityRequest.objects.order_by("id")
 
     def answer(row, **given):

@@ -48,7 +48,7 @@ def ann(tenant) -> Client:
 
 def test_an_owner_makes_a_team_and_sets_roles(ann, tenant) -> None:
     assert ann.post(HERE, {"do": "team", "name": "web", "title": "Web"}).status_code == 302
-    world.a_user("bob")
+    world.a_user("bob", tenant=Tenant.objects.get(name="web"))
     assert ann.post("/tenants/web/", {"do": "role", "user": "bob", "role": "operator"}).status_code == 302
     assert "you are operator" in browser("bob").get("/tenants/web/").text
     text = ann.get("/tenants/web/").text
@@ -65,7 +65,8 @@ def test_an_owner_makes_a_team_and_sets_roles(ann, tenant) -> None:
 def test_a_refusal_stays_on_the_page_with_its_cure(ann) -> None:
     answer = ann.post(HERE, {"do": "role", "user": "ann", "role": "viewer"})
     assert (answer.status_code, "make somebody else an owner first" in answer.text) == (409, True)
-    assert ann.post(HERE, {"do": "role", "user": "nobody", "role": "viewer"}).status_code == 404
+    assert ann.post(HERE, {"do": "role", "user": "nobody", "role": "viewer"}).status_code == 403
+    assert ann.post(HERE, {"do": "remove", "user": "nobody"}).status_code == 404
     assert ann.post(HERE, {"do": "dance"}).status_code == 422
     assert ann.post(HERE + "leave/").status_code == 409
 

@@ -18,7 +18,6 @@ from quota.errors import Refused
 from quota.models import Tenant
 from quota.permissions import Action, CapabilityKind, Principal, may, require
 from quota.selectors import tenant_named
-from quota.services.access import user_named
 from quota.services.capabilities import capability_ask
 from scheduling.selectors import cells_visible
 
@@ -67,11 +66,8 @@ def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpRespons
     post = request.POST
     if post.get("days") not in map(str, DAYS):
         raise Refused("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
-    named = post.get("user", principal.name)
-    if named != principal.name:
-        require(principal, Action.TENANT_ADMIN, tenant=row.name)
     capability_ask(
-        principal=principal, tenant=row, user=user_named(named), kind=post.get("kind", ""),
+        principal=principal, tenant=row, username=post.get("user", principal.name), kind=post.get("kind", ""),
         cell=post.get("cell", ""), reason=post.get("reason", ""),
         until=clock.now() + dt.timedelta(days=int(post["days"])),
     )  # fmt: skip

@@ -16,8 +16,7 @@ from quota.errors import Refused
 from quota.models import Tenant
 from quota.permissions import Action, Principal, Role, may, require
 from quota.selectors import tenant_named, tenants_visible
-from quota.services.access import user_named
-from quota.services.members import member_leave, membership_set
+from quota.services.members import member_leave, member_named, membership_set
 from quota.services.tenants import tenant_create, tenant_set, time_zones
 
 PAGE_SIZE = 50
@@ -102,7 +101,8 @@ def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResp
         case "role" | "remove":
             username = post.get("user", "")
             role = post.get("role", "") if post["do"] == "role" else None
-            membership_set(principal=principal, tenant=row, user=user_named(username), role=role)
+            user = member_named(principal, row, username, joining=role is not None)
+            membership_set(principal=principal, tenant=row, user=user, role=role)
             told = _("%(user)s is %(role)s now.") if role else _("%(user)s is removed.")
             messages.success(request, told % {"user": username, "role": role})
         case _:
