@@ -18,6 +18,7 @@ from quota.permissions import Action, CapabilityKind, Principal, Scope, may, req
 from quota.selectors import tenants_visible
 from scheduling.brakes import BrakeKind
 from scheduling.core.states import JobState, MachineStatus, TaskState
+from scheduling.masking import masked
 from scheduling.models import Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
 
@@ -160,6 +161,15 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
 def job_current_spec(job: Job) -> Mapping[str, Any]:
     """The spec in force, as its job file."""
     return JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
+
+
+def spec_shown(principal: Principal, job: Job, file: Mapping[str, object]) -> Mapping[str, object]:
+    """A job file of `job` as `principal` may see it: without values that look secret, unless they may change the job.
+
+    `job.cell` and `job.tenant` are read.
+    """
+    writes = may(principal, Action.JOB_WRITE, tenant=job.tenant.name, cell=job.cell.name)
+    return file if writes else masked(file)
 
 
 def job_update_shown(job: Job) -> Update | None:

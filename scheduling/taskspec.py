@@ -17,6 +17,7 @@ import msgspec
 from borglet.messages import HealthCheck, Slack
 from quota.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.requirement import PROTOCOL, Constraint, Relation
+from scheduling.masking import MASK
 from scheduling.problems import Problems, convert
 from scheduling.shapes import HealthFile, Restart, TaskFile
 
@@ -181,7 +182,7 @@ def read_task(
     if file is None:
         return None
     _check_command(file, problems, path, role)
-    _check_env(file.env, problems, f"{path}.env")
+    _check_env(file.env, problems, f"{path}.env", stored=role.stored)
     _check_flags(file.flags, problems, f"{path}.flags", role)
     ports = _check_ports(file.ports, problems, f"{path}.ports")
     _check_constraints(file.constraints, problems, f"{path}.constraints")
@@ -250,7 +251,7 @@ def _check_command(file: TaskFile, problems: Problems, path: str, role: Role) ->
         problems.text(f"{path}.command[{number}]", part, MAX_COMMAND_BYTES)
 
 
-def _check_env(env: dict[str, Any], problems: Problems, path: str) -> None:
+def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bool) -> None:
     size = 0
     for name, value in env.items():
         if not _ENV_NAME.fullmatch(name):
@@ -258,6 +259,11 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str) -> None:
         if not isinstance(value, str):
             problems.add(f"{path}.{name}", f"{value!r} is no text; put it between quotes")
             continue
+        if MASK in value and not stored:
+            told = (
+                f"{MASK!r} stands for a hidden value, which the cell does not fill in; give the value itself"
+            )
+            problems.add(f"{path}.{name}", told)
         problems.text(f"{path}.{name}", value, MAX_ENV_BYTES)
         size += len(name.encode()) + len(value.encode()) + 2
     if size > MAX_ENV_BYTES:

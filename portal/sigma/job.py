@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -27,7 +28,7 @@ from scheduling.core.job_health import Troubles
 from scheduling.core.states import JobState
 from scheduling.job_healths import SETTLED_S, crashing_tasks, with_health
 from scheduling.models import Job, JobSpec
-from scheduling.selectors import specs_of
+from scheduling.selectors import spec_shown, specs_of
 from scheduling.services.jobs import job_kill
 from scheduling.services.updates import job_undo
 from scheduling.why import crashes_told
@@ -98,13 +99,16 @@ def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
     found = {spec.version: spec for spec in JobSpec.objects.filter(job=row, version__in=[version, against])}
     if version not in found:
         raise NotFound("version", str(version))
+    shown = {number: spec_shown(principal, row, spec.spec) for number, spec in found.items()}
+    hides = any(shown[number] != found[number].spec for number in found)
     context = {
         "job": row,
         "spec": found[version],
-        "text": _text(found[version]),
+        "text": _text(shown[version]),
+        "hides": hides,
         "against": against if against in found and against != version else None,
         "versions": list(specs_of(row).defer("spec").order_by("-version")[:200]),
-        "diff": _diff(found.get(against), found[version]),
+        "diff": _diff(shown[against], shown[version]) if against in found and against != version else [],
     }
     return render(request, "sigma/specs.html", context)
 
@@ -165,14 +169,12 @@ def _number(request: HttpRequest, name: str, default: int) -> int:
     return int(given) if given.isdigit() and len(given) < 10 else default
 
 
-def _text(spec: JobSpec) -> str:
-    return json.dumps(spec.spec, indent=2, sort_keys=True, ensure_ascii=False)
+def _text(file: Mapping[str, object]) -> str:
+    return json.dumps(file, indent=2, sort_keys=True, ensure_ascii=False)
 
 
-def _diff(old: JobSpec | None, new: JobSpec) -> list[tuple[str, str]]:
+def _diff(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, str]]:
     """Lines with what happened to them: "added", "removed", "place" or "same"."""
-    if old is None or old.version == new.version:
-        return []
     kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
     lines = difflib.unified_diff(_text(old).splitlines(), _text(new).splitlines(), lineterm="", n=3)
     return [(kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))]

@@ -107,12 +107,25 @@ class JobDetailSerializer(JobSerializer):
 
 
 class VersionSerializer(serializers.ModelSerializer):
-    spec = JobFileSerializer()
+    """`context["shown"]`: the job file as its reader may see it (`selectors.spec_shown`).
+
+    A hidden value leaves the digest empty, because it would confirm a guess of the value.
+    """
+
+    digest = serializers.SerializerMethodField(help_text="Empty if the spec has hidden values.")
+    spec = serializers.SerializerMethodField()
 
     class Meta:
         model = JobSpec
         fields = ["version", "digest", "actor", "created_at", "spec"]
         read_only_fields = fields
+
+    def get_digest(self, version: JobSpec) -> str:
+        return version.digest if self.context["shown"](version.spec) == version.spec else ""
+
+    @extend_schema_field(JobFileSerializer)
+    def get_spec(self, version: JobSpec) -> Any:
+        return self.context["shown"](version.spec)
 
 
 class KillSerializer(serializers.Serializer):

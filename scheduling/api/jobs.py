@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
@@ -129,7 +130,7 @@ class JobView(CellView):
         """The live job of this name, or the last that had it, with its spec and what it waits for."""
         found = self.job(cell, tenant, job)
         found.told = why.job_sentences(found)
-        found.file = selectors.job_current_spec(found)
+        found.file = selectors.spec_shown(self.principal(), found, selectors.job_current_spec(found))
         return Response(JobDetailSerializer(found, context={"extra": found.cell.extra_resources}).data)
 
     @extend_schema(
@@ -233,7 +234,9 @@ class VersionsView(CellView):
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Every version of the job's spec, oldest first."""
-        return self.page(selectors.specs_of(self.job(cell, tenant, job)), VersionSerializer)
+        found = self.job(cell, tenant, job)
+        shown = partial(selectors.spec_shown, self.principal(), found)
+        return self.page(selectors.specs_of(found), VersionSerializer, shown=shown)
 
 
 class JobEventsView(CellView):

@@ -1,14 +1,17 @@
 """Parts of a task's log, fetched from its machine through the shard that holds the connection.
 
     web process ── publish ──► shard ── Poll.logs ──► Borglet
-        ▲── list, with a time limit ── shard ◄── Report.logs ──┘
+        ▲── publish ────────── shard ◄── Report.logs ──┘
 
-Both hops are Redis: requests on the shard's channel, the answer in a list of the request's own.
+Both hops are channels of Redis: the shard's own for requests, and one per request for its answer. Redis writes keys to
+its append-only file, but not what is published: the output of tasks may hold secrets and is kept on their machine only.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
+from typing import Self
 
 import msgspec
 import redis
@@ -20,7 +23,6 @@ from scheduling.link import contact
 from scheduling.models import Machine
 
 MAX_BYTES = 2**20
-_ANSWER_TTL_S = 60
 
 
 class LogUnavailable(Refused):
@@ -66,15 +68,17 @@ def fetch(
         uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines
     )
     try:
-        holder = contact.holder_of(machine.cell_id, machine.id)
-        asked = msgspec.json.encode(Asked(machine.id, request))
-        if holder is None or not notices.client().publish(channel(holder), asked):
-            raise LogUnavailable(
-                "machine-not-connected",
-                f"machine {machine.hostname} is connected to no link shard now; its logs can be read once it is back",
-                fields={"machine": machine.hostname},
-            )
-        answer = _wait(request.request_id, timeout_s)
+        with _Listener(request.request_id, timeout_s) as listener:
+            holder = contact.holder_of(machine.cell_id, machine.id)
+            asked = msgspec.json.encode(Asked(machine.id, request))
+            if holder is None or not notices.client().publish(channel(holder), asked):
+                raise LogUnavailable(
+                    "machine-not-connected",
+                    f"machine {machine.hostname} is connected to no link shard now; its logs can be read once it is"
+                    " back",
+                    fields={"machine": machine.hostname},
+                )
+            answer = listener.wait()
     except redis.RedisError as error:
         raise LogUnavailable(
             "redis-away", f"logs travel through Redis, which does not answer: {error}"
@@ -93,16 +97,13 @@ def channel(shard: str) -> str:
     return f"borg:link:{shard}"
 
 
-def answer_key(request_id: str) -> str:
+def answer_channel(request_id: str) -> str:
     return f"borg:log:{request_id}"
 
 
 async def answer(connection: redis.asyncio.Redis, chunk: LogChunk) -> None:
-    """Raises `redis.RedisError`."""
-    pipe = connection.pipeline(transaction=True)
-    pipe.rpush(answer_key(chunk.request_id), msgspec.json.encode(chunk))
-    pipe.expire(answer_key(chunk.request_id), _ANSWER_TTL_S)
-    await pipe.execute()
+    """Send the answer to the process that asked, if it still waits. Raises `redis.RedisError`."""
+    await connection.publish(answer_channel(chunk.request_id), msgspec.json.encode(chunk))
 
 
 def not_connected(request: LogRequest) -> LogChunk:
@@ -110,13 +111,37 @@ def not_connected(request: LogRequest) -> LogChunk:
     return LogChunk(request.request_id, 0, 0, "", error="the machine has just disconnected; try again")
 
 
-def _wait(request_id: str, timeout_s: float) -> bytes | None:
-    # A connection of its own: the shared ones give up sooner than this may take.
-    pool = notices.client().connection_pool
-    options = {**pool.connection_kwargs, "socket_timeout": timeout_s + 5.0}
-    own = redis.ConnectionPool(connection_class=pool.connection_class, **options)
-    try:
-        found = redis.Redis(connection_pool=own).blpop([answer_key(request_id)], timeout=timeout_s)
-    finally:
-        own.disconnect()
-    return found[1] if found is not None else None
+class _Listener:
+    """Waits for the answer to one request, from before the request is sent. Raises `redis.RedisError`."""
+
+    def __init__(self, request_id: str, timeout_s: float) -> None:
+        self._channel, self._timeout_s = answer_channel(request_id), timeout_s
+        # A connection of its own: the shared ones give up sooner than the answer may take.
+        pool = notices.client().connection_pool
+        options = {**pool.connection_kwargs, "socket_timeout": timeout_s + 5.0}
+        self._pool = redis.ConnectionPool(connection_class=pool.connection_class, **options)
+
+    def __enter__(self) -> Self:
+        self._pubsub = redis.Redis(connection_pool=self._pool).pubsub()
+        try:
+            self._pubsub.subscribe(self._channel)
+            if self._pubsub.get_message(timeout=self._timeout_s) is None:
+                raise redis.TimeoutError("the subscription was not confirmed")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pubsub.close()
+        self._pool.disconnect()
+
+    def wait(self) -> bytes | None:
+        """The answer; None when its time is over."""
+        deadline = time.monotonic() + self._timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=left_s)
+            if message is not None:
+                data: bytes = message["data"]
+                return data
+        return None

@@ -89,6 +89,17 @@ def connect(url: str) -> redis.asyncio.Redis:
     )
 
 
+# What is typed and printed may hold secrets, so nothing of it goes into Redis' append-only file or to its replicas.
+# Redis before 7 needs `replicate_commands` for that. KEYS: the stream. ARGV: seconds to keep it, then the frames.
+_PUT = """
+redis.replicate_commands()
+redis.set_repl(redis.REPL_NONE)
+for number = 2, #ARGV do redis.call('XADD', KEYS[1], '*', 'f', ARGV[number]) end
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return redis.call('XLEN', KEYS[1])
+"""
+
+
 class Stream:
     """One direction of one session. Each end has its own; `take` is for one reader."""
 
@@ -100,12 +111,7 @@ class Stream:
 
     async def put(self, *frames: bytes) -> None:
         """Raises `Overrun`, `redis.RedisError`."""
-        pipe = self._redis.pipeline(transaction=False)
-        for frame in frames:
-            pipe.xadd(self._key, {b"f": frame})
-        pipe.xlen(self._key)
-        pipe.expire(self._key, _TTL_S)
-        waiting = (await pipe.execute())[-2]
+        waiting = await self._redis.eval(_PUT, 1, self._key, _TTL_S, *frames)
         if waiting > MAX_WAITING:
             raise Overrun(f"{waiting} frames wait for the other side")
 

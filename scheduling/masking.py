@@ -1,0 +1,67 @@
+"""Environment values that look like secrets, hidden from people who may only look at a job. Pure.
+
+A value is a secret if the name of its variable looks like one (`DB_PASSWORD`, `apiKey`), or if the value itself does: a
+URL with a password in it, a connection string with one, a private key. Masks hide such values from viewers and from
+tokens with scope read. They protect nothing where values are stored, which `scheduling/README.md` lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "(hidden: looks like a secret)"
+
+# Anywhere in the name, whatever stands around it.
+_PARTS = re.compile(
+    r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|PRIVATE|TOKENS?(?![A-Z])|APIKEY|ACCESSKEY|AUTHKEY|SIGNINGKEY"
+)
+# One whole word of the name.
+_WORDS = frozenset({"PASS", "PWD", "KEY", "KEYS", "AUTH", "CREDS", "CRED", "DSN", "PAT", "COOKIE", "SALT"})
+_NO_SECRETS = frozenset({"PWD", "OLDPWD"})
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_VALUES = re.compile(
+    r"://[^/\s:@]*:[^/\s@]+@"  # a URL with a password
+    r"|\b(?:password|passwd|pwd)\s*=\s*[^\s;]"  # a connection string with one
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY",
+    re.IGNORECASE,
+)
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether the environment variable `name` with `value` looks like a secret."""
+    if not value:
+        return False
+    if name not in _NO_SECRETS and (
+        _PARTS.search(name.upper()) or any(word.upper() in _WORDS for word in _WORD.findall(name))
+    ):
+        return True
+    return _VALUES.search(value) is not None
+
+
+def masked(file: Mapping[str, Any]) -> dict[str, Any]:
+    """A job file, as `JobSpec.to_json` makes it, in which `MASK` stands for every environment value that looks secret.
+
+    Of overrides too. The file is not changed; what needs no mask is shared with it.
+    """
+    shown = dict(file)
+    if isinstance(file.get("task"), Mapping):
+        shown["task"] = _masked_task(file["task"])
+    if isinstance(file.get("overrides"), Mapping):
+        shown["overrides"] = {
+            key: _masked_task(patch) if isinstance(patch, Mapping) else patch
+            for key, patch in file["overrides"].items()
+        }
+    return shown
+
+
+def _masked_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    env = task.get("env")
+    if not isinstance(env, Mapping):
+        return dict(task)
+    hidden = {
+        name: MASK if isinstance(value, str) and looks_secret(name, value) else value
+        for name, value in env.items()
+    }
+    return {**task, "env": hidden}
