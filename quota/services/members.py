@@ -69,17 +69,17 @@ def membership_set(
 def member_named(
     principal: Principal, tenant: Tenant, username: str, *, joining: bool = False
 ) -> AbstractBaseUser:
-    """The member of `tenant` with this user name; with `joining` also somebody whom `principal` may make one.
+    """The member of `tenant` with this user name; with `joining` also the owner who asks, and for an SRE any user.
 
-    Nothing is looked up beyond the tenant, so that owners learn nothing about other people's user names. Raises
-    `InvitationNeeded` with `joining`, otherwise `NotFound`, whether the user exists or not.
+    For an owner nothing is looked up beyond the tenant, so that owners learn nothing about other people's user names.
+    Raises `InvitationNeeded` with `joining`, otherwise `NotFound`, whether the user exists or not.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()
     if member is not None:
         found: AbstractBaseUser = member.user
         return found
-    if joining and (username == principal.name or may(principal, Action.PLATFORM_ADMIN)):
+    if may(principal, Action.PLATFORM_ADMIN) or (joining and username == principal.name):
         return user_named(username)
     if joining:
         raise InvitationNeeded(tenant, username)
