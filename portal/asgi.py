@@ -17,11 +17,12 @@ http = get_asgi_application()  # first: what follows needs the apps loaded
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.db import database_sync_to_async  # noqa: E402
-from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from channels.routing import URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
 from portal.bodies import BoundedBodies  # noqa: E402
+from portal.front import Front  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
 from portal.live.names import names_hub  # noqa: E402
@@ -54,16 +55,15 @@ async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
             return
 
 
-application = ProtocolTypeRouter(
-    {
-        "http": NamePolls(
-            PackageUploads(
-                http,
-                BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
-                most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
-            )
-        ),
-        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns))),
-        "lifespan": lifespan,
-    }
+application = Front(
+    http=NamePolls(
+        PackageUploads(
+            http,
+            BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+            most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+        )
+    ),
+    websocket=SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns))),
+    lifespan=lifespan,
+    deadline_s=settings.BORG_REQUEST_DEADLINE_S,
 )

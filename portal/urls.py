@@ -33,3 +33,4 @@ urlpatterns = [
 ]
 
 handler404 = "portal.api.errors.nowhere"
+handler500 = "portal.api.errors.broken"

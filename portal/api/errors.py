@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.template.loader import render_to_string
 from django.views.defaults import page_not_found
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 
+from portal.outages import RETRY_AFTER_S, Outage, outage_of
 from quota.errors import Refused
 
 CONTENT_TYPE = "application/problem+json"
-_FOR_PROGRAMS = ("/api/", "/bns/", "/v3/")
+_FOR_PROGRAMS = ("/api/", "/bns/", "/v3/", "/metrics", "/healthz", "/readyz", "/.well-known/")
+_BROKEN = (
+    "The portal could not answer because of a fault of its own. The fault is in its log under this request's id. "
+    "Report it to an SRE."
+)
 
 
 def document(
@@ -54,11 +61,47 @@ def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
 
 
+def broken(request: HttpRequest) -> HttpResponse:
+    """Django's answer to an error that nothing else explains: 503 for an outage, else 500.
+
+    Programs get a problem document and people get a page. Nothing here needs the database. Django calls this for
+    errors of views and of every middleware, inside the `except` block.
+    """
+    error = sys.exc_info()[1]
+    found = outage_of(error) if error is not None else None
+    request_id = getattr(request, "borg_request_id", "")
+    if found is not None:
+        return unavailable(found, path=request.path, request_id=request_id)
+    if not request.path.startswith(_FOR_PROGRAMS):
+        return HttpResponse(render_to_string("500.html"), status=500)
+    body = document(500, "internal-error", _BROKEN, request_id=request_id)
+    return JsonResponse(body, status=500, content_type=CONTENT_TYPE)
+
+
+def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpResponse:
+    """The answer to a request for `path` during an outage, with Retry-After."""
+    answer: HttpResponse
+    if path.startswith(_FOR_PROGRAMS):
+        body = document(outage.status, outage.code, outage.detail, request_id=request_id)
+        answer = JsonResponse(body, status=outage.status, content_type=CONTENT_TYPE)
+    else:
+        answer = HttpResponse(render_to_string("503.html", {"outage": outage}), status=outage.status)
+    answer["Retry-After"] = str(outage.retry_after_s)
+    answer["Cache-Control"] = "no-store"
+    if request_id:
+        answer["X-Request-ID"] = request_id
+    return answer
+
+
 def problem(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler. None for what is no refusal: those become a 500 and a traceback in the log."""
+    """DRF's exception handler. None for errors that are not a rejection: `broken` answers those."""
     request_id = getattr(getattr(context.get("request"), "_request", None), "borg_request_id", "")
     headers: dict[str, str] = {}
     if isinstance(error, Refused):
+        if error.status == status.HTTP_503_SERVICE_UNAVAILABLE:
+            if found := outage_of(error):
+                error = Refused(found.code, found.detail, status=found.status)
+            headers["Retry-After"] = str(found.retry_after_s if found else RETRY_AFTER_S)
         body = document(
             error.status, error.code, error.detail, fields=error.fields, figures=error.figures,
             request_id=request_id,

@@ -12,13 +12,22 @@ from portal.settings.logs import LOGGING as LOGGING
 env.check()
 
 
-def database(url: str, *, pool: int = 0) -> dict[str, object]:
+def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, object]:
     """A libpq URI as Django's DATABASES entry: `postgresql://user@host:port/name?host=/socket/folder`.
 
-    `pool`: under ASGI each request may run in a thread of its own, so connections can't belong to threads.
+    `pool`: under ASGI each request may run in a thread of its own, so connections can't belong to threads. Connections
+    of a pool are bounded by `deadline_s`, the seconds within which a request is answered.
     """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
+    bounds: dict[str, object] = {}
+    if pool:
+        from portal.database import connection_options, pool_options
+
+        bounds = {
+            "pool": pool_options(pool, deadline_s),
+            **connection_options(deadline_s, query.pop("options", "")),
+        }
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.lstrip("/")) or "borg",
@@ -30,7 +39,7 @@ def database(url: str, *, pool: int = 0) -> dict[str, object]:
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
             "application_name": "borg-portal",
-            **({"pool": {"min_size": 1, "max_size": pool, "timeout": 10}} if pool else {}),
+            **bounds,
             **query,
         },
     }
@@ -139,7 +148,14 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES = {"default": database(env.text("BORG_DATABASE_URL"), pool=env.number("BORG_DATABASE_POOL"))}
+BORG_REQUEST_DEADLINE_S = env.number("BORG_REQUEST_DEADLINE_S")
+DATABASES = {
+    "default": database(
+        env.text("BORG_DATABASE_URL"),
+        pool=env.number("BORG_DATABASE_POOL"),
+        deadline_s=BORG_REQUEST_DEADLINE_S,
+    )
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",

@@ -46,6 +46,12 @@ SETTINGS: tuple[Setting, ...] = (
         checks.number(0, 1_000),
     ),
     Setting(
+        "BORG_REQUEST_DEADLINE_S",
+        "50",
+        "Seconds within which a web process answers a request, if only with 503.",
+        checks.number(5, 600),
+    ),
+    Setting(
         "BORG_REDIS_URL",
         "redis://127.0.0.1:6379/0",
         "Redis; unix:///path/to/socket too.",

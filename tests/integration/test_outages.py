@@ -1,0 +1,205 @@
+"""A web process whose database stands still, ends connections, or has none free: 503 in time, and nothing later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.conf import settings
+from django.db import connection, transaction
+
+from quota.permissions import Role, Scope, system
+from quota.services.access import token_issue
+from scheduling.models import Cell, Job
+from tests.integration import portal_server, rows
+from tests.integration.portal_world import signed_in
+from tests.integration.world import a_file, a_user
+from tests.quickness import stretch
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DEADLINE_S = 5
+JOBS = "/api/v1/cells/cc/jobs/"
+
+
+@pytest.fixture(scope="module")
+def portal(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    environment = {
+        "BORG_SECRET_KEY": settings.SECRET_KEY,
+        "BORG_REQUEST_DEADLINE_S": str(DEADLINE_S),
+        "BORG_DATABASE_POOL": "3",
+    }
+    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **environment) as url:
+        yield url
+
+
+@pytest.fixture
+def client(portal: str) -> Iterator[httpx.Client]:
+    """An operator of a tenant with quota, by token; the process is warm and well."""
+    cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+    rows.grant(tenant, cell, "production")
+    user = a_user("ann", tenant=tenant, role=Role.OPERATOR)
+    scopes = [Scope.READ.value, Scope.WRITE.value]
+    _, secret = token_issue(principal=system("test"), user=user, name="t", scopes=scopes)
+    cookies = {"sessionid": signed_in("ann").cookies["sessionid"].value}
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=portal, headers=headers, cookies=cookies, timeout=60.0) as made:
+        until = time.monotonic() + 30.0
+        while made.get(JOBS).status_code != 200:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        yield made
+
+
+@contextmanager
+def standing_still(*, whole: bool = False) -> Iterator[None]:
+    """PostgreSQL's processes for the web process stand still, and those of these tests run on.
+
+    `whole`: new connections get no answer either.
+    """
+    pids = _backends()
+    assert pids
+    if whole:
+        stat = Path(f"/proc/{pids[0]}/stat").read_text()
+        pids.append(int(stat.rpartition(")")[2].split()[1]))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _backends() -> list[int]:
+    """Of the pool: the probe of `/readyz` and these tests connect without its options."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND application_name = 'borg-portal'"
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+
+@contextmanager
+def cell_locked() -> Iterator[None]:
+    """Whoever submits waits for the row of the cell."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            Cell.objects.select_for_update().get(name="cc")
+            held.set()
+            over.wait(60.0)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30.0)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _unavailable(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 503, answer.text
+    assert int(answer.headers["Retry-After"]) > 0
+    problem: dict[str, Any] = answer.json()
+    assert problem["code"] == "database-unavailable"
+    return problem
+
+
+def test_every_door_answers_in_time_while_postgresql_stands_still(client: httpx.Client) -> None:
+    slower, began = stretch(), time.monotonic()
+    doors = [
+        "/",
+        "/admin/",
+        "/accounts/login/",
+        JOBS,
+        "/bns/cc/ubar/jfoo",
+        "/api/v1/feeds/prometheus/",
+        "/metrics",
+    ]
+    doors += ["/bns/cc/ubar/jfoo?after=1&wait_s=1", "/.well-known/jwks.json"]
+    with standing_still(whole=True), ThreadPoolExecutor(len(doors)) as threads:
+        answers = dict(zip(doors, threads.map(client.get, doors), strict=True))
+        assert client.get("/healthz").status_code == 200
+        took = time.monotonic() - began
+    assert took < (DEADLINE_S + 5.0) * slower
+    told = {door: answer.status_code for door, answer in answers.items()}
+    assert set(told.values()) == {503}, told
+    for door, answer in answers.items():
+        assert answer.headers["Retry-After"]
+        people = door in ("/", "/admin/", "/accounts/login/")
+        kind = "text/html" if people else "application/problem+json"
+        assert answer.headers["Content-Type"].startswith(kind), door
+
+
+def test_the_process_recovers_without_the_connections_that_stood_still(client: httpx.Client) -> None:
+    with standing_still():
+        until = time.monotonic() + 60.0
+        while client.get(JOBS).status_code != 200:
+            assert time.monotonic() < until
+
+
+def test_a_submission_that_was_given_up_is_never_applied(client: httpx.Client) -> None:
+    with cell_locked():
+        began = time.monotonic()
+        _unavailable(client.post(JOBS, json=a_file("late")))
+        assert time.monotonic() - began < (DEADLINE_S + 5.0) * stretch()
+    time.sleep(1.0)
+    assert not Job.objects.filter(name="late").exists()
+    assert client.post(JOBS, json=a_file("late")).status_code == 201
+
+
+def test_a_pool_without_free_connections_is_an_outage(client: httpx.Client) -> None:
+    with cell_locked(), ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda n: client.post(JOBS, json=a_file(f"j{n}")), range(8)))
+    for answer in answers:
+        _unavailable(answer)
+    assert not Job.objects.exists()
+
+
+def test_ended_connections_are_no_fault_of_ours(client: httpx.Client) -> None:
+    """An operator ends every connection again and again."""
+    over = threading.Event()
+
+    def end_them() -> None:
+        while not over.wait(0.05):
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                    " AND datname = current_database() AND application_name = 'borg-portal'"
+                    " AND backend_type = 'client backend' AND pid = ANY(%s)",
+                    [[pid for pid in _backends() if pid not in kept]],
+                )
+        connection.close()
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        kept = {cursor.fetchone()[0]}
+    thread = threading.Thread(target=end_them)
+    thread.start()
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(lambda n: client.post(JOBS, json=a_file(f"j{n}")), range(40)))
+    finally:
+        over.set()
+        thread.join()
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) <= {200, 201, 503}, statuses
+    acknowledged = {f"j{n}" for n, status in enumerate(statuses) if status != 503}
+    stored = list(Job.objects.values_list("name", flat=True))
+    assert acknowledged <= set(stored)
+    assert len(stored) == len(set(stored))
