@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 
 from portal import health
+from portal.front import Front
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def read_only() -> Iterator[None]:
+    """Sessions that begin now accept only reads. What was answered before and meanwhile is forgotten by each end."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_database()")
+        name = cursor.fetchone()[0]
+        cursor.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        time.sleep(health._KEPT_S)
+        yield
+        cursor.execute("SET default_transaction_read_only = off")
+        cursor.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    time.sleep(health._KEPT_S)
 
 
 def test_ready_with_both_engines_there() -> None:
@@ -18,16 +37,46 @@ def test_ready_with_both_engines_there() -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "ok", "postgresql": "ok", "redis": "ok"})
 
 
-def test_alive_without_asking_anybody(django_assert_num_queries) -> None:
-    with django_assert_num_queries(0):
-        assert Client().get("/healthz").json() == {"status": "ok"}
+def test_not_ready_while_postgresql_rejects_writes(read_only: None) -> None:
+    answer = Client().get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["postgresql"] == "writes fail, it accepts only reads"
+    assert answer["Retry-After"]
+
+
+def test_alive_without_django() -> None:
+    async def unasked(*_: Any) -> None:
+        raise AssertionError("nothing behind the front is asked")
+
+    front = Front(http=unasked, websocket=unasked, lifespan=unasked, deadline_s=5.0)
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": []}
+    asyncio.run(front(scope, unasked, send))
+    assert (sent[0]["status"], sent[1]["body"]) == (200, b'{"status": "ok"}')
 
 
 def test_an_engine_that_stands_still_is_not_waited_for() -> None:
+    goes_on = threading.Event()
+    asked = []
+
     def stands_still() -> str:
-        time.sleep(health._CHECK_S + 1.0)
+        asked.append(1)
+        goes_on.wait(30.0)
         return "ok"
 
+    check = health.Check(stands_still)
+
+    async def ask_often() -> list[str]:
+        return await asyncio.gather(*(check.answer() for _ in range(20)))
+
     began = time.monotonic()
-    assert "no answer within" in asyncio.run(health._answer(stands_still))
+    try:
+        assert all("no answer within" in told for told in asyncio.run(ask_often()))
+        assert asked == [1], "one thread waits, however many ask"
+    finally:
+        goes_on.set()
     assert time.monotonic() - began < health._CHECK_S + 20.0
