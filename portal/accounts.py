@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.auth_backends import AuthenticationBackend
 from allauth.account.forms import ChangePasswordForm
 from allauth.account.views import LoginView, PasswordChangeView
 from django import forms
 from django.contrib import messages
 from django.contrib.auth.models import AbstractBaseUser
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -34,6 +36,16 @@ def invited(request: HttpRequest) -> Invitation | None:
         return invitation_of(str(request.session.get(INVITATION, "")))
     except Refused:
         return None
+
+
+class PasswordBackend(AuthenticationBackend):
+    """Checks a password once: the backends after this one would only hash the same wrong password again."""
+
+    def authenticate(self, request: HttpRequest | None, **credentials: Any) -> AbstractBaseUser:
+        user = super().authenticate(request, **credentials)
+        if user is None:
+            raise PermissionDenied
+        return user
 
 
 class ClosedSignupAdapter(DefaultAccountAdapter):
