@@ -45,7 +45,6 @@ def rows_of(
     *,
     tasks: Collection[int] | None = None,
     pending: bool = False,
-    most: int | None = None,
 ) -> list[Row]:
     """Placed tasks of these jobs, by job and index; `tasks`: these ids alone. `pending`: also those that are not
     placed. One query."""
@@ -58,7 +57,7 @@ def rows_of(
         "id", "job_id", "index", "state", "phase", "health", "up", "incarnation", "spec_version", "ports", "address",
         F("limit__0"), "machine_id", "machine__hostname", "machine__address",
     )  # fmt: skip
-    return [Row(*row) for row in found[:most]]
+    return [Row(*row) for row in found]
 
 
 def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> list[TaskEndpoint]:

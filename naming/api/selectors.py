@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from functools import reduce
+from operator import or_
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Q, QuerySet, Sum
 
 from naming.api.feeds import Service
 from naming.api.placed import endpoints_of, job_told, name_of, rows_of, service_told
@@ -79,9 +81,9 @@ def services(
     """Live jobs with their placed tasks, of the tenants whose jobs `principal` may see, then services over them.
 
     `service`: this one and its jobs; `names`: no others than these. Where `job` or `labels` narrow what is read there
-    are no services: they would be told in part. Three queries, and one and a question to Redis a cell; see
-    `endpoints_of`. Raises `Refused` beyond `MOST_ENDPOINTS` tasks, and `NotFound` for a cell or tenant that is not
-    there or may not be seen: a misspelt one must not look like one without tasks.
+    are no services: they would be told in part. Four queries, and one and a question to Redis a cell; see
+    `endpoints_of`. Raises `Refused` beyond `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` for
+    a cell or tenant that is not there or may not be seen: a misspelt one must not look like one without tasks.
     """
     if cell:
         cell_named(principal, cell)
@@ -98,27 +100,55 @@ def services(
     if labels:
         jobs = jobs.filter(labels__contains=dict(labels))
     if names is not None:
-        wanted = Q(name__in={name.job for name in names if isinstance(name, JobName)})
-        over = {name.service for name in names if isinstance(name, ServiceName)}
-        jobs = jobs.filter(wanted | Q(**{f"labels__{SERVICE}__in": list(over)}) if over else wanted)
+        jobs = jobs.filter(_named(names))
+    _check_number(principal, jobs)
     found = {
         one.id: one
         for one in jobs
         if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)
-        and (names is None or name_of(one) in names or service_of(one) in names)
     }
-    rows = rows_of(found, most=MOST_ENDPOINTS + 1)
-    if len(rows) > MOST_ENDPOINTS:
-        raise Refused(
-            "too-many-endpoints",
-            f"more than {MOST_ENDPOINTS} tasks; ask for one cell, tenant, job or label",
-            fields={"cell": "choose fewer tasks"},
-        )
+    rows = rows_of(found)
     endpoints: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
     for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
         endpoints[row.job_id].append(endpoint)
     told = [Service(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
     return told if job or labels else [*told, *_over(found, endpoints)]
+
+
+def _named(names: Collection[JobName | ServiceName]) -> Q:
+    """The jobs of these names and of these services. `names` is not empty."""
+    of_jobs: dict[tuple[str, str], list[str]] = defaultdict(list)
+    of_services: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in names:
+        if isinstance(name, JobName):
+            of_jobs[name.cell, name.tenant].append(name.job)
+        else:
+            of_services[name.cell, name.tenant].append(name.service)
+    parts = [
+        Q(cell__name=cell, tenant__name=tenant, name__in=jobs) for (cell, tenant), jobs in of_jobs.items()
+    ]
+    parts += [
+        Q(cell__name=cell, tenant__name=tenant, kind="job", **{f"labels__{SERVICE}__in": services})
+        for (cell, tenant), services in of_services.items()
+    ]
+    return reduce(or_, parts)
+
+
+def _check_number(principal: Principal, jobs: QuerySet[Job]) -> None:
+    """Raise `Refused` where these jobs have more placed tasks than one answer holds. One query of sums of the jobs'
+    counters by cell and tenant."""
+    sums = jobs.order_by().values_list("cell__name", "tenant__name").annotate(placed=Sum("tasks_running"))
+    placed = sum(
+        number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell)
+    )
+    if placed > MOST_ENDPOINTS:
+        raise Refused(
+            "too-many-endpoints",
+            f"The feed would list {placed:,} tasks, and one answer lists at most {MOST_ENDPOINTS:,}."
+            " Ask for less with the filters cell, tenant, job, service or label.",
+            fields={"cell": "choose fewer tasks"},
+            figures={"tasks": placed, "most": MOST_ENDPOINTS},
+        )
 
 
 def _check_tenant(principal: Principal, tenant: str) -> None:

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from naming.api.selectors import MOST_ENDPOINTS
 from quota.models import Capability, Tenant
 from quota.permissions import Role, Scope
 from scheduling.models import Cell, Job, Machine
@@ -216,6 +217,34 @@ def test_filters_that_are_none_are_named(ann: Client, path: str, query: dict[str
 )
 def test_clusters_that_are_no_jobs_are_refused(ann: Client, cluster: str) -> None:
     assert "resource_names" in discover(ann, cluster, status=422)["fields"]
+
+
+@pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK, ENVOY])
+def test_a_feed_of_too_many_tasks_is_rejected_before_a_job_or_task_is_read(
+    ann: Client, job: Job, path: str
+) -> None:
+    """Another job, so that the sum decides; its counter alone says that it has so many tasks."""
+    whole = a_job(job.cell, job.tenant, "whole", tasks=1)
+    Job.objects.filter(pk=whole.pk).update(tasks_running=MOST_ENDPOINTS - 1)
+    clusters = (CLUSTER, "whole.ubar.cc.borg.internal")
+    with CaptureQueriesContext(connection) as asked:
+        told = discover(ann, *clusters, status=422) if path == ENVOY else ask(ann, path, 422, cell="cc")
+    assert (told["code"], told["figures"]) == (
+        "too-many-endpoints", {"tasks": MOST_ENDPOINTS + 1, "most": MOST_ENDPOINTS},
+    )  # fmt: skip
+    read = [one["sql"] for one in asked if "scheduling_task" in one["sql"] or "published" in one["sql"]]
+    assert not read, "jobs or tasks were read for an answer that is rejected"
+    Job.objects.filter(pk=whole.pk).update(tasks_running=MOST_ENDPOINTS - 2)
+    assert discover(ann, *clusters) if path == ENVOY else ask(ann, path, cell="cc")
+
+
+def test_tasks_that_the_caller_does_not_ask_for_or_may_not_see_do_not_count(ann: Client, job: Job) -> None:
+    theirs = a_job(job.cell, a_tenant("other"), "jfoo", tasks=1)
+    Job.objects.filter(pk=theirs.pk).update(tasks_running=MOST_ENDPOINTS + 1)
+    assert len(ask(ann, PROMETHEUS, cell="cc")) == 2
+    sre = bearer(a_user("sre", sre=True), scopes=[Scope.READ])
+    assert len(discover(sre, CLUSTER)["resources"][0]["endpoints"][0]["lb_endpoints"]) == 2
+    ask(sre, PROMETHEUS, 422, cell="cc")
 
 
 def test_the_number_of_queries_is_not_the_number_of_jobs(
