@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from borglet import variables
 from borglet.messages import HealthCheck, Slack
 from quota.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.requirement import PROTOCOL, Constraint, Relation
@@ -213,6 +214,7 @@ def read_task(
         told = "only latency-sensitive tasks have cores kept free of others; set appclass: latency-sensitive"
         problems.add(f"{path}.whole_cores", f"{told}, or leave it out")
     if not role.stored:
+        _check_variables(file, problems, path)
         _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
     return TaskSpec(
         limit=limit,
@@ -285,6 +287,23 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Rol
             problems.add(
                 f"{path}.{name}", f"{value!r} is no value of a flag; give text, a number, true or false"
             )
+
+
+def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
+    """Each `$(name)` names a variable that the Borglet defines; another one would make the task fail at each start."""
+    defined = variables.defined(file.ports, packages=bool(file.packages))
+    texts = {f"command[{number}]": part for number, part in enumerate(file.command)}
+    texts |= {f"env.{name}": value for name, value in file.env.items()}
+    texts |= {f"flags.{name}": value for name, value in file.flags.items()}
+    for place, text in texts.items():
+        if not isinstance(text, str):
+            continue
+        for name in variables.referenced(text):
+            if name not in defined:
+                found = f"$({name[:64]}) is not a variable of this task"
+                cure = f"write $$({name[:64]}) if the program shall see the text itself, or use one of"
+                problems.add(f"{path}.{place}", f"{found}; {cure} {', '.join(defined)}")
+                break
 
 
 def _flag(value: Any) -> str | bool:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 from borglet.messages import RunTask
 from borglet.runtimes.base import StartFailed
+from borglet.variables import PACKAGES, REFERENCE
 
-# `$$(` is a literal `$(`; a lone `$$` belongs to the shell and stays.
-_REFERENCE = re.compile(r"\$\$\(|\$\(([^()]*)\)")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 # The interpreter's own directory last, so that `python3` is found on machines where only it is installed.
@@ -34,7 +33,7 @@ def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
         "name": task.name,
     }
     if packages:
-        known["packages"] = packages
+        known[PACKAGES] = packages
     return known | {f"port.{name}": str(number) for name, number in task.ports.items()}
 
 
@@ -52,7 +51,7 @@ def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
             )
         return known[name]
 
-    return _REFERENCE.sub(replace, text)
+    return REFERENCE.sub(replace, text)
 
 
 def command(task: RunTask, *, packages: str = "") -> list[str]:

@@ -191,6 +191,11 @@ def test_the_three_languages_and_standard_input(ann, cell) -> None:
         ({"cell": "zz"}, "not-found", "no cell 'zz'; there is cc"),
         ({"task": {"command": ["x"], "limit": {"cpu": 65}}}, "quota-exceeded", "short"),
         ({"task": {"command": ["x"], "limit": {"cpu": "-1"}}}, "invalid-spec", "task.limit.cpu"),
+        (
+            {"task": {"command": ["a", "$(port.web)"]}},
+            "invalid-spec",
+            "task.command[1]: $(port.web) is not a",
+        ),
         ({"task": {"command": ["a\0b"]}}, "invalid-spec", "task.command[0]: holds a NUL character"),
     ],
 )

@@ -178,6 +178,7 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
         ("name: web\ntask: {command: [sleep]}\nlabels: {service: My_Shop}", "labels.service", "My_Shop"),
         ("name: service\ntask: {command: [sleep]}", "name", "reserved"),
         ("name: web\ntask: {command: [sleep], limit: {cpu: -1}}", "task.limit.cpu", "-1"),
+        ("name: web\ntask: {command: [sh, -c, $(date)]}", "task.command[2]", "$(date) is not a variable"),
         ("name: Web!\ntask: {command: [sleep]}", "name", "Web!"),
         ("name: web\ncolour: red\ntask: {command: [sleep]}", "colour", "colour"),
         ("{", "file", "neither JSON nor YAML"),

@@ -8,7 +8,7 @@ from quota.errors import Conflict, Forbidden, Refused
 from quota.models import QuotaUse
 from quota.permissions import Role
 from quota.resources import CPU, RAM
-from scheduling import journal
+from scheduling import jobfile, journal
 from scheduling.core import events
 from scheduling.core.requirement import task_id
 from scheduling.models import Departure, Job, JobSpec, Task, Update
@@ -350,3 +350,21 @@ def test_a_job_of_which_nothing_lives_is_killed_before_the_rest_is_made(cell, ma
     updates.updates_advance(cell.id)
     job.refresh_from_db()
     assert (job.state, job.tasks_total) == ("dead", 1)
+
+
+def test_a_job_whose_stored_spec_names_an_undefined_variable_can_be_updated_and_undone(
+    cell, ann, machine, job
+) -> None:
+    """An earlier version accepted such specs."""
+    row = JobSpec.objects.get(job=job, version=1)
+    row.spec["task"]["command"] = ["serve", "$(nope)"]
+    stored = jobfile.load(row.spec)
+    JobSpec.objects.filter(pk=row.pk).update(spec=stored.to_json(), digest=stored.digest())
+    with pytest.raises(Refused) as refused:
+        update(ann, job, world.with_task(command=["serve", "$(nope)", "--fast"]))
+    assert list(refused.value.fields) == ["task.command[1]"]
+    assert update(ann, job, world.with_task(command=["serve", "--fast"])).version == 2
+    live = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
+    assert updates.job_undo(principal=ann, job=live).version == 3
+    assert updates.spec_of(live, 3).base.command == ("serve", "$(nope)")
+    updates.updates_advance(cell.id)

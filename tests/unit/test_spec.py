@@ -384,3 +384,45 @@ def test_what_a_task_needs_of_a_runtime_is_a_demand_on_machines() -> None:
     assert jobfile.parse(hello()).requirement(0).constraints == ()
     inside = jobfile.parse({**file, "appclass": "latency-sensitive", "alloc_set": "shelf"})
     assert inside.requirement(0).constraints == ()
+
+
+@pytest.mark.parametrize(
+    "task, place, name",
+    [
+        ({"command": ["serve", "--port", "$(port.htp)"]}, "command[2]", "port.htp"),
+        ({"command": ["sh", "-c", "echo $(echo $(date))"]}, "command[2]", "date"),
+        ({"command": ["$(packages)/tool/serve"]}, "command[0]", "packages"),
+        ({"command": ["serve", "$()"]}, "command[1]", ""),
+        ({"env": {"URL": "http://$(host):$(port.http)"}}, "env.URL", "host"),
+        ({"flags": {"name": "$(task)", "fast": True}}, "flags.name", "task"),
+    ],
+)
+def test_an_undefined_variable_is_named_with_its_place_and_those_that_exist(
+    task: dict[str, Any], place: str, name: str
+) -> None:
+    (told,) = refused(with_task(**task)).items()
+    assert told[0] == f"task.{place}"
+    assert told[1].startswith(f"$({name}) is not a variable of this task")
+    assert told[1].endswith("cell, index, job, name, port.http")
+    assert f"$$({name})" in told[1]
+
+
+def test_an_undefined_variable_of_an_override_is_found_there() -> None:
+    file = with_task() | {"overrides": {"1": {"command": ["serve", "$(port.x)"]}}}
+    assert list(refused(file)) == ["overrides.1.command[1]"]
+
+
+def test_defined_and_escaped_variables_are_accepted() -> None:
+    task = {
+        "command": ["$(packages)/serve", "$(cell)/$(job)/$(index)", "$(name)", "$(port.http)"],
+        "env": {"A": "$$(date) $HOME $((1+2)) $$ $x"},
+        "packages": ["serve"],
+    }
+    assert parse(with_task(**task)).base.command[0] == "$(packages)/serve"
+
+
+def test_a_stored_spec_with_an_undefined_variable_is_still_read() -> None:
+    job = parse(with_task(command=["serve"]))
+    stored = job.to_json()
+    stored["task"]["command"] = ["serve", "$(nope)"]
+    assert jobfile.load(stored).base.command == ("serve", "$(nope)")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from borglet.runtimes.base import StartFailed
-from borglet.runtimes.launch import command, environment, expand, working_directory
+from borglet.runtimes.launch import command, environment, expand, variables, working_directory
+from borglet.variables import defined
 from tests.unit.borglet_runtime.machine import a_task
 
 
@@ -32,6 +33,12 @@ def test_an_unknown_variable_is_named_with_what_is_known(name: str) -> None:
         f"command[3]: unknown variable $({name}). Known here: cell. "
         "Declare the port, or write $$( for a literal $(."
     )
+
+
+@pytest.mark.parametrize("packages", ["", "/packages"])
+def test_a_task_has_the_variables_that_job_files_are_checked_against(packages: str) -> None:
+    task = a_task("x", ports={"http": 5, "admin": 6})
+    assert sorted(variables(task, packages=packages)) == defined(task.ports, packages=bool(packages))
 
 
 def test_what_a_value_expands_to_is_not_expanded_again() -> None:
