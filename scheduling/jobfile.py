@@ -16,6 +16,7 @@ import msgspec
 from quota.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, Band, band_of
 from quota.errors import Refused
 from scheduling.core.requirement import MAX_TASKS
+from scheduling.nesting import TOO_DEEP, too_deep
 from scheduling.patches import merged, patch_to
 from scheduling.problems import Problems, convert
 from scheduling.shapes import API_VERSION, SERVICE_LABEL, JobFile, Names
@@ -74,7 +75,8 @@ def with_sizes(spec: JobSpec, packages: Mapping[str, Any]) -> JobSpec:
 
 
 def decode(data: bytes | Mapping[str, Any]) -> Any:
-    """What a job file holds, unchecked. Raises `Refused("invalid-spec")` for what is no JSON."""
+    """What a job file holds, unchecked. Raises `Refused("invalid-spec")` for what is no JSON, and for
+    JSON that is too long or nested too deeply."""
     if not isinstance(data, bytes | bytearray):
         return data
     problems = Problems()
@@ -82,11 +84,14 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
         problems.add("file", f"has {len(data)} bytes; a job file has at most {MAX_BYTES}")
         raise _refusal(problems)
     try:
-        return msgspec.json.decode(data)
+        given = msgspec.json.decode(data)
+        if not too_deep(given):
+            return given
+        problems.add("file", TOO_DEEP)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         problems.add("file", f"is not JSON: {error}")
     except RecursionError:
-        problems.add("file", "is nested too deeply to be a job")
+        problems.add("file", TOO_DEEP)
     raise _refusal(problems)
 
 

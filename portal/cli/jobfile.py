@@ -6,14 +6,15 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from portal.cli import jsonnet
 from portal.cli.failure import BAD_USAGE, Failed
+from scheduling.nesting import TOO_DEEP, too_deep
 
-LIBRARY = Path(__file__).parent
 STDIN = "<stdin>"
+MAX_BYTES = 4 * 2**20  # of a file, as of what the server reads
 
-_DEEPEST = 64
 # As Jsonnet may begin, and YAML with block mappings does not.
 _JSONNET_STARTS = ("{", "(", "//", "/*", "local ", "import ", "assert ")
 
@@ -21,10 +22,11 @@ _JSONNET_STARTS = ("{", "(", "//", "/*", "local ", "import ", "assert ")
 def read(name: str) -> dict[str, Any]:
     """The job in the file. Raises `Failed` that names the file, and the line where there is one."""
     if name == "-":
-        return _checked(_any(_text(STDIN, sys.stdin.buffer.read() if sys.stdin else b"")), STDIN)
+        return _checked(_any(_text(STDIN, _bytes(sys.stdin.buffer) if sys.stdin else b"")), STDIN)
     file = Path(name)
     try:
-        text = _text(name, file.read_bytes())
+        with file.open("rb") as opened:
+            text = _text(name, _bytes(opened))
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error)
         raise Failed("no-file", f"{name}: {reason}", fields={"FILE": reason}, status=BAD_USAGE) from error
@@ -35,7 +37,14 @@ def read(name: str) -> dict[str, Any]:
     return _checked(_jsonnet(name, text), name)
 
 
+def _bytes(file: BinaryIO) -> bytes:
+    """The file, or one byte more than it may have."""
+    return file.read(MAX_BYTES + 1)
+
+
 def _text(name: str, data: bytes) -> str:
+    if len(data) > MAX_BYTES:
+        raise _bad(name, f"{name}: has more than {MAX_BYTES} bytes; a job file has at most so many")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -68,7 +77,9 @@ def _json(name: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=once, parse_constant=number, parse_float=number)
     except json.JSONDecodeError as error:
         raise _bad(name, f"{name}:{error.lineno}:{error.colno}: no JSON: {error.msg}") from error
-    except (RecursionError, ValueError) as error:  # a number of thousands of digits
+    except RecursionError as error:
+        raise _bad(name, f"{name}: no JSON of a job: {TOO_DEEP}") from error
+    except ValueError as error:  # a number of thousands of digits
         raise _bad(name, f"{name}: no JSON of a job: {error}") from error
 
 
@@ -83,21 +94,13 @@ def _yaml(name: str, text: str) -> Any:
 
 
 def _jsonnet(name: str, text: str) -> Any:
-    import _jsonnet
-
     folder = Path(name).parent if name != STDIN else Path.cwd()
-
-    def find(base: str, wanted: str) -> tuple[str, bytes]:
-        for place in (Path(base) if base else folder, folder, LIBRARY):
-            candidate = place / wanted
-            if candidate.is_file():
-                return str(candidate), candidate.read_bytes()
-        raise RuntimeError("it is neither beside the job file nor in the library")
-
     try:
-        return json.loads(_jsonnet.evaluate_snippet(name, text, import_callback=find))
-    except RuntimeError as error:  # of which RecursionError is one
-        told = str(error).strip().splitlines() or ["is nested too deeply"]
+        return json.loads(jsonnet.evaluate(name, text, folder=folder))
+    except RecursionError as error:
+        raise _bad(name, f"{name}: no Jsonnet of a job: {TOO_DEEP}") from error
+    except jsonnet.JsonnetError as error:
+        told = str(error).strip().splitlines() or ["it has no result"]
         kind, _, reason = told[0].partition(": ")
         # An error while it is worked out tells its place in the lines below: the first is the innermost.
         where = f"{told[1].split()[0]}: " if len(told) > 1 and ":" in told[1].split()[0] else ""
@@ -113,19 +116,6 @@ def _bad(name: str, detail: str) -> Failed:
 def _checked(job: Any, name: str) -> dict[str, Any]:
     if not isinstance(job, dict):
         raise _bad(name, f"{name} holds no job: a job is an object with `name` and `task`")
-    if _depth(job) > _DEEPEST:
-        raise _bad(name, f"{name}: is nested too deeply to be a job")
+    if too_deep(job):
+        raise _bad(name, f"{name}: {TOO_DEEP}")
     return job
-
-
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while level and depth <= _DEEPEST:
-        depth += 1
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return depth

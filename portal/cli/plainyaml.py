@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from scheduling.nesting import MAX_DEPTH, TOO_DEEP
+
 _RESOLVERS = (
     ("tag:yaml.org,2002:bool", r"true|false", "tf"),
     ("tag:yaml.org,2002:null", r"~|null|", "~n\0"),
@@ -42,16 +44,34 @@ def load(text: str) -> Any:
         raise NotPlain(error.problem or error.context or "it can't be read", mark) from error
     except yaml.YAMLError as error:  # a character that YAML has not
         raise NotPlain(str(error).splitlines()[0]) from error
-    except RecursionError as error:
-        raise NotPlain("it is nested too deeply") from error
     except ValueError as error:  # a number of thousands of digits
         raise NotPlain(str(error)) from error
 
 
 class _Loader(yaml.SafeLoader):
-    """Aliases are refused too: a few bytes of those stand for gigabytes."""
+    """Aliases are refused too: a few bytes of those stand for gigabytes.
+
+    The scanner looks ahead of what is composed, and looks at all open brackets with each token. It therefore counts
+    levels itself. It does not see a sequence that is not indented: callers check the depth of the result as well.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    flow_level: int
+    indent: int
+    indents: list[int]
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        self._check_depth()
+        super().fetch_flow_collection_start(token)  # type: ignore[misc]
+
+    def add_indent(self, column: int) -> bool:
+        if self.indent < column:
+            self._check_depth()
+        return bool(super().add_indent(column))  # type: ignore[misc]
+
+    def _check_depth(self) -> None:
+        if self.flow_level + len(self.indents) >= MAX_DEPTH:
+            raise NotPlain(TOO_DEEP, self.get_mark())  # type: ignore[no-untyped-call]
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

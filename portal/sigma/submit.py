@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import yaml
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 
+from portal.cli import plainyaml
 from portal.sigma.page import page
 from portal.sigma.why import WORDS
 from quota.errors import Refused
@@ -19,8 +19,11 @@ from quota.selectors import tenants_visible
 from scheduling import jobfile, selectors, spec
 from scheduling.core.wording import tell_fit
 from scheduling.models import Cell
+from scheduling.nesting import TOO_DEEP, too_deep
 from scheduling.services.jobs import job_apply, spec_for
 from scheduling.services.plans import JobPlan, job_plan
+
+MAX_YAML_BYTES = 256 * 1024  # a second of CPU; JSON takes a hundredth of that
 
 EXAMPLE = """\
 name: hello
@@ -78,24 +81,27 @@ def _apply(request: HttpRequest, principal: Principal, cell: Cell, wanted: spec.
     return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: a few bytes of those stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            place = self.peek_event().start_mark
-            raise yaml.composer.ComposerError(None, None, "aliases are not read here; write it out", place)
-        return super().compose_node(parent, index)
-
-
 def file_of(text: str) -> dict[str, Any]:
     """JSON or YAML as a mapping. Raises `Refused` that names the line."""
-    if len(text.encode()) > jobfile.MAX_BYTES:
-        raise _unreadable(_("longer than a job file may be (%d bytes)") % jobfile.MAX_BYTES)
+    is_json = text.lstrip().startswith("{")
+    most = jobfile.MAX_BYTES if is_json else MAX_YAML_BYTES
+    if (size := len(text.encode())) > most:
+        form = "JSON" if is_json else "YAML"
+        raise _unreadable(
+            _("has %(size)d bytes, and this page reads at most %(most)d bytes of %(form)s")
+            % {"size": size, "most": most, "form": form}
+        )
     try:
-        given = json.loads(text) if text.lstrip().startswith("{") else yaml.load(text, _PlainLoader)  # noqa: S506
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        given = json.loads(text) if is_json else plainyaml.load(text)
+    except plainyaml.NotPlain as error:
+        place = _("line %d: ") % error.line if error.line else ""
+        raise _unreadable(_("neither JSON nor YAML: %s") % f"{place}{error}") from error
+    except RecursionError as error:
+        raise _unreadable(TOO_DEEP) from error
+    except ValueError as error:
         raise _unreadable(_("neither JSON nor YAML: %s") % error) from error
+    if too_deep(given):
+        raise _unreadable(TOO_DEEP)
     if not isinstance(given, dict):
         raise _unreadable(_("holds no job: a job has a name and a task"))
     return given

@@ -122,6 +122,7 @@ BAD_FILES = [
     ("it holds NaN", b'{"name": "fresh", "tasks": NaN}', "file"),
     ("it is nested deep", b"[" * 50_000 + b"]" * 50_000, "file"),
     ("its task is nested deep", b'{"name": "fresh", "task": ' + b'{"a":' * 30_000 + b"1" + b"}" * 30_001, "file"),
+    ("it has one level too many", b'{"name": "fresh", "task": {"env": {"A": ' + b"[" * 62 + b"]" * 62 + b"}}}", "file"),
     ("a label holds half a character", b'{"name":"fresh","task":{"command":["x"]},"labels":{"a":"\\ud800"}}', "file"),
     ("an unknown field", job_text(taks=3), "taks"),
     ("an unknown field inside", task_text(limits={}), "task.limits"),
@@ -178,6 +179,12 @@ def test_a_bad_job_file_names_its_field_at_every_door(root, unchanged, body, fie
     for number, answer in enumerate(doors):
         fields = refused(answer, status=422)["fields"]
         assert field in fields or (number > 0 and fields.keys() <= {"name", "file"}), fields
+
+
+@pytest.mark.parametrize("levels", [65, 900, 50_000])
+def test_json_that_is_nested_too_deeply_is_rejected_with_the_limit(root, unchanged, levels) -> None:
+    answer = root.post("/api/v1/tenants/", b'{"a":' * levels + b"1" + b"}" * levels, content_type=JSON)
+    assert "nested too deeply: more than 64 levels" in refused(answer, status=400)["detail"]
 
 
 @pytest.mark.parametrize("body, field", [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])

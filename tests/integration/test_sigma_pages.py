@@ -184,6 +184,14 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
         ("{", "file", "neither JSON nor YAML"),
         ("- a\n- b", "file", "holds no job"),
         ("a: &x [1]\nb: *x", "file", "aliases"),
+        ("name: web\ntask: {command: [sleep], restart: {on: sometimes}}", "task.restart.on", "sometimes"),
+        ("name: web\ntask: [", "file", "line 2: "),
+        ("a: " + "[" * 20_000, "file", "nested too deeply: more than 64 levels"),
+        ("[\n" * 20_000, "file", "nested too deeply: more than 64 levels"),
+        ("- " * 20_000, "file", "nested too deeply: more than 64 levels"),
+        ('{"a":' * 20_000, "file", "nested too deeply: more than 64 levels"),
+        ('{"a":' * 65 + "1" + "}" * 65, "file", "nested too deeply: more than 64 levels"),
+        ("- a\n" * 70_000, "file", "at most 262144 bytes of YAML"),
     ],
 )
 def test_a_bad_spec_names_its_field(world, text, field, what) -> None:

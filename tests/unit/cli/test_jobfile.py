@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from portal.cli import jobfile
+from portal.cli import jobfile, jsonnet, plainyaml
 from portal.cli.failure import Failed
 from scheduling.core.published import Published
 from scheduling.jobfile import parse
@@ -87,7 +88,15 @@ def test_keys_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
         ("j.yaml", "a: " + "9" * 5000, "no YAML of a job: Exceeds the limit"),
         ("j.yaml", "a: \x01", "no YAML of a job"),
         ("j.yaml", "a: " + "[" * 20_000, "nested too deeply"),
+        ("j.yaml", "[\n" * 20_000, "nested too deeply: more than 64 levels"),
+        ("j.yaml", "- " * 20_000, "nested too deeply: more than 64 levels"),
+        ("j.yaml", "? " * 20_000, "nested too deeply: more than 64 levels"),
+        ("j.yaml", "\n".join(f"{'   ' * n}a:\n{'   ' * n}- b:" for n in range(30)), "nested too deeply: more"),
+        ("j.yaml", "#" * (4 * 2**20 + 1), "has more than 4194304 bytes"),
         ("j.yaml", "", "holds no job"),
+        ("j.jsonnet", "[" * 20_000, "no Jsonnet of a job"),
+        ("j.jsonnet", "local d(s, n) = if n == 0 then s else d(s + s, n - 1); {a: d('xxxxx', 20)}", "at most 4194304"),
+        ("j.jsonnet", "{a: std.repeat('x', 2000000000)}", "took more than 1024 MiB of memory"),
         ("j.jsonnet", "{\n name: 'web',\n tasks 2\n}", r"j.jsonnet:3:8"),
         ("j.jsonnet", "{\n name: error 'no name'\n}", r"j.jsonnet:2:.*no name"),
         ("j.jsonnet", "import 'nope.libsonnet'", r"j.jsonnet:1:1.*nope.libsonnet.*beside the job file"),
@@ -161,3 +170,26 @@ def test_the_examples_are_job_files(file: Path) -> None:
     if file.name == "canary.jsonnet":
         assert job.published() == Published(0, ((1, 2, 10),))
         assert job.task(0).env == {"VERSION": "new"}
+
+
+def test_a_jsonnet_program_that_never_ends_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(jsonnet.JsonnetError, match="took more than 1 s of CPU"):
+        jsonnet.evaluate("j", "local f(x) = f(x + 1) tailstrict; f(0)", folder=tmp_path, cpu_s=1)
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, "{a: " * 20_000, "a: " + "[" * 20_000 + "]" * 20_000])
+def test_brackets_are_not_scanned_beyond_the_limit(text: str) -> None:
+    """A scanner that goes on looks at all open brackets again with each token."""
+    looked = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal looked
+        looked += frame.f_code.co_name == "fetch_more_tokens"
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(plainyaml.NotPlain, match="nested too deeply"):
+            plainyaml.load(text)
+    finally:
+        sys.setprofile(None)
+    assert looked < 1_000

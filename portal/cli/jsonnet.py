@@ -1,0 +1,78 @@
+"""Jsonnet as JSON, worked out in a process of its own that the kernel bounds.
+
+A Jsonnet program may never end, or fill the memory, and nothing interrupts the library while it computes: neither
+Ctrl-C nor a timer of this process. This file is also that process's program.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+CPU_S = 10
+MEMORY_BYTES = 2**30
+MAX_RESULT_BYTES = 4 * 2**20  # as a job file may have
+LIBRARY = Path(__file__).parent
+_FAILED = 3
+
+
+class JsonnetError(Exception):
+    """Why the program has no result. The lines of its text are those of the library."""
+
+
+def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
+    """What the program in `text` says, as JSON. `folder`: where its imports are looked for first.
+
+    Raises `JsonnetError`, also after `cpu_s` seconds of CPU.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", __file__, name, str(folder), str(cpu_s)],
+        input=text.encode(), capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return done.stdout.decode()
+    if done.returncode == _FAILED:
+        raise JsonnetError(done.stderr.decode(errors="replace"))
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise JsonnetError(f"it took more than {cpu_s} s of CPU; look for a recursion without an end")
+    raise JsonnetError(f"it took more than {MEMORY_BYTES >> 20} MiB of memory; let it make less")
+
+
+def _main(name: str, folder: Path, cpu_s: int) -> int:
+    import _jsonnet
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+    def find(base: str, wanted: str) -> tuple[str, bytes]:
+        for place in (Path(base) if base else folder, folder, LIBRARY):
+            candidate = place / wanted
+            if candidate.is_file():
+                return str(candidate), candidate.read_bytes()
+        raise RuntimeError("it is neither beside the job file nor in the library")
+
+    try:
+        made = _jsonnet.evaluate_snippet(
+            name, sys.stdin.buffer.read().decode(), import_callback=find
+        ).encode()
+    except RuntimeError as error:
+        sys.stderr.buffer.write(str(error).encode())
+        return _FAILED
+    if len(made) > MAX_RESULT_BYTES:
+        sys.stderr.write(f"it makes {len(made)} bytes; a job file has at most {MAX_RESULT_BYTES}")
+        return _FAILED
+    sys.stdout.buffer.write(made)
+    return 0
+
+
+if __name__ == "__main__":
+    code = _main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the library's memory needs no tidying

@@ -1,0 +1,21 @@
+"""How deeply lists and objects of a request may be nested. Pure, and free of other imports, for every parser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MAX_DEPTH = 64  # a job file has six levels; JSON that other programs send has hardly more than twenty
+TOO_DEEP = f"is nested too deeply: more than {MAX_DEPTH} levels; remove the surplus brackets"
+
+
+def too_deep(value: Any) -> bool:
+    """Whether lists and dicts lie in each other in more than `MAX_DEPTH` levels. Looks at each value once."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [one for one in level if isinstance(one, dict | list)]
+        if not containers:
+            return False
+        level = [
+            inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return True
