@@ -1,17 +1,53 @@
-"""Pages of a list by cursor, over rows in the order of their ids."""
+"""Pages of a list by cursor, over rows in the order of their ids.
+
+A view says by `pagination_class` how its list is paged. `paged` reads that, and so does the OpenAPI document.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django.db.models import QuerySet
 from rest_framework import exceptions
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from quota.errors import Refused
 
 PAGE, MAX_PAGE = 100, 1000
 
 
-class IdPaging(CursorPagination):
+class DescribedPaging:
+    """What OpenAPI says about a page, and about the query that asks for one."""
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        link = {"type": ["string", "null"], "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["next", "previous", "results"],
+            "properties": {"next": link, "previous": link, "results": schema},
+        }
+
+    def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
+        cursor = {
+            "name": "cursor",
+            "in": "query",
+            "description": "From `next` or `previous` of another page.",
+            "schema": {"type": "string"},
+        }
+        limit = {
+            "name": "limit",
+            "in": "query",
+            "description": f"Rows per page, {PAGE} by default, at most {MAX_PAGE}.",
+            "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
+        }
+        return [cursor, limit]
+
+
+class IdPaging(DescribedPaging, CursorPagination):
     """Raises `Refused` for a limit that is out of range, and for a cursor that no page gave."""
 
     page_size = PAGE
@@ -45,6 +81,12 @@ class NewestPaging(IdPaging):
     """The same, newest first."""
 
     ordering = "-id"
+
+
+def paged(view: APIView, rows: QuerySet[Any], shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
+    """One page of `rows`, in the paging that the view declares. `shown`: what is answered for the rows of a page."""
+    pages = view.pagination_class()
+    return pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view)))
 
 
 def _is_whole(text: str, *, digits: int) -> bool:

@@ -223,6 +223,8 @@ def _follower(one: survey.Follower) -> dict[str, Any]:
 
 
 class JobEndpointsView(APIView):
+    limits_callers = True
+
     @extend_schema(
         operation_id="bns_job", parameters=_WATCH, responses=JobEndpointsSerializer, tags=["names"]
     )
@@ -235,6 +237,8 @@ class JobEndpointsView(APIView):
 
 
 class TaskEndpointView(APIView):
+    limits_callers = True
+
     @extend_schema(
         operation_id="bns_task", parameters=_WATCH, responses=TaskEndpointSerializer, tags=["names"]
     )
@@ -247,6 +251,8 @@ class TaskEndpointView(APIView):
 
 
 class ServiceEndpointsView(APIView):
+    limits_callers = True
+
     @extend_schema(
         operation_id="bns_service", parameters=_WATCH, responses=ServiceEndpointsSerializer, tags=["names"]
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from django.conf import settings
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -42,6 +42,7 @@ _PARAMETERS.append(
         "If-None-Match", str, "header", description="The ETag of the last answer: 304 if it still holds."
     )
 )
+_SAME = OpenApiResponse(description="The answer is the same as the one that the caller has.")
 
 
 class _Tags:
@@ -157,14 +158,17 @@ class PrometheusView(APIView):
 
     @extend_schema(
         operation_id="feed_prometheus", parameters=_PARAMETERS, tags=["names"],
-        responses=inline_serializer(
-            "PrometheusTargets",
-            {
-                "targets": serializers.ListField(child=serializers.CharField()),
-                "labels": serializers.DictField(child=serializers.CharField()),
-            },
-            many=True,
-        ),
+        responses={
+            200: inline_serializer(
+                "PrometheusTargets",
+                {
+                    "targets": serializers.ListField(child=serializers.CharField()),
+                    "labels": serializers.DictField(child=serializers.CharField()),
+                },
+                many=True,
+            ),
+            304: _SAME,
+        },
     )  # fmt: skip
     def get(self, request: Request) -> Response:
         """Every port of every placed task, with what is known of it as `__meta_borg_…` labels."""
@@ -182,7 +186,10 @@ class TraefikView(APIView):
     @extend_schema(
         operation_id="feed_traefik", tags=["names"],
         parameters=[*_PARAMETERS, OpenApiParameter("scheme", str, enum=["http", "https", "h2c"])],
-        responses=inline_serializer("TraefikConfiguration", {"http": serializers.DictField(required=False)}),
+        responses={
+            200: inline_serializer("TraefikConfiguration", {"http": serializers.DictField(required=False)}),
+            304: _SAME,
+        },
     )  # fmt: skip
     def get(self, request: Request) -> Response:
         """A service for each job (`<job>-<tenant>-<cell>`) and each service over jobs
@@ -219,14 +226,17 @@ class EnvoyView(APIView):
 
     @extend_schema(
         operation_id="feed_envoy", request=EnvoyRequestSerializer, tags=["names"],
-        responses=inline_serializer(
-            "EnvoyDiscovery",
-            {
-                "version_info": serializers.CharField(),
-                "type_url": serializers.CharField(),
-                "resources": serializers.ListField(child=serializers.DictField()),
-            },
-        ),
+        responses={
+            200: inline_serializer(
+                "EnvoyDiscovery",
+                {
+                    "version_info": serializers.CharField(),
+                    "type_url": serializers.CharField(),
+                    "resources": serializers.ListField(child=serializers.DictField()),
+                },
+            ),
+            304: _SAME,
+        },
     )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Where the clusters' tasks are, with their health. 304 while nothing has changed since `version_info`."""

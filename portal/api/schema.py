@@ -4,16 +4,101 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import FieldDoesNotExist
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent, is_serializer
+from rest_framework import serializers
+from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 
+from portal.api.errors import CONTENT_TYPE
+from quota.api.problems import ProblemSerializer
 from quota.rehearsal import DRY_RUN, RehearsedView
+
+_TEXT = {"type": "string"}
+_PROBLEMS = {
+    400: "The body is not JSON, or is nested too deeply.",
+    401: "The token or the session proves nothing.",
+    403: "The caller may not do this.",
+    404: "The thing does not exist, or the caller may not know that it does.",
+    406: "The answer has no form that the header `Accept` allows.",
+    409: "The state of the thing does not allow this now.",
+    413: "The body is too large.",
+    415: "The body is of a type that is not read here.",
+    422: "The request breaks a rule; `fields` names the places.",
+    429: "Too many requests; try again after `Retry-After` seconds.",
+    503: "A part of the system does not answer; try again, after `Retry-After` seconds where it is given.",
+}
+_HEADERS = {
+    401: {"WWW-Authenticate": {"schema": _TEXT, "required": True}},
+    429: {"Retry-After": {"schema": {"type": "integer", "minimum": 0}}},
+    503: {"Retry-After": {"schema": {"type": "integer", "minimum": 0}}},
+}
 
 
 class Schema(AutoSchema):
-    """Every write that can be rehearsed says so."""
+    """Adds what follows from the views: dry runs, columns that may be null, and the problems of each operation."""
 
     def get_override_parameters(self) -> list[Any]:
         found = list(super().get_override_parameters())
-        if self.method not in ("GET", "HEAD", "OPTIONS") and isinstance(self.view, RehearsedView):
+        if self.method not in SAFE_METHODS and isinstance(self.view, RehearsedView):
             found.append(DRY_RUN)
         return found
+
+    def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
+        bodies: dict[str, Any]
+        answered = self.get_response_serializers()
+        if self.method == "DELETE" and is_serializer(answered):  # the generator takes it for an empty 204
+            bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}
+        else:
+            bodies = super()._get_response_bodies(direction)
+        for status in self._problem_statuses():
+            bodies.setdefault(str(status), self._problem(status))
+        return dict(sorted(bodies.items()))
+
+    def _problem_statuses(self) -> list[int]:
+        found = [401, 403, 404, 406, 409, 422, 503]
+        if self.method in ("POST", "PUT", "PATCH"):
+            found += [400, 413, 415]
+        if IsAuthenticated not in self.view.permission_classes or getattr(self.view, "limits_callers", False):
+            found.append(429)
+        return found
+
+    def _problem(self, status: int) -> dict[str, Any]:
+        """A reference to the response that all operations share."""
+        schema = self.resolve_serializer(ProblemSerializer(), "response").ref
+        shared = ResolvedComponent(
+            name=f"Problem{status}",
+            type=ResolvedComponent.RESPONSE,
+            schema={
+                "description": _PROBLEMS[status],
+                "headers": _HEADERS.get(status, {}),
+                "content": {CONTENT_TYPE: {"schema": schema}},
+            },
+            object=status,
+        )
+        self.registry.register_on_missing(shared)
+        return shared.ref
+
+    def _map_serializer_field(self, field: Any, direction: str, bypass_extensions: bool = False) -> Any:
+        """What is read of a column may be whatever the column may hold, also where the field does not say so."""
+        column = _column_of(field) if field.read_only else None
+        if column is not None:
+            field.allow_null = field.allow_null or column.null
+            if isinstance(field, serializers.CharField | serializers.ChoiceField):
+                field.allow_blank = field.allow_blank or column.blank
+        found = super()._map_serializer_field(field, direction, bypass_extensions)
+        if getattr(field, "allow_blank", False) and "format" in found:
+            found = {name: value for name, value in found.items() if name != "format"}  # "" is no address
+        return found
+
+
+def _column_of(field: serializers.Field) -> Any:
+    """The model's field that a serializer's field begins at; None for what is not read of a column."""
+    model = getattr(getattr(field.parent, "Meta", None), "model", None)
+    if model is None or not isinstance(field.source, str):
+        return None
+    try:
+        column = model._meta.get_field(field.source.partition(".")[0])
+    except FieldDoesNotExist:
+        return None
+    return column if column.concrete else None

@@ -15,6 +15,7 @@ from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.errors import Refused
 from quota.models import ServiceAccount, Token
+from quota.paging import IdPaging
 from quota.permissions import Principal, Scope
 from quota.rehearsal import dry_run
 from quota.services.access import principal_of_user, token_issue, token_revoke
@@ -99,6 +100,8 @@ class LoginView(QuotaView):
 
 class TokensView(QuotaView):
     """One's own tokens."""
+
+    pagination_class = IdPaging
 
     @extend_schema(responses=TokenSerializer(many=True))
     def get(self, request: Request) -> Response:

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.bands import Band
 from quota.models import PriorityBand
+from quota.paging import IdPaging
 from quota.permissions import Action, require
 from quota.services.band_preview import band_preview
 from quota.services.bands import band_set
@@ -74,6 +75,8 @@ class BandChangedSerializer(serializers.Serializer):
 
 
 class BandsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=BandSerializer(many=True))
     def get(self, request: Request) -> Response:
         """The priority bands, of §2.5 of the paper."""

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from quota.errors import Refused
-from quota.paging import IdPaging
+from quota.paging import paged
 from quota.permissions import Principal
 from quota.rehearsal import RehearsedView
 
@@ -50,10 +50,7 @@ def page(
     rows: QuerySet,
     serializer: type[serializers.Serializer],
     *,
-    paging: type[IdPaging] = IdPaging,
     context: Mapping[str, Any] | None = None,
 ) -> Response:
     """One page of `rows`. `context`: for the serializer."""
-    pages = paging()
-    found = pages.paginate_queryset(rows, request, view=view)
-    return pages.get_paginated_response(serializer(found, many=True, context=dict(context or {})).data)
+    return paged(view, rows, lambda found: serializer(found, many=True, context=dict(context or {})).data)

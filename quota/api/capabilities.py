@@ -11,6 +11,7 @@ from quota import people, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.errors import NotFound
 from quota.models import Capability, CapabilityRequest
+from quota.paging import IdPaging
 from quota.permissions import Action, CapabilityKind, require
 from quota.services.access import user_named
 from quota.services.capabilities import (
@@ -42,6 +43,8 @@ class NewCapabilitySerializer(serializers.Serializer):
 
 
 class CapabilitiesView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=CapabilitySerializer(many=True))
     def get(self, request: Request) -> Response:
         """One's own, and those of the members of tenants that one owns; all for an SRE."""
@@ -98,6 +101,8 @@ class AnswerSerializer(serializers.Serializer):
 
 
 class CapabilityRequestsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=CapabilityRequestSerializer(many=True))
     def get(self, request: Request) -> Response:
         """What was asked for, and answered."""

@@ -11,6 +11,7 @@ from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.errors import NotFound
 from quota.models import Quota
+from quota.paging import IdPaging
 from quota.permissions import Action, require
 from quota.resources import as_mapping
 from quota.services.grants import quota_end, quota_grant
@@ -46,6 +47,8 @@ class NewGrantSerializer(serializers.Serializer):
 
 
 class GrantsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=GrantSerializer(many=True))
     def get(self, request: Request) -> Response:
         return page(self, request, selectors.grants_visible(principal_of(request)), GrantSerializer)

@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from quota import clock, people, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.models import Invitation
+from quota.paging import IdPaging
 from quota.permissions import Action, Role, require
 from quota.rehearsal import dry_run
 from quota.services.invitations import invitation_mail, invitation_send, invitation_withdraw, link_of
@@ -63,6 +64,8 @@ SentInvitation = inline_serializer(
 
 
 class InvitationsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=InvitationSerializer(many=True))
     def get(self, request: Request, tenant: str) -> Response:
         principal = principal_of(request)

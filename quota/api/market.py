@@ -17,6 +17,7 @@ from quota import clock, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.errors import Refused
 from quota.models import ApprovalRule, Market, Shortfall
+from quota.paging import IdPaging
 from quota.permissions import Action, require
 from quota.resources import as_mapping
 from quota.services.approval_rules import APPROVERS, rule_remove, rule_set
@@ -120,6 +121,8 @@ class ApprovalRuleChangeSerializer(serializers.Serializer):
 
 
 class RulesView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=ApprovalRuleSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Who decides about which orders: the first rule that fits, by rank; those of tenants one may see."""
@@ -166,6 +169,8 @@ class ShortfallSerializer(serializers.ModelSerializer):
 
 
 class ShortfallsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(
         parameters=[OpenApiParameter("open", OpenApiTypes.BOOL, description="Only those not mended.")],
         responses=ShortfallSerializer(many=True),

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.renderers import BaseRenderer
@@ -20,7 +20,7 @@ from quota.errors import Refused
 from quota.invoice_lines import exact, table_of
 from quota.invoice_pdf import invoice_pdf
 from quota.models import Invoice, Posting, Tenant
-from quota.paging import IdPaging, NewestPaging
+from quota.paging import IdPaging, NewestPaging, paged
 from quota.permissions import Action, require
 from quota.services.budgets import budget_set
 from quota.services.invoices import invoice_close, invoice_draft, running_month
@@ -50,6 +50,8 @@ class PostingSerializer(serializers.ModelSerializer):
 
 
 class LedgerView(QuotaView):
+    pagination_class = NewestPaging
+
     @extend_schema(
         parameters=[
             OF_TENANT,
@@ -65,7 +67,7 @@ class LedgerView(QuotaView):
             rows = rows.filter(kind=kind)
         if given := request.query_params.get("order"):
             rows = rows.filter(order_id=_whole("order", given))
-        return page(self, request, rows, PostingSerializer, paging=NewestPaging)
+        return page(self, request, rows, PostingSerializer)
 
 
 class RunningSerializer(serializers.Serializer):
@@ -96,12 +98,13 @@ class StatementSerializer(serializers.Serializer):
 
 
 class BalancesView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=StatementSerializer(many=True))
     def get(self, request: Request) -> Response:
         """What each tenant has and has spent this month, of those whose money one may see."""
-        paging = IdPaging()
-        rows = paging.paginate_queryset(statements.billed_tenants(principal_of(request)), request, view=self)
-        return paging.get_paginated_response([found.as_json() for found in statements.statements(rows)])
+        tenants = statements.billed_tenants(principal_of(request))
+        return paged(self, tenants, lambda rows: [found.as_json() for found in statements.statements(rows)])
 
 
 class BudgetSerializer(serializers.Serializer):
@@ -169,9 +172,17 @@ class HandDownView(QuotaView):
         return Response(_statement(row), status=201)
 
 
+@extend_schema_field({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}$", "examples": ["2026-03"]})
+class MonthField(serializers.DateField):
+    """The first day of a month, written without the day."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(format="%Y-%m", **options)
+
+
 class InvoiceSerializer(serializers.ModelSerializer):
     tenant = serializers.CharField(source="tenant.name")
-    month = serializers.DateField(format="%Y-%m")
+    month = MonthField()
 
     class Meta:
         model = Invoice
@@ -206,11 +217,13 @@ class NewInvoiceSerializer(serializers.Serializer):
 
 
 class InvoicesView(QuotaView):
+    pagination_class = NewestPaging
+
     @extend_schema(parameters=[OF_TENANT], responses=InvoiceSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Invoices of closed months, newest first."""
         rows = statements.invoices(principal_of(request), tenant=request.query_params.get("tenant") or None)
-        return page(self, request, rows, InvoiceSerializer, paging=NewestPaging)
+        return page(self, request, rows, InvoiceSerializer)
 
     @extend_schema(request=NewInvoiceSerializer, responses={201: WholeInvoiceSerializer})
     def post(self, request: Request) -> Response:

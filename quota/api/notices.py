@@ -17,7 +17,7 @@ from quota.errors import Forbidden, Refused
 from quota.mail import absolute
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Tenant
 from quota.notice_kinds import KINDS, LEVELS
-from quota.paging import NewestPaging
+from quota.paging import IdPaging, NewestPaging
 from quota.permissions import Action, Principal
 from quota.rehearsal import dry_run
 from quota.services import channels
@@ -103,6 +103,8 @@ _OF_TENANT = OpenApiParameter("tenant", str, description="A tenant's alone; sre-
 
 
 class NoticesView(QuotaView):
+    pagination_class = NewestPaging
+
     @extend_schema(
         parameters=[
             _OF_TENANT,
@@ -122,7 +124,7 @@ class NoticesView(QuotaView):
             unread=_flag("unread", query.get("unread", "0")),
         )
         rows = inbox.inbox(principal_of(request), choice)
-        return page(self, request, rows, NoticeSerializer, paging=NewestPaging)
+        return page(self, request, rows, NoticeSerializer)
 
 
 class NoticesReadView(QuotaView):
@@ -144,6 +146,8 @@ class NoticeKindsView(QuotaView):
 
 
 class ChannelsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(parameters=[_OF_TENANT], responses=ChannelSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Channels of one's tenants, and the SREs' for SREs."""
@@ -222,11 +226,13 @@ class ChannelSecretView(QuotaView):
 
 
 class DeliveriesView(QuotaView):
+    pagination_class = NewestPaging
+
     @extend_schema(responses=DeliverySerializer(many=True))
     def get(self, request: Request, channel: int) -> Response:
         """What went through the channel, newest first: waiting, sent, or failed, with the reason."""
         rows = inbox.deliveries_of(inbox.channel_numbered(principal_of(request), channel))
-        return page(self, request, rows, DeliverySerializer, paging=NewestPaging)
+        return page(self, request, rows, DeliverySerializer)
 
 
 def _owner(principal: Principal, name: str | None) -> Tenant | None:

@@ -16,6 +16,7 @@ from quota.api.base import QuotaView, page, principal_of, valid
 from quota.api.prices import NewQuoteSerializer, PartSerializer
 from quota.errors import NotFound, Refused
 from quota.models import Order, OrderState
+from quota.paging import IdPaging
 from quota.permissions import Action, may
 from quota.resources import as_mapping
 from quota.services.orders import (
@@ -92,6 +93,8 @@ class OrderRenewalSerializer(serializers.Serializer):
 
 
 class OrdersView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(
         parameters=[
             OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone."),

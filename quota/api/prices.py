@@ -15,6 +15,7 @@ from quota import clock, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.errors import NotFound
 from quota.models import PriceList, Quote
+from quota.paging import IdPaging
 from quota.permissions import Action, may, require
 from quota.resources import as_mapping
 from quota.services.market import cell_require
@@ -55,6 +56,8 @@ class NewPriceListSerializer(PricesSerializer):
 
 
 class PricesView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(
         parameters=[
             OpenApiParameter("cell", OpenApiTypes.STR, description="Of this cell alone."),
@@ -168,6 +171,8 @@ class NewQuoteSerializer(serializers.Serializer):
 
 
 class QuotesView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(
         parameters=[OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone.")],
         responses=QuoteSerializer(many=True),

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.api.base import QuotaView, principal_of, valid
+from quota.api.base import QuotaView, page, principal_of, valid
 from quota.audit import records_visible
 from quota.models import Record
 from quota.paging import IdPaging
@@ -45,6 +45,8 @@ class RecordPaging(IdPaging):
 
 
 class RecordsView(QuotaView):
+    pagination_class = RecordPaging
+
     @extend_schema(
         parameters=[OpenApiParameter(name, kind, description=what) for name, kind, what in _FILTERS],
         responses=RecordSerializer(many=True),
@@ -56,6 +58,4 @@ class RecordsView(QuotaView):
             FilterSerializer, {n: request.query_params[n] for n in names if n in request.query_params}
         )
         rows = records_visible(principal_of(request), **given)
-        paging = RecordPaging()
-        found = paging.paginate_queryset(rows, request, view=self)
-        return paging.get_paginated_response(RecordSerializer(found, many=True).data)
+        return page(self, request, rows, RecordSerializer)

@@ -11,6 +11,7 @@ from quota import people, selectors
 from quota.api.access import IssuedToken, TokenSerializer
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.models import ServiceAccount, Tenant
+from quota.paging import IdPaging
 from quota.permissions import Action, Principal, require
 from quota.rehearsal import dry_run
 from quota.services.service_accounts import (
@@ -58,6 +59,8 @@ class AccountTokenSerializer(serializers.Serializer):
 
 
 class ServiceAccountsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=ServiceAccountSerializer(many=True))
     def get(self, request: Request, tenant: str) -> Response:
         principal = principal_of(request)
@@ -93,6 +96,8 @@ class ServiceAccountView(QuotaView):
 
 
 class ServiceAccountTokensView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=TokenSerializer(many=True))
     def get(self, request: Request, tenant: str, account: str) -> Response:
         """Its tokens; `tokens/{key}/` revokes one."""

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from quota import people, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.models import Membership, Tenant
+from quota.paging import IdPaging
 from quota.permissions import Action, Role, require
 from quota.services.members import member_leave, member_named, membership_set
 from quota.services.tenants import tenant_create, tenant_move, tenant_set
@@ -45,6 +46,8 @@ class NewTenantSerializer(serializers.Serializer):
 
 
 class TenantsView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(parameters=[PARENT], responses=TenantSerializer(many=True))
     def get(self, request: Request) -> Response:
         """The tenants one may see."""
@@ -119,6 +122,8 @@ class RoleSerializer(serializers.Serializer):
 
 
 class MembersView(QuotaView):
+    pagination_class = IdPaging
+
     @extend_schema(responses=MemberSerializer(many=True))
     def get(self, request: Request, tenant: str) -> Response:
         principal = principal_of(request)

@@ -7,8 +7,6 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.db.models import Q, QuerySet
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, inline_serializer
 from rest_framework import exceptions, serializers
 from rest_framework.pagination import BasePagination
 from rest_framework.parsers import BaseParser
@@ -18,18 +16,11 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
 from quota.errors import Refused
-from quota.paging import MAX_PAGE, PAGE, IdPaging
+from quota.paging import MAX_PAGE, PAGE, DescribedPaging, paged
 from quota.permissions import Principal
 from quota.rehearsal import RehearsedView
 from scheduling import selectors
 from scheduling.models import Cell, Event, Job
-
-PAGING = [
-    OpenApiParameter("cursor", OpenApiTypes.STR, description="From `next` or `previous` of another page."),
-    OpenApiParameter(
-        "limit", OpenApiTypes.INT, description=f"Rows of a page, {PAGE} unless told, at most {MAX_PAGE}."
-    ),
-]
 
 
 class BodyParser(BaseParser):
@@ -68,12 +59,10 @@ class CellView(RehearsedView):
 
     def page(self, rows: QuerySet, serializer: type[serializers.Serializer], **context: Any) -> Response:
         """One page of rows that are ordered by id."""
-        paging = IdPaging()
-        found = paging.paginate_queryset(rows, self.request, view=self)
-        return paging.get_paginated_response(serializer(found, many=True, context=context).data)
+        return paged(self, rows, lambda found: serializer(found, many=True, context=context).data)
 
 
-class EventPaging(BasePagination):
+class EventPaging(DescribedPaging, BasePagination):
     """Pages of the journal, newest first, by place: thousands of events may share one revision."""
 
     def paginate_queryset(
@@ -94,18 +83,6 @@ class EventPaging(BasePagination):
 
     def get_paginated_response(self, data: list[Any]) -> Response:
         return Response({"next": self._next, "previous": None, "results": data})
-
-
-def page_schema(name: str, serializer: type[serializers.Serializer]) -> serializers.Serializer:
-    """The envelope of a page, for OpenAPI."""
-    return inline_serializer(
-        name,
-        {
-            "next": serializers.URLField(allow_null=True),
-            "previous": serializers.URLField(allow_null=True),
-            "results": serializer(many=True),
-        },
-    )
 
 
 def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:

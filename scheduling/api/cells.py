@@ -8,9 +8,10 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.paging import IdPaging, paged
 from quota.rehearsal import dry_run
 from scheduling import selectors
-from scheduling.api.base import PAGING, CellView, EventPaging, page_schema, valid
+from scheduling.api.base import CellView, EventPaging, valid
 from scheduling.api.cell_shapes import (
     CellDetailSerializer,
     CellSerializer,
@@ -31,9 +32,9 @@ STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Only those in t
 
 
 class CellsView(CellView):
-    @extend_schema(
-        operation_id="cells_list", parameters=PAGING, responses=page_schema("CellPage", CellSerializer)
-    )
+    pagination_class = IdPaging
+
+    @extend_schema(operation_id="cells_list", responses=CellSerializer(many=True))
     def get(self, request: Request) -> Response:
         """All cells."""
         return self.page(selectors.cells_visible(self.principal()), CellSerializer)
@@ -49,10 +50,11 @@ class CellDetailView(CellView):
 
 
 class CellEventsView(CellView):
+    pagination_class = EventPaging
+
     @extend_schema(
         operation_id="cells_events",
-        parameters=PAGING,
-        responses=page_schema("CellEventPage", EventSerializer),
+        responses=EventSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
         """What happened in the cell, newest first: to its machines, and to the jobs one may see."""
@@ -72,10 +74,12 @@ class JoinTokensView(CellView):
 
 
 class MachinesView(CellView):
+    pagination_class = IdPaging
+
     @extend_schema(
         operation_id="machines_list",
-        parameters=[STATE, *PAGING],
-        responses=page_schema("MachinePage", MachineSerializer),
+        parameters=[STATE],
+        responses=MachineSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
         """The machines of a cell."""
@@ -149,9 +153,7 @@ def machine_answer(machine: Machine) -> Response:
 
 def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
     """A page of events with the names of what they are about: two queries more."""
-    paging = EventPaging()
-    found = paging.paginate_queryset(rows, view.request, view=view)
-    return paging.get_paginated_response(EventSerializer(found, many=True, context=event_names(found)).data)
+    return paged(view, rows, lambda found: EventSerializer(found, many=True, context=event_names(found)).data)
 
 
 def event_names(events: list[Event]) -> dict[str, dict[int, str]]:

@@ -8,30 +8,14 @@ from typing import Any
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
+from quota.api.problems import ProblemSerializer
 from quota.errors import Refused
-from scheduling.api.fields import Texts
 from scheduling.api.job_shapes import JobSerializer
 from scheduling.api.shapes import FitSerializer, fit_document
 from scheduling.models import Job
 from scheduling.services.plans import JobPlan
 
 _SHARES = ("added", "removed", "restarted", "in_place", "kept")
-
-
-class ProblemSerializer(serializers.Serializer):
-    """RFC 9457: why not. `fields`: what is wrong, by path. `figures`: the numbers behind it."""
-
-    type = serializers.CharField()
-    status = serializers.IntegerField()
-    code = serializers.CharField()
-    detail = serializers.CharField()
-    fields_ = Texts(required=False)
-    figures = serializers.DictField(required=False)
-    request_id = serializers.CharField(required=False)
-
-    def get_fields(self) -> dict[str, serializers.Field]:
-        known = super().get_fields()
-        return {name.rstrip("_"): field for name, field in known.items()}
 
 
 class SharesSerializer(serializers.Serializer):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.errors import Refused
-from quota.paging import IdPaging
+from quota.paging import IdPaging, paged
 from scheduling import drains
-from scheduling.api.base import PAGING, CellView, page_schema, valid
+from scheduling.api.base import CellView, valid
 from scheduling.api.cell_shapes import DrainSerializer
-from scheduling.models import Cell, Machine
+from scheduling.models import Cell, Drain, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.services.machines import machines_drain
 
@@ -54,18 +56,21 @@ class DrainManySerializer(DrainSerializer):
 
 
 class DrainsView(CellView):
+    pagination_class = IdPaging
+
     @extend_schema(
         operation_id="drains_list",
-        parameters=PAGING,
-        responses=page_schema("DrainPage", DrainProgressSerializer),
+        responses=DrainProgressSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
         """Machines that drain: how many tasks are left on each, and whose budget they wait for."""
         found = self.cell(cell)
-        paging = IdPaging()
-        rows = paging.paginate_queryset(drains.drains_of(found), request, view=self)
-        shown = drains.progress_of(self.principal(), found, rows or [])
-        return paging.get_paginated_response(DrainProgressSerializer(shown, many=True).data)
+
+        def shown(rows: list[Drain]) -> Any:
+            progress = drains.progress_of(self.principal(), found, rows)
+            return DrainProgressSerializer(progress, many=True).data
+
+        return paged(self, drains.drains_of(found), shown)
 
 
 class MachinesDrainView(CellView):

@@ -11,10 +11,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.errors import Conflict, NotFound, Refused
+from quota.paging import IdPaging
 from quota.permissions import Action
 from quota.rehearsal import DRY_RUN, dry_run
 from scheduling import jobfile, selectors, spec, why
-from scheduling.api.base import PAGING, BodyParser, CellView, page_schema, valid, whole
+from scheduling.api.base import BodyParser, CellView, EventPaging, valid, whole
 from scheduling.api.cells import event_names, events_page
 from scheduling.api.change_shapes import BulkSerializer, ChangeSerializer, change_document, problem_document
 from scheduling.api.explanations import WhySerializer
@@ -46,6 +47,7 @@ _FILTERS = [
 
 
 class JobsView(CellView):
+    pagination_class = IdPaging
     rehearses_itself = True
 
     def get_parsers(self) -> list[Any]:
@@ -53,8 +55,8 @@ class JobsView(CellView):
 
     @extend_schema(
         operation_id="jobs_list",
-        parameters=[*_FILTERS, *PAGING],
-        responses=page_schema("JobPage", JobSerializer),
+        parameters=_FILTERS,
+        responses=JobSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
         """The jobs one may see, dead ones too unless a state is given."""
@@ -227,10 +229,11 @@ class KillView(CellView):
 
 
 class VersionsView(CellView):
+    pagination_class = IdPaging
+
     @extend_schema(
         operation_id="jobs_versions",
-        parameters=PAGING,
-        responses=page_schema("VersionPage", VersionSerializer),
+        responses=VersionSerializer(many=True),
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Every version of the job's spec, oldest first."""
@@ -240,9 +243,9 @@ class VersionsView(CellView):
 
 
 class JobEventsView(CellView):
-    @extend_schema(
-        operation_id="jobs_events", parameters=PAGING, responses=page_schema("EventPage", EventSerializer)
-    )
+    pagination_class = EventPaging
+
+    @extend_schema(operation_id="jobs_events", responses=EventSerializer(many=True))
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """What happened to the job and its tasks, newest first."""
         return events_page(self, selectors.events_of_job(self.job(cell, tenant, job)))

@@ -12,9 +12,9 @@ from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.paging import IdPaging
+from quota.paging import IdPaging, paged
 from quota.rehearsal import DRY_RUN, dry_run
-from scheduling.api.base import PAGING, CellView, page_schema, valid
+from scheduling.api.base import CellView, valid
 from scheduling.packages.listing import package_named, packages_of, shown
 from scheduling.packages.names import FORMATS
 from scheduling.services.packages import Stored, package_delete, package_tag, package_upload
@@ -73,14 +73,15 @@ class ArchiveParser(BaseParser):
 
 
 class PackagesView(CellView):
+    pagination_class = IdPaging
+
     @extend_schema(
         operation_id="packages_list",
         parameters=[
             OpenApiParameter("tenant", OpenApiTypes.STR, description="Only this tenant's."),
             OpenApiParameter("name", OpenApiTypes.STR, description="Only those of this name."),
-            *PAGING,
         ],
-        responses=page_schema("PackagePage", PackageSerializer),
+        responses=PackageSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
         """The packages in a cell's store that one may see."""
@@ -88,9 +89,7 @@ class PackagesView(CellView):
         rows = packages_of(
             self.principal(), self.cell(cell), tenant=query.get("tenant", ""), name=query.get("name", "")
         )
-        paging = IdPaging()
-        found = paging.paginate_queryset(rows, request, view=self)
-        return paging.get_paginated_response(PackageSerializer(shown(found), many=True).data)
+        return paged(self, rows, lambda found: PackageSerializer(shown(found), many=True).data)
 
 
 class PackageView(CellView):

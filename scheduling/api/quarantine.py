@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging
 from scheduling import selectors
-from scheduling.api.base import PAGING, CellView, page_schema, valid
+from scheduling.api.base import CellView, valid
 from scheduling.api.cell_shapes import MachineSerializer
 from scheduling.services.machines import quarantine_release
 
@@ -36,17 +36,16 @@ class DecisionSerializer(serializers.Serializer):
 
 
 class QuarantineView(CellView):
+    pagination_class = IdPaging
+
     @extend_schema(
         operation_id="quarantine_list",
-        parameters=PAGING,
-        responses=page_schema("QuarantinePage", QuarantineSerializer),
+        responses=QuarantineSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
         """Machines that run something which this cell's history doesn't know."""
         rows = selectors.machines_in_quarantine(self.principal(), self.cell(cell))
-        paging = IdPaging()
-        found = paging.paginate_queryset(rows, request, view=self)
-        return paging.get_paginated_response(QuarantineSerializer(found, many=True).data)
+        return self.page(rows, QuarantineSerializer)
 
 
 class MachineQuarantineView(CellView):

@@ -7,28 +7,28 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.paging import IdPaging
+from quota.paging import IdPaging, paged
 from scheduling import selectors
-from scheduling.api.base import PAGING, CellView, page_schema
+from scheduling.api.base import CellView
 from scheduling.api.cells import STATE
 from scheduling.api.task_shapes import TaskSerializer
 from scheduling.models import Job, Task
 
 
 class TasksView(CellView):
+    pagination_class = IdPaging
+
     @extend_schema(
         operation_id="tasks_list",
-        parameters=[STATE, *PAGING],
-        responses=page_schema("TaskPage", TaskSerializer),
+        parameters=[STATE],
+        responses=TaskSerializer(many=True),
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """The tasks of a job, by index."""
         found = self.job(cell, tenant, job)
         rows = selectors.tasks_of(found, state=request.query_params.get("state", ""))
-        paging = IdPaging()
-        tasks = paging.paginate_queryset(rows, request, view=self)
-        return paging.get_paginated_response(
-            TaskSerializer(tasks, many=True, context=_context(found, tasks)).data
+        return paged(
+            self, rows, lambda tasks: TaskSerializer(tasks, many=True, context=_context(found, tasks)).data
         )
 
 

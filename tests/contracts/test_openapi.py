@@ -43,6 +43,19 @@ def test_every_method_of_every_route_is_described(document: dict[str, Any], rout
         assert operation.get("description") or operation.get("summary") or operation["operationId"]
 
 
+def test_every_operation_documents_its_problems(document: dict[str, Any]) -> None:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            expected = {"401", "403", "404", "406", "409", "422", "503"}
+            expected |= {"400", "413", "415"} if method in ("post", "put", "patch") else set()
+            assert expected <= set(operation["responses"]), (method, path)
+            for status in expected:
+                shared = operation["responses"][status]["$ref"].rpartition("/")[2]
+                assert list(document["components"]["responses"][shared]["content"]) == [
+                    "application/problem+json"
+                ]
+
+
 def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
     names = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
     assert len(names) == len(set(names))

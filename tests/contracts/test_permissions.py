@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 from django.db import transaction
+from django.http import HttpResponse
 from django.test import Client
 
 from naming.api import survey
@@ -259,7 +260,10 @@ class World:
     number: str
 
     def call(self, role: str, door: Door, tenant: str) -> int:
-        """The status of the answer; whatever it changed is taken back."""
+        return self.answer(role, door, tenant).status_code
+
+    def answer(self, role: str, door: Door, tenant: str) -> HttpResponse:
+        """What is answered; whatever it changed is taken back."""
         path = "/" + door.path.format(
             cell="cc", tenant=tenant, job="web", index=0, hostname="m1", username="viewer", key=self.key, brake="stops",
             service="front", host="m1",
@@ -273,7 +277,7 @@ class World:
         with transaction.atomic():
             answer = getattr(self.clients[role], door.method)(path, **body)
             transaction.set_rollback(True)
-        return answer.status_code
+        return answer
 
 
 @pytest.fixture
