@@ -23,9 +23,11 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from portal.console import capacity, names
 from portal.console.attention import tell_market
+from portal.console.journal import JournalAdmin
 from quota import admin as quota_admin
 from scheduling import admin as scheduling_admin
 from scheduling.admin.safety import tell_held
+from scheduling.models import Event
 
 _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
     (
@@ -199,7 +201,7 @@ class ScheduleAdmin(ModelAdmin):
 site = SreSite(name="admin")
 site.login = secure_admin_login(site.login)
 for _model, _page in {**quota_admin.PAGES, **scheduling_admin.PAGES}.items():
-    site.register(_model, _page)
+    site.register(_model, JournalAdmin if _model is Event else _page)
 site.register(User, PersonAdmin)
 site.register(Group, TeamAdmin)
 site.register(beat.PeriodicTask, BeatTaskAdmin)

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from zoneinfo import ZoneInfo
 
 from django.utils import timezone
 
@@ -29,3 +30,8 @@ def at(moment: dt.datetime) -> Iterator[None]:
         yield
     finally:
         _set.reset(token)
+
+
+def format_time(moment: dt.datetime, zone: str = "UTC") -> str:
+    """A time for people, with its zone: `2027-01-31 13:05 CET`. `zone`: a name of the IANA database."""
+    return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M %Z}"

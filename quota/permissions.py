@@ -129,7 +129,8 @@ class Principal:
     `roles`: tenant name -> role; `inherited`: the role that the organisation of a team gives in it, beside one's own.
     Each tenant of `inherited` is in `roles` too. `capabilities`: (kind, cell) pairs in force, cell "" for all.
     `tenant`, `cell`: set when a token is bound to one. `sre`: runs the cells, may do everything its scopes allow.
-    `token`: the key of the token that asks; empty for sessions, tasks and our own processes.
+    `token`: the key of the token that asks; empty for sessions, tasks and our own processes. `time_zone`: of the
+    first tenant by name, for times on pages.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Principal:
     cell: str | None = None
     scopes: frozenset[Scope] = frozenset(Scope)
     token: str = ""
+    time_zone: str = "UTC"
 
     def has(self, kind: CapabilityKind, cell: str) -> bool:
         return self.sre or (kind, "") in self.capabilities or (kind, cell) in self.capabilities

@@ -6,6 +6,7 @@ own after the fixed ones; their quantities are plain counts.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
@@ -87,19 +88,34 @@ def parse_vector(given: Mapping[str, int | float | str], *, extra: Sequence[str]
     return tuple(parse_quantity(name, given[name]) if name in given else 0 for name in names)
 
 
+def format_number(value: float, digits: int = 4, *, separators: bool = True) -> str:
+    """A number for people: `1,709,580`, `57`, `0.25`; `digits` significant ones at least, never in scientific notation.
+
+    Whole numbers keep all of their digits; what is below a millionth is 0. `separators`: False for numbers that a
+    person is to type.
+    """
+    if not separators:
+        return format_number(value, digits).replace(",", "")
+    if value == int(value) or abs(value) >= 10 ** (digits - 1):
+        return f"{round(value):,}"
+    places = min(6, digits - 1 - math.floor(math.log10(abs(value))))
+    shown = f"{value:,.{places}f}".rstrip("0").rstrip(".")
+    return "0" if shown in ("-0", "") else shown
+
+
 def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
     """One quantity for people: `describe(RAM, 2**26)` is `"64 MiB"`."""
     name = (*NAMES, *extra)[index]
     if name in ("cpu", "accelerators"):
         unit = "core" if name == "cpu" else "accelerator"
-        return f"{value / 1000:g} {unit}{'' if value == 1000 else 's'}"
+        return f"{format_number(value / 1000)} {unit}{'' if value == 1000 else 's'}"
     if name in ("ram", "disk", "disk_bandwidth"):
         tail = "/s" if name == "disk_bandwidth" else ""
         for suffix, size in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
             if abs(value) >= size:
-                return f"{value / size:.4g} {suffix}{tail}"
+                return f"{format_number(value / size)} {suffix}{tail}"
         return f"{value} B{tail}"
-    return f"{value} {name}"
+    return f"{format_number(value)} {name}"
 
 
 def told(quantities: Mapping[int, int]) -> str:
@@ -107,9 +123,12 @@ def told(quantities: Mapping[int, int]) -> str:
     return ", ".join(f"{describe(index, value)}{_of(index)}" for index, value in quantities.items() if value)
 
 
+_WORDS = {"ram": "RAM", "disk_bandwidth": "disk bandwidth"}
+
+
 def _of(index: int) -> str:
     name = NAMES[index]
-    return f" of {name.replace('_', ' ')}" if name in ("ram", "disk", "disk_bandwidth") else ""
+    return f" of {_WORDS.get(name, name)}" if name in ("ram", "disk", "disk_bandwidth") else ""
 
 
 def as_mapping(vector: Sequence[int], *, extra: Sequence[str] = ()) -> dict[str, int]:

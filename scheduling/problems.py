@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from quota.resources import format_number
 from scheduling.core.requirement import Relation
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -26,8 +27,9 @@ class Problems:
 
     def number(self, path: str, value: float, low: float, high: float) -> None:
         if not low <= value <= high:  # true of NaN too
-            shown = f"{float(value):g}" if abs(value) < 1e18 else "this"
-            self.add(path, f"{shown} is out of range; give a number from {low:.12g} to {high:.12g}")
+            shown = format_number(float(value), 6, separators=False) if abs(value) < 1e18 else "this"
+            least, most = (format_number(bound, 12, separators=False) for bound in (low, high))
+            self.add(path, f"{shown} is out of range; give a number from {least} to {most}")
 
     def text(self, path: str, value: str, longest: int) -> None:
         if "\x00" in value:

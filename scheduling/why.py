@@ -13,7 +13,7 @@ import msgspec
 from django.db.models import Count
 
 from quota.permissions import Action, Principal, may
-from quota.resources import DISK, describe
+from quota.resources import DISK, describe, format_number
 from scheduling import receipts, verdicts
 from scheduling.core import wording
 from scheduling.core.health_wording import exit_words, tell_crash, tell_troubles
@@ -175,14 +175,16 @@ def placement_told(placement: Placement) -> list[str]:
     """Why this machine, whom it preempted, and what else was considered."""
     told = []
     if placement.score:
-        parts = ", ".join(f"{part} {value:.3g}" for part, value in sorted(placement.score.items()))
+        parts = ", ".join(
+            f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items())
+        )
         told.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
     if placement.packages_bytes:
         has, named = (describe(DISK, size) for size in (placement.present_bytes, placement.packages_bytes))
         told.append(f"Of its packages' {named} the machine had {has if placement.present_bytes else 'none'}.")
     if placement.runners_up:
-        others = ", ".join(f"{machine} {score:.3g}" for machine, score in placement.runners_up)
-        told.append(f"With {placement.total:.3g} in all it came before {others}.")
+        others = ", ".join(f"{machine} {format_number(score, 3)}" for machine, score in placement.runners_up)
+        told.append(f"With {format_number(placement.total, 3)} in all it came before {others}.")
     if placement.victims:
         number = len(placement.victims)
         whom = ", ".join(str(party) for party in placement.victims[:5])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quota import resources
+
 REFUSED, BAD_USAGE = 1, 2
 
 
@@ -62,11 +64,10 @@ def _amounts(holds: Mapping[str, int], short: Mapping[str, Any]) -> str:
 
 def _amount(name: str, value: int) -> str:
     if name in ("cpu", "accelerators"):
-        return f"{value / 1000:g} {name}"
-    for suffix, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
-        if value >= size:
-            return f"{value / size:.4g} {suffix} {name}"
-    return f"{value} {name}"
+        return f"{resources.format_number(value / 1000)} {name}"
+    if name in ("ram", "disk", "disk_bandwidth"):
+        return f"{resources.describe(resources.NAMES.index(name), value)} {name}"
+    return f"{resources.format_number(value)} {name}"
 
 
 def _cured(figures: dict[str, Any]) -> list[str]:

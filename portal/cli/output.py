@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from portal.cli.failure import Failed
-from quota import money
+from quota import money, resources
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -103,12 +103,10 @@ def share(part: float | None) -> str:
 def quantity(name: str, value: int) -> str:
     """A quantity of the axis for people: CPU in cores, the rest in powers of 1024 bytes."""
     if name in ("cpu", "accelerators"):
-        return f"{value / 1000:g}"
-    if name in ("ram", "disk", "disk_bandwidth"):
-        for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-            if value >= size:
-                return f"{value / size:.4g} {unit}{'/s' if name == 'disk_bandwidth' else ''}"
-    return str(value)
+        return resources.format_number(value / 1000)
+    if name in resources.NAMES:
+        return resources.describe(resources.NAMES.index(name), value).removesuffix(f" {name}")
+    return resources.format_number(value)
 
 
 def credits_of(micro: int) -> str:

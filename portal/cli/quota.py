@@ -14,6 +14,7 @@ from portal.cli.context import CellOption, Context, DryRun
 from portal.cli.failure import Failed, bad_usage
 from portal.cli.output import credits_of, quantity
 from quota import money
+from quota.resources import format_number
 
 quota = typer.Typer(
     help="Buy quota, and see what you have, what you pay and what is left.\n\n"
@@ -71,8 +72,8 @@ def bands(ctx: typer.Context) -> None:
         [
             (
                 row["name"], f"{row['low']}-{row['high']}", "yes" if row["prod"] else "no",
-                f"x {row['price_milli'] / 1000:g}",
-                "what there is" if row["prod"] else f"{row['oversell_milli'] / 1000:g} times what there is",
+                f"x {format_number(row['price_milli'] / 1000)}",
+                _oversold(row),
             )
             for row in rows
         ],
@@ -369,7 +370,7 @@ def credits_given(name: str, text: str) -> int:
 def _number(text: object, by: int = 1) -> str:
     """A whole number or a fraction such as `1441/2`, over `by`, for people."""
     above, _, below = str(text).partition("/")
-    return f"{int(above) / int(below or 1) / by:.6g}"
+    return format_number(int(above) / int(below or 1) / by, 6)
 
 
 _SOLD = ("cpu", "ram", "disk", "disk_bandwidth", "accelerators")
@@ -378,3 +379,9 @@ _USE = ("granted", "asked", "used_p50", "used_p95", "used_max", "suggested", "le
 _STATES = {
     "pending": "waiting for approval", "approved": "approved; it begins at its time", "active": "active",
 }  # fmt: skip
+
+
+def _oversold(band: dict[str, Any]) -> str:
+    if band["prod"]:
+        return "what there is"
+    return f"{format_number(band['oversell_milli'] / 1000)} times what there is"

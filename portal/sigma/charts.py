@@ -88,7 +88,7 @@ def usage_charts(
             limit=limit[CPU],
         ),
         draw(
-            _("Memory"),
+            _("RAM"),
             series=[
                 series(_("mean"), lambda window: window.average_usage_memory, ram),
                 series(_("peak"), lambda window: window.maximum_usage_memory),

@@ -11,6 +11,7 @@ from django.core.paginator import Page, Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from quota.errors import Refused
@@ -22,7 +23,10 @@ View = Callable[Concatenate[HttpRequest, Principal, P], HttpResponse]
 
 
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
-    """A view for signed-in people. It gets their principal; a `Refused` becomes a page that says what to do."""
+    """A view for signed-in people. It gets their principal; a `Refused` becomes a page that says what to do.
+
+    Times are shown in the time zone of the person's first tenant.
+    """
 
     @login_required
     @wraps(view)
@@ -31,7 +35,8 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
         request.borg_principal = principal  # whose unread notices the frame around the page counts
         try:
             _check_form(request)
-            return view(request, principal, *args, **kwargs)
+            with timezone.override(principal.time_zone):
+                return view(request, principal, *args, **kwargs)
         except Refused as problem:
             return refused(request, problem)
 

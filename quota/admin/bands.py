@@ -18,7 +18,7 @@ from quota.admin.base import principal_of, vector_text
 from quota.admin.previewed import Preview, PreviewedAdmin, Table
 from quota.bands import Band
 from quota.models import PriorityBand
-from quota.resources import NAMES
+from quota.resources import NAMES, format_number
 from quota.services.band_preview import band_preview
 from quota.services.bands import band_set
 
@@ -32,11 +32,11 @@ class BandAdmin(PreviewedAdmin):
 
     @display(description=gettext_lazy("price factor"))
     def price_shown(self, band: PriorityBand) -> str:
-        return f"{band.price_milli / 1000:g}"
+        return format_number(band.price_milli / 1000)
 
     @display(description=gettext_lazy("over-selling factor"))
     def oversell_shown(self, band: PriorityBand) -> str:
-        return f"{band.oversell_milli / 1000:g}"
+        return format_number(band.oversell_milli / 1000)
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)

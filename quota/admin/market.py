@@ -16,6 +16,7 @@ from unfold.decorators import display
 from quota.admin.amounts import AmountField, amount_text
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
 from quota.models import ApprovalRule, Market, Shortfall
+from quota.resources import format_number
 from quota.services.approval_rules import rule_remove, rule_set
 from quota.services.market import cell_require, market_set
 
@@ -67,7 +68,7 @@ class MarketAdmin(ServiceAdmin):
 
     @display(description=_("headroom"), ordering="headroom_milli")
     def headroom_shown(self, market: Market) -> str:
-        return f"{market.headroom_milli / 10:g} %"
+        return f"{format_number(market.headroom_milli / 10)} %"
 
 
 class RuleForm(ServiceForm):

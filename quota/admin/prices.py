@@ -26,7 +26,7 @@ from quota.admin.previewed import Preview, PreviewedAdmin, Table
 from quota.errors import Refused
 from quota.models import CellCapacity, PriceList, Quote
 from quota.pricing import UNIT
-from quota.resources import NAMES, describe
+from quota.resources import NAMES, describe, format_number
 from quota.services.prices import price_list_at, price_list_set
 from quota.services.what_if import what_if
 
@@ -210,7 +210,7 @@ class PriceListAdmin(PreviewedAdmin):
                 [
                     (
                         row["band"], describe(NAMES.index(row["resource"]), row["quantity"]),
-                        f"{row['sold_milli'] / 10:g} %", money.tell(row["before"], places=2),
+                        f"{format_number(row['sold_milli'] / 10)} %", money.tell(row["before"], places=2),
                         money.tell(row["after"], places=2),
                     )
                     for row in told["examples"]
@@ -229,7 +229,13 @@ class PriceListAdmin(PreviewedAdmin):
 
     @display(description=gettext_lazy("scarcity"))
     def curve_shown(self, row: PriceList) -> str:
-        return ", ".join(f"{share / 10:g} %: ×{height / 1000:g}" for share, height in row.curve) or "×1"
+        return (
+            ", ".join(
+                f"{format_number(share / 10)} %: ×{format_number(height / 1000)}"
+                for share, height in row.curve
+            )
+            or "×1"
+        )
 
 
 class QuoteAdmin(FactsAdmin):

@@ -192,10 +192,12 @@ def principal_of_user(
     """What a signed-in user may do, read afresh: two queries. A role in an organisation holds in all its teams."""
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
+    zones: dict[str, str] = {}
     found = Membership.objects.filter(user_id=user.pk).values_list(
-        "tenant__name", "role", "tenant__teams__name"
+        "tenant__name", "role", "tenant__teams__name", "tenant__time_zone"
     )
-    for name, role, team in found:
+    for name, role, team, zone in found:
+        zones[name] = zone
         own[name] = Role(role)
         if team is not None:
             inherited[team] = Role(role)
@@ -213,6 +215,7 @@ def principal_of_user(
             (CapabilityKind(kind), cell) for kind, cell in granted.values_list("kind", "cell")
         ),
         tenant=tenant,
+        time_zone=zones[min(zones)] if zones else "UTC",
         scopes=scopes,
     )
 

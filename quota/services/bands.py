@@ -14,6 +14,7 @@ from quota.errors import Conflict, Refused
 from quota.models import Order, OrderState, PriorityBand, Quota, Tenant
 from quota.models.fields import DNS_LABEL, dns_label
 from quota.permissions import Action, Principal, require
+from quota.resources import format_number
 from quota.services.notices import tell
 
 OPEN = (OrderState.PENDING, OrderState.APPROVED)  # orders that hold, and have no grant yet
@@ -101,7 +102,7 @@ def _tell(entry: records.Entry, row: PriorityBand) -> None:
     for tenant in Tenant.objects.filter(touched).order_by("id"):
         tell(
             entry, tenant, "band.changed", f"Band {row.name} has changed",
-            f"Band {row.name} now holds priorities {row.low} to {row.high} and costs {row.price_milli / 1000:g} times"
-            " the base price. What you have bought keeps its price.",
+            f"Band {row.name} now holds priorities {row.low} to {row.high} and costs"
+            f" {format_number(row.price_milli / 1000)} times the base price. What you have bought keeps its price.",
             band=row.name, price_milli=row.price_milli, low=row.low, high=row.high,
         )  # fmt: skip

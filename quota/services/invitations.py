@@ -88,9 +88,10 @@ def invitation_mail(invitation: Invitation, secret: str) -> str:
     """Send the link, after the invitation is committed. Returns why it could not be sent, else nothing: the one who
     invites may hand the link over in another way."""
     name = invitation.tenant.title or invitation.tenant.name
+    until = clock.format_time(invitation.expires_at, invitation.tenant.time_zone)
     text = (
         f"{invitation.invited_by} invites you to join {name} ({invitation.tenant.name}) as {invitation.role}.\n\n"
-        f"Open this link to accept; it works once, until {invitation.expires_at:%Y-%m-%d %H:%M} UTC:\n\n"
+        f"Open this link to accept; it works once, until {until}:\n\n"
         f"{link_of(secret)}\n\n"
         "Whoever holds it can join: pass it on to nobody. If you expected no invitation, do nothing.\n"
     )

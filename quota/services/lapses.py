@@ -127,7 +127,8 @@ def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: 
             entry.append("quota.grace", tenant=tenant.name, **data, until=until.isoformat())
             tell(
                 entry, tenant, "quota.grace", f"{band.name} quota in cell {cell} has ended; jobs still ask for it",
-                f"Live jobs of {tenant.name} ask for {missing} more than is bought. Until {_time(until)} nothing"
+                f"Live jobs of {tenant.name} ask for {missing} more than is bought. Until"
+                f" {clock.format_time(until, tenant.time_zone)} nothing"
                 f" changes; then nothing more can be submitted or grown.{_what_then(market)} Buy quota, or let the jobs"
                 " ask for less.",
                 url=url, level="warning", **data, until=until.isoformat(),
@@ -138,7 +139,8 @@ def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: 
         entry.append("quota.grace-over", tenant=tenant.name, **data, over_at=row.over_at.isoformat())
         tell(
             entry, tenant, "quota.grace-over", f"no more {band.name} quota in cell {cell} for some running jobs",
-            f"Live jobs of {tenant.name} ask for {missing} more than counts, since {_time(row.over_at)}. They go on;"
+            f"Live jobs of {tenant.name} ask for {missing} more than counts, since"
+            f" {clock.format_time(row.over_at, tenant.time_zone)}. They go on;"
             " nothing more can be submitted or grown there, while shrinking, restarting and ending always"
             f" work.{_what_then(market)} Buy quota, or let the jobs ask for less.",
             url=url, level="urgent", **data, over_at=row.over_at.isoformat(),
@@ -152,7 +154,3 @@ def _what_then(market: Market) -> str:
         f" {market.drop_after_hours} hours after that, jobs are lowered to priority {FREE_PRIORITY}, which is free,"
         " until the rest fits."
     )
-
-
-def _time(moment: dt.datetime) -> str:
-    return f"{moment.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"

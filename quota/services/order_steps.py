@@ -293,7 +293,8 @@ def news(
     entry.append(kind, tenant=order.tenant.name, **data)
     what = kind.removeprefix("order.").replace("-", " ")
     subject = f"Order {order.pk} {what}: {sentence(order.amounts)}, {order.band.name} in {order.cell}"
-    period = f"{order.starts_at:%Y-%m-%d %H:%M} to {order.ends_at:%Y-%m-%d %H:%M} UTC"
+    zone = order.tenant.time_zone
+    period = f"{clock.format_time(order.starts_at, zone)} to {clock.format_time(order.ends_at, zone)}"
     lines = [
         text or str(more.get("reason", "")),
         f"Tenant {order.tenant.name}, {period}, {in_credits(order.price)} credits.",

@@ -82,7 +82,8 @@ def _advance(pk: int, cell: str) -> None:
         if order.state == OrderState.PENDING.value:
             deadline = order.created_at + dt.timedelta(hours=market.approval_hours)
             if min(deadline, order.ends_at) <= now:
-                told = f"nobody decided about it by {min(deadline, order.ends_at):%Y-%m-%d %H:%M} UTC"
+                by = clock.format_time(min(deadline, order.ends_at), order.tenant.time_zone)
+                told = f"nobody decided about it by {by}"
                 take_back(
                     entry,
                     order,
@@ -119,7 +120,8 @@ def _before_end(entry: Entry, market: Market, order: Order, waiting: list[Order]
             order.reminded_at = now
             news(
                 entry, "order.reminder", order,
-                text=f"It ends on {order.ends_at:%Y-%m-%d %H:%M} UTC. Renew or extend it to go on.",
+                text=f"It ends on {clock.format_time(order.ends_at, order.tenant.time_zone)}."
+                " Renew or extend it to go on.",
             )  # fmt: skip
         order.renew_next_at = None
     else:

@@ -35,18 +35,27 @@ class CellFilter(SimpleListFilter):
         return queryset.filter(cell_id=int(value)) if value.isdigit() else queryset
 
 
+# Kinds that software writes by the thousand. The list leaves them out unless it is filtered by kind.
+BULK_KINDS = ("reservations.set", "packages.held")
+_ALL = "all"
+# A name may be that of many jobs that have ended; the search looks at the newest ones.
+MOST_JOBS = 50
+
+
 class KindFilter(SimpleListFilter):
-    """Choices from the closed vocabulary, not from a walk over the journal."""
+    """Choices from the closed vocabulary, not from a walk over the journal. Bulk kinds are left out by default."""
 
     title = _("kind")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         tags = (str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
-        return [(tag, tag) for tag in sorted(tags)]
+        return [(_ALL, _("all, with bulk changes")), *((tag, tag) for tag in sorted(tags))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
-        return queryset.filter(kind=self.value()) if self.value() else queryset
+        if self.value() == _ALL:
+            return queryset
+        return queryset.filter(kind=self.value()) if self.value() else queryset.exclude(kind__in=BULK_KINDS)
 
 
 class EventList(ChangeList):
@@ -84,7 +93,7 @@ class EventAdmin(FactsAdmin):
     ordering = ["-cell_id", "-revision", "-seq"]
     paginator = InfinitePaginator
     search_fields = ["actor"]
-    search_help_text = _("a revision, to go back from there, or an actor")
+    search_help_text = _("a revision to go back from, or the name of a job, a machine or an actor")
     sortable_by = ()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[DjangoChangeList]:
@@ -96,7 +105,15 @@ class EventAdmin(FactsAdmin):
         term = search_term.strip()
         if term.isdigit() and len(term) < 19:
             return queryset.filter(revision__lte=int(term)), False
-        return (queryset.filter(actor=term) if term else queryset), False
+        if not term:
+            return queryset, False
+        jobs = Job.objects.filter(name=term).order_by("-id").values_list("id", flat=True)[:MOST_JOBS]
+        machines = Machine.objects.filter(hostname=term).values_list("id", flat=True)
+        if ids := list(jobs):
+            return queryset.filter(job_id__in=ids), False
+        if ids := list(machines):
+            return queryset.filter(machine_id__in=ids), False
+        return queryset.filter(actor=term), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> None:
         """No page of its own: a row's place is (cell, revision, sequence), and the list shows all of it."""

@@ -11,6 +11,7 @@ import redis
 from django.utils.translation import gettext as _
 
 from quota.errors import Refused
+from quota.resources import format_number
 from scheduling import config, lease, passes, queue_health, schedulers
 from scheduling.models import Cell
 from scheduling.passes import Pass
@@ -96,7 +97,7 @@ def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
     told = passes.summary(kept)
     if told is None:
         return []
-    conflicts = f" ({told.conflict_percent:.2g} %)" if told.conflict_percent is not None else ""
+    conflicts = f" ({format_number(told.conflict_percent, 2)} %)" if told.conflict_percent is not None else ""
     return [
         (
             _("passes"),

@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 
 from quota.errors import Conflict, NotFound, Refused
 from quota.permissions import Action, Principal, require, system
+from quota.resources import format_number
 from scheduling import brakes, config, journal
 from scheduling.brakes import BrakeKind, BrakeState, Bucket, Extent
 from scheduling.config import CellSettings
@@ -107,7 +108,7 @@ def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeSt
     detail = {
         BrakeState.OPEN: "few machines are gone, or none",
         BrakeState.BOUNDED: f"{gone}: their {look.waiting} tasks are placed elsewhere at a bounded rate, at most"
-        f" {60 * brakes.lost_rate(look.extent, settings):.3g} a minute",
+        f" {format_number(60 * brakes.lost_rate(look.extent, settings), 3)} per minute",
         BrakeState.HELD: f"{gone}: none of their {look.waiting} tasks is placed elsewhere until an SRE says so; if the"
         " network is at fault, they run on where they are",
     }[state]

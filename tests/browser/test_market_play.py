@@ -52,13 +52,13 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.get_by_role("alert").first).to_contain_text("quota")
     page.locator("a[href^='/shop/']").first.click()
     expect(page.get_by_role("textbox", name="Cores")).to_have_value("4")
-    expect(page.locator("#offer")).to_contain_text("4 cores, 8 GiB memory, 2 GiB disk")
+    expect(page.locator("#offer")).to_contain_text("4 cores, 8 GiB RAM, 2 GiB disk")
 
     # The price follows what is typed, without a reload; cheaper ways stand below.
     page.evaluate("window.marked = true")
     before = price(page)
     page.get_by_role("textbox", name="Cores").fill("6")
-    expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB memory")
+    expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB RAM")
     assert price(page) != before
     expect(page.get_by_role("link", name="Take this: as batch")).to_be_visible()
     page.get_by_role("button", name="a week").click()
@@ -78,7 +78,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
 
     # A quote that holds, then the order, which waits.
     page.get_by_role("textbox", name="Cores").fill("6")
-    expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB memory")
+    expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB RAM")
     assert page.evaluate("window.marked === true"), "the page was loaded again"
     page.get_by_role("button", name="Go on to order…").click()
     expect(page.get_by_text("This price holds until")).to_be_visible()
@@ -150,10 +150,10 @@ def test_the_shop_works_without_scripts(chromium, portal, market) -> None:
         page.goto("/shop/")
         page.get_by_role("textbox", name="Cores").fill("3")
         page.get_by_role("button", name="Show the price").click()
-        expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB memory")
+        expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB RAM")
         page.get_by_role("button", name="a week").click()
         expect(page.locator("#offer")).to_contain_text("for 7 days")
-        expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB memory")
+        expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB RAM")
         page.get_by_role("button", name="Go on to order…").click()
         page.get_by_role("button", name=re.compile("Order for .* credits")).click()
         expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text(

@@ -270,12 +270,12 @@ def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
     rows.a_machine(cell)
     assert ann.out("machines").splitlines()[1].split()[:6] == ["m1", "up", "0", "127.0.0.1", "r1", "64"]
     shown = ann.out("machine", "show", "m1")
-    assert re.search(r"^capacity +cpu 64, ram 256 GiB, disk 4 TiB, ports 10000$", shown, re.M), shown
+    assert re.search(r"^capacity +cpu 64, ram 256 GiB, disk 4 TiB, ports 10,000$", shown, re.M), shown
     assert sre.out("machine", "drain", "m1", "--reason", "new disk") == "m1 is draining.\n"
     assert "new disk" in ann.out("machines", "--state", "draining")
     assert sre.json("machine", "undrain", "m1", "--cell", "cc")["state"] == "up"
     grown = sre.out("machine", "grow", "m1", "--cpu", "96", "--ram", "512Gi")
-    assert grown == "m1 counts with cpu 96, ram 512 GiB, disk 4 TiB, ports 10000.\n"
+    assert grown == "m1 counts with cpu 96, ram 512 GiB, disk 4 TiB, ports 10,000.\n"
     assert sre.failing("machine", "grow", "m1", status=2)[1]["fields"].keys() == {"capacity"}
     assert sre.failing("machine", "grow", "m1", "--cpu", "lots")[1]["fields"].keys() == {"capacity"}
     assert sre.out("machine", "join-token", "--uses", "2", "--ttl", "60").startswith("borg1.")

@@ -55,7 +55,7 @@ def test_a_list_tells_states_and_filters(market) -> None:
 def test_an_order_shows_everything_of_it(market) -> None:
     order = market_world.ordered(market.tenant, cores(2), days=30, note="for the sale")
     page = signed_in("buyer").get(f"/orders/{order.pk}/").text
-    assert "2 cores, 8 GiB memory" in page
+    assert "2 cores, 8 GiB RAM" in page
     assert "for the sale" in page
     assert "approved by rule 100" in page
     assert tell(order.price) in page
@@ -243,7 +243,7 @@ def test_home_tells_what_waits_what_ends_and_what_is_left(market) -> None:
     market_world.ordered(market.tenant, cores(1), days=40)
     page = signed_in("owner").get("/").text
     assert "1 order waits for your word" in page
-    assert f'Ends soon: <a href="/orders/{order.pk}/">3 cores, 12 GiB memory</a>' in page
+    assert f'Ends soon: <a href="/orders/{order.pk}/">3 cores, 12 GiB RAM</a>' in page
     seen = signed_in("viewer").get("/").text
     assert "for your word" not in seen
     assert "Budget left" not in seen

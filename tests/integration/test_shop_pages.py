@@ -44,7 +44,7 @@ def quoted(name: str = "buyer", **changes: str) -> Quote:
 def test_the_first_look_shows_a_price(market) -> None:
     page = signed_in("buyer").get("/shop/").text
     assert re.search(r'<p class="price"><strong>.*?[1-9]', page)
-    assert "1 core, 4 GiB memory, 10 GiB disk" in page
+    assert "1 core, 4 GiB RAM, 10 GiB disk" in page
     assert "available" in page
     assert "2,000.00" in page, "the budget"
     assert "as best-effort" in page, "a cheaper way"
@@ -54,7 +54,7 @@ def test_an_order_is_priced_quoted_and_placed(market) -> None:
     row = quoted()
     client = signed_in("buyer")
     page = client.get(f"/shop/quotes/{row.pk}/")
-    assert "2 cores, 8 GiB memory, 20 GiB disk" in page.text
+    assert "2 cores, 8 GiB RAM, 20 GiB disk" in page.text
     assert "This price holds until" in page.text
     done = client.post(f"/shop/quotes/{row.pk}/", {"price": row.price, "note": "for the sale"}, follow=True)
     order = Order.objects.get()
@@ -226,7 +226,7 @@ def test_what_is_not_left_is_told_with_the_first_day_it_is(market) -> None:
     assert '<span class="tag tag-good">available</span>' in after
     less = re.search(r'href="([^"]*)">take that much', page)
     assert less is not None
-    assert "40 cores, 8 GiB memory" in signed_in("buyer").get(less[1].replace("&amp;", "&")).text
+    assert "40 cores, 8 GiB RAM" in signed_in("buyer").get(less[1].replace("&amp;", "&")).text
 
 
 def test_what_was_not_asked_for_is_not_called_short(market) -> None:
@@ -245,7 +245,7 @@ def test_an_alternative_is_taken_over_with_one_click(market) -> None:
     assert link is not None
     taken = signed_in("buyer").get(link[1].replace("&amp;", "&")).text
     assert re.search(r'<option value="batch" selected>', taken)
-    assert "2 cores, 8 GiB memory, 20 GiB disk · batch" in taken
+    assert "2 cores, 8 GiB RAM, 20 GiB disk · batch" in taken
 
 
 def test_a_cell_that_sells_nothing_says_so(market) -> None:

@@ -201,7 +201,7 @@ def test_what_happened_is_filtered_and_paged(tenant, ann) -> None:
     tenant_create(principal=rows.ME, name="elsewhere", parent="other")
     path = HERE + "records/"
     first = ann.get(path).text
-    assert "service-account.created" in first
+    assert "The service account ci@ubar was created with the role viewer." in first
     assert "elsewhere" not in first
     older = re.search(r"before=(\d+)", first)
     assert older is not None

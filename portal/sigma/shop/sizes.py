@@ -24,8 +24,8 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size("cpu", gettext_lazy("Cores"), gettext_lazy("4, or 500m for half")),
-    Size("ram", gettext_lazy("Memory"), gettext_lazy("16Gi or 512Mi")),
+    Size("cpu", gettext_lazy("CPU, in cores"), gettext_lazy("4, or 500m for half")),
+    Size("ram", gettext_lazy("RAM"), gettext_lazy("16Gi or 512Mi")),
     Size("disk", gettext_lazy("Disk"), gettext_lazy("100Gi or 2Ti")),
     Size("accelerators", gettext_lazy("Accelerators"), gettext_lazy("1, or 250m for a quarter"), True),
     Size("disk_bandwidth", gettext_lazy("Disk speed"), gettext_lazy("200Mi, for a second"), True),
@@ -57,12 +57,17 @@ def band_words(band: PriorityBand) -> str:
 
 
 def wanted_words(amounts: Sequence[int]) -> str:
-    """`4 cores, 16 GiB memory, 100 GiB disk` of what is not zero and sold."""
+    """`4 cores, 16 GiB RAM, 100 GiB disk` of what is not zero and sold."""
     said = []
     for index, value in enumerate(amounts[: len(NAMES)]):
         name = NAMES[index]
         if not value or name not in UNIT:
             continue
         text = describe(index, int(value))
-        said.append(text if name in ("cpu", "accelerators") else f"{text} {str(LABELS[name]).lower()}")
+        said.append(text if name in ("cpu", "accelerators") else f"{text} {_word(name)}")
     return ", ".join(said)
+
+
+def _word(name: str) -> str:
+    """A resource in the middle of a sentence."""
+    return str(LABELS[name]) if name == "ram" else str(LABELS[name]).lower()

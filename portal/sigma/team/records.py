@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -12,10 +10,10 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext as _
 
 from portal.sigma.page import page
+from portal.sigma.team.record_sentences import sentence_of
 from portal.sigma.team.tenants import frame
 from quota.audit import makers_of, records_visible
 from quota.errors import Refused
-from quota.models import Record
 from quota.permissions import Principal
 from quota.selectors import tenant_named
 
@@ -45,19 +43,14 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
     makers = makers_of(record.actor for record in shown)
     context = {
         **frame(principal, row),
-        "records": [(record, _data(record), makers.get(record.actor, "")) for record in shown[:PAGE_SIZE]],
+        "records": [
+            (record, sentence_of(record), makers.get(record.actor, "")) for record in shown[:PAGE_SIZE]
+        ],
         "older": shown[PAGE_SIZE - 1].revision if len(shown) > PAGE_SIZE else None,
         "chosen": chosen,
         "groups": GROUPS,
     }
     return render(request, "sigma/team/records.html", context)
-
-
-def _data(record: Record) -> list[tuple[str, str]]:
-    """What a record says, without what is empty."""
-    data: dict[str, Any] = record.data
-    plain = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in data.items())
-    return [(key, text[:300]) for key, text in plain if text not in ("", "null", "[]", "{}")]
 
 
 def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:

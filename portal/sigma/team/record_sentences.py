@@ -1,0 +1,151 @@
+"""Records of a tenant as sentences for people: one per kind, with amounts as money and quantities with units.
+
+A record whose kind is not listed, such as one of an older version, is shown as its kind in words and its values.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from quota.models import Record
+from quota.money import tell as in_credits
+from quota.resources import NAMES, format_number, told
+
+# Values in micro-credits, by their name in a record.
+_MONEY = frozenset(
+    {"amount", "price", "total", "monthly", "overdraft", "most_price", "refunded", "limit", "committed", "available"}
+)  # fmt: skip
+_MISSING = "–"
+
+SENTENCES: Mapping[str, str | Promise] = {
+    "tenant.created": gettext_lazy("The tenant was created."),
+    "tenant.changed": gettext_lazy("The tenant's settings were changed; its time zone is %(time_zone)s."),
+    "tenant.moved": gettext_lazy("The tenant moved from organisation %(before)s to %(parent)s."),
+    "team.created": gettext_lazy("The team %(team)s was created."),
+    "team.joined": gettext_lazy("The team %(team)s joined this organisation."),
+    "team.left": gettext_lazy("The team %(team)s left this organisation."),
+    "member.set": gettext_lazy("%(user)s is a member with the role %(role)s."),
+    "member.left": gettext_lazy("%(user)s left; the role was %(role)s."),
+    "member.removed": gettext_lazy("%(user)s was removed; the role was %(role)s."),
+    "invitation.sent": gettext_lazy("%(email)s was invited with the role %(role)s."),
+    "invitation.accepted": gettext_lazy("The invitation of %(email)s with the role %(role)s was accepted."),
+    "invitation.withdrawn": gettext_lazy("Invitations were withdrawn: %(because)s."),
+    "service-account.created": gettext_lazy("The service account %(user)s was created with the role %(role)s."),
+    "service-account.changed": gettext_lazy("The service account %(user)s was changed; its role is %(role)s."),
+    "service-account.removed": gettext_lazy("The service account %(user)s was removed, with its tokens."),
+    "token.issued": gettext_lazy("The token %(name)s was issued for %(user)s."),
+    "token.revoked": gettext_lazy("The token with the key %(key)s was revoked."),
+    "capability.asked": gettext_lazy("The capability %(capability)s was requested for %(user)s: %(reason)s"),
+    "capability.granted": gettext_lazy("The capability %(capability)s was granted to %(user)s: %(reason)s"),
+    "capability.refused": gettext_lazy("The capability %(capability)s was rejected for %(user)s: %(answer)s"),
+    "capability.revoked": gettext_lazy("The capability %(capability)s of %(user)s was revoked."),
+    "budget.set": gettext_lazy("The monthly budget was set to %(monthly)s, with an overdraft of %(overdraft)s."),
+    "budget.exhausted": gettext_lazy("The budget is spent: %(committed)s of %(limit)s."),
+    "budget.resumed": gettext_lazy("The tenant has a budget again."),
+    "budget.dropped": gettext_lazy("Jobs were moved to the free priority, because the budget is spent."),
+    "quota.granted": gettext_lazy("An SRE granted %(amounts)s in the band %(band)s of cell %(cell)s: %(reason)s"),
+    "quota.ended": gettext_lazy("An SRE ended a grant in the band %(band)s of cell %(cell)s."),
+    "quota.grace": gettext_lazy(
+        "Quota in the band %(band)s of cell %(cell)s has ended; the grace lasts until %(until)s."
+    ),
+    "quota.grace-over": gettext_lazy("The grace in the band %(band)s of cell %(cell)s is over since %(over_at)s."),
+    "quota.dropped": gettext_lazy("Jobs beyond the quota in cell %(cell)s were moved to the free priority."),
+    "order.placed": gettext_lazy("Order %(order)s was placed."),
+    "order.passed-on": gettext_lazy("Order %(order)s was passed on to the SREs."),
+    "order.approved": gettext_lazy(
+        "Order %(order)s was approved by %(by)s: %(amounts)s, %(band)s in %(cell)s, %(price)s."
+    ),
+    "order.rejected": gettext_lazy("Order %(order)s was rejected by %(by)s: %(reason)s"),
+    "order.active": gettext_lazy("Order %(order)s began: %(amounts)s, %(band)s in %(cell)s, until %(ends_at)s."),
+    "order.reminder": gettext_lazy("Order %(order)s ends on %(ends_at)s."),
+    "order.renewed": gettext_lazy("Order %(order)s was renewed."),
+    "order.renewal-failed": gettext_lazy("Order %(order)s could not be renewed: %(reason)s"),
+    "order.renewal-set": gettext_lazy("The renewal of order %(order)s was switched: %(renew)s."),
+    "order.expired": gettext_lazy("Order %(order)s expired."),
+    "order.cancelled": gettext_lazy("Order %(order)s was cancelled: %(reason)s"),
+    "order.changed": gettext_lazy("Order %(order)s was changed."),
+    "order.transferred": gettext_lazy("Order %(order)s, or a part of it, went to another tenant."),
+    "order.timed-out": gettext_lazy("Order %(order)s was cancelled, because nobody decided about it in time."),
+    "quote.made": gettext_lazy("Quote %(quote)s was made: %(amounts)s, %(band)s in %(cell)s, %(price)s."),
+    "invoice.closed": gettext_lazy("Invoice %(number)s of %(month)s was closed with a total of %(total)s."),
+    "channel.added": gettext_lazy("Notifications are also sent to %(target)s."),
+    "channel.changed": gettext_lazy("The notification channel %(target)s was changed."),
+    "channel.removed": gettext_lazy("The notification channel %(target)s was removed."),
+    "channel.secret-rotated": gettext_lazy("The secret of the notification channel %(target)s was replaced."),
+    "channel.tested": gettext_lazy("The notification channel %(target)s was tested."),
+    "notices.channel-paused": gettext_lazy("A notification channel was paused, because nothing gets through."),
+    "package.uploaded": gettext_lazy("The package %(name)s was uploaded to cell %(cell)s."),
+    "package.tagged": gettext_lazy("The tag %(tag)s of the package %(name)s in cell %(cell)s was set."),
+    "package.untagged": gettext_lazy("The tag %(tag)s of the package %(name)s in cell %(cell)s was removed."),
+    "package.deleted": gettext_lazy("The package %(name)s was deleted in cell %(cell)s."),
+    "package.expired": gettext_lazy("An unused version of the package %(name)s was deleted in cell %(cell)s."),
+    "authority.staged": gettext_lazy("A new authority of the link is announced to the machines."),
+    "authority.switched": gettext_lazy("The link shows certificates of the new authority."),
+    "authority.retired": gettext_lazy("The old authority of the link was removed."),
+    "market.set": gettext_lazy("The market rules of cell %(cell)s were changed."),
+    "prices.set": gettext_lazy(
+        "Version %(version)s of the prices of cell %(cell)s is in force from %(valid_from)s on."
+    ),
+    "band.set": gettext_lazy("The band %(name)s holds the priorities %(low)s to %(high)s."),
+    "approval-rule.set": gettext_lazy("The approval rule %(rank)s was set; it is decided by: %(approver)s."),
+    "approval-rule.removed": gettext_lazy("The approval rule %(rank)s was removed."),
+    "shortfall.found": gettext_lazy("Cell %(cell)s has less than what is sold."),
+    "shortfall.changed": gettext_lazy("The shortfall of cell %(cell)s changed."),
+    "shortfall.over": gettext_lazy("Cell %(cell)s has again what is sold."),
+}  # fmt: skip
+
+
+class _Values(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return _MISSING
+
+
+def sentence_of(record: Record) -> str:
+    """What happened, as one sentence. Times are in the zone that is active."""
+    values = _Values({name: _text(name, value) for name, value in record.data.items()})
+    if (known := SENTENCES.get(record.kind)) is not None:
+        return str(known) % values
+    if record.kind.startswith("money."):
+        what = record.kind.removeprefix("money.").replace("-", " ")
+        return _("%(what)s of %(amount)s: %(text)s") % {
+            "what": what.capitalize(), "amount": values["amount"], "text": values["text"],
+        }  # fmt: skip
+    words = record.kind.replace(".", " ").replace("-", " ").capitalize()
+    details = ", ".join(
+        f"{name.replace('_', ' ')} {text}" for name, text in values.items() if text != _MISSING
+    )
+    return f"{words}: {details}" if details else f"{words}."
+
+
+def _text(name: str, value: Any) -> str:
+    if value in (None, "", [], {}):
+        return _MISSING
+    if isinstance(value, bool):
+        return _("on") if value else _("off")
+    if isinstance(value, int | float):
+        return _("%s credits") % in_credits(int(value)) if name in _MONEY else format_number(value)
+    if isinstance(value, list):
+        return ", ".join(_text(name, one) for one in value)
+    if isinstance(value, dict):
+        parts = (_amount(key, amount) for key, amount in value.items() if amount)
+        return ", ".join(parts) or _MISSING
+    text = str(value)
+    if name.endswith(("_at", "_from", "until")):
+        try:
+            return timezone.localtime(dt.datetime.fromisoformat(text)).strftime("%Y-%m-%d %H:%M %Z")
+        except ValueError:
+            return text
+    return text[:300]
+
+
+def _amount(resource: str, value: Any) -> str:
+    if resource not in NAMES or not isinstance(value, int):
+        return f"{resource.replace('_', ' ')} {_text(resource, value)}"
+    return told({NAMES.index(resource): value})
