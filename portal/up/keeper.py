@@ -4,7 +4,9 @@
                                  └────── ended, or never ready ──────────────────────────┘
 
 An end is noticed through a pidfd, at once and without polling. A process is judged by its probe only while all
-that it needs is up: that PostgreSQL is away is no fault of the web server's.
+that it needs is up: that PostgreSQL is away is no fault of the web server's. A process that works is slow and not
+unwell: it gets more time (`portal.up.patience`), and a message says so. Each start that took too long doubles the time
+that the next one gets.
 """
 
 from __future__ import annotations
@@ -25,18 +27,22 @@ from typing import Any
 from portal.up import children
 from portal.up.account import Account
 from portal.up.logfiles import LogFile
+from portal.up.patience import Patience, Work, work_of
 from portal.up.probes import Probe
 from portal.up.restarts import Restarts
 
 log = logging.getLogger("portal.up")
 
 _SAID_LAST = 300  # characters of what a process wrote last, for the message about its end
+_MOST_DOUBLINGS = 4  # of the time that a start may take
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A process to keep. `ready` asks after a start until all is well, `alive` every `alive_every_s`.
 
+    A process that does nothing is not ready after `start_s`, or unwell after `unwell_limit` bad answers in a row; one
+    that works may take ten times as long.
     `pulse` is a file that the process touches; one of an earlier run is removed before a start.
     """
 
@@ -79,6 +85,7 @@ class Keeper:
         self.pid: int | None = None
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._slow_starts = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_error: Callable[[BaseException], None]) -> None:
@@ -167,29 +174,66 @@ class Keeper:
 
     async def _watch(self, ended: asyncio.Future[None]) -> str | None:
         """Wait until the process ended or has to (then why), or until the supervisor stops."""
-        deadline_s = time.monotonic() + self.spec.start_s
-        pause_s = 0.05
-        while (complaint := await self._ask(self.spec.ready)) is not None:
-            self.why = complaint
-            if not self._needs_up():
-                deadline_s = time.monotonic() + self.spec.start_s
-            if time.monotonic() > deadline_s:
-                return f"was not ready after {self.spec.start_s:.0f} s ({complaint})"
-            if await self._pause(ended, pause_s):
-                return None
-            pause_s = min(0.5, pause_s * 1.5)
-        if ended.done():
+        if (complaint := await self._until_ready(ended)) is not None:
+            self._slow_starts += 1
+            return complaint
+        if ended.done() or self._stopping.is_set():
             return None
+        self._slow_starts = 0
         self.state, self.why = State.UP, "ready"
         self.up.set()
         log.info("%s is up (pid %s)", self.spec.name, self.pid)
+        return await self._until_unwell(ended)
+
+    async def _until_ready(self, ended: asyncio.Future[None]) -> str | None:
+        """None once it is ready, ended or to be stopped; else why it takes too long."""
+        patience, pause_s = self._patience(self.start_limit_s), 0.05
+        while (complaint := await self._ask(self.spec.ready)) is not None:
+            self.why = complaint
+            if not self._needs_up():
+                patience = self._patience(self.start_limit_s)
+            if patience.is_due(now := time.monotonic()):
+                found = patience.verdict(now, self.work())
+                if found.over:
+                    return f"was not ready after {now - patience.began:.0f} s: {found.told}; {complaint}"
+                slow = (self.spec.name, now - patience.began, found.told, complaint)
+                log.warning("%s is still starting after %.0f s: %s; %s", *slow)
+            if await self._pause(ended, pause_s):
+                return None
+            pause_s = min(0.5, pause_s * 1.5)
+        return None
+
+    async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
+        """None once it ended or is to be stopped; else why it is unwell. Here a log that grows is no sign of health."""
+        patience: Patience | None = None
         unwell = 0
         while not await self._pause(ended, self.spec.alive_every_s):
             complaint = await self._ask(self.spec.alive)
-            unwell = unwell + 1 if complaint is not None and self._needs_up() else 0
-            if unwell >= self.spec.unwell_limit:
-                return f"is unwell ({complaint})"
+            if complaint is None or not self._needs_up():
+                unwell, patience = 0, None
+                continue
+            unwell += 1
+            limit_s = self.spec.alive_every_s * (self.spec.unwell_limit - 1)
+            patience = patience or self._patience(limit_s, count_log=False)
+            if unwell < self.spec.unwell_limit or not patience.is_due(now := time.monotonic()):
+                continue
+            found = patience.verdict(now, self.work())
+            if found.over:
+                return f"is unwell: {found.told}; {complaint}"
+            log.warning("%s answers slowly: %s; %s", self.spec.name, found.told, complaint)
         return None
+
+    @property
+    def start_limit_s(self) -> float:
+        """How long the start may take if the process does nothing, in seconds."""
+        return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
+
+    def work(self) -> Work:
+        """What the process has done so far."""
+        return work_of(self.pid, self.logfile.path, self.spec.pulse) if self.pid is not None else Work()
+
+    def _patience(self, limit_s: float, *, count_log: bool = True) -> Patience:
+        return Patience(limit_s, now=time.monotonic(), work=self.work(), count_log=count_log)
 
     async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
         process.send_signal(self.spec.stop_signal)

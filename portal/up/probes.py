@@ -9,7 +9,6 @@ import http.client
 import os
 import random
 import socket
-import ssl
 import struct
 import time
 from collections.abc import Callable
@@ -91,29 +90,6 @@ def tcp_open(host: str, port: int) -> Probe:
                 return None
         except OSError as error:
             return f"nobody accepts connections on {host}:{port}: {error}"
-
-    return probe
-
-
-def tls_answers(host: str, port: int) -> Probe:
-    """Does somebody shake hands by TLS and answer an HTTP request, whatever the answer says?
-
-    Certificates are not looked at: the question is whether our own child on this host is awake.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-
-    def probe() -> str | None:
-        connection = http.client.HTTPSConnection(host, port, timeout=_PATIENCE_S, context=context)
-        try:
-            connection.request("GET", "/healthz", headers={"User-Agent": "borg-up"})
-            connection.getresponse().read(300)
-        except (OSError, http.client.HTTPException) as error:
-            return f"no answer on https://{host}:{port}: {error}"
-        finally:
-            connection.close()
-        return None
 
     return probe
 

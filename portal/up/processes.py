@@ -49,7 +49,7 @@ def schema(env: Mapping[str, str], result: Path) -> Spec:
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
     """Everything above the machines that a start waits for. One of each is enough on one host."""
     host = options.host
-    worker_pulse, beat_pulse = (home.run / f"{name}.pulse" for name in ("worker", "beat"))
+    worker_pulse, beat_pulse, link_pulse = (home.run / f"{name}.pulse" for name in ("worker", "beat", "link"))
     return [
         Spec(
             name="web",
@@ -66,10 +66,12 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
         Spec(
             name="link",
             argv=(sys.executable, "-m", "scheduling.link"),
-            env=env,
+            env={**env, "BORG_PULSE": str(link_pulse)},
             needs=ENGINES,
-            ready=probes.tls_answers(host, options.link_port),
-            alive=probes.tls_answers(host, options.link_port),
+            pulse=link_pulse,
+            # Its loop touches the file. A handshake would queue behind those of ten thousand machines.
+            ready=probes.heartbeat(link_pulse, 30.0),
+            alive=probes.heartbeat(link_pulse, 30.0),
         ),
         Spec(
             name="worker",

@@ -7,13 +7,15 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from portal.up import children
 from portal.up.keeper import Keeper, Spec, end_of
 from portal.up.logfiles import LogFile
+from portal.up.patience import AT_LEAST_S, LEAST_SHARE, MORE_TIMES
 
 log = logging.getLogger("portal.up")
 
@@ -48,16 +50,21 @@ class Supervisor:
             self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Wait until every process is up.
+        """Wait until every process is up: for `timeout_s`, and longer while processes that are late work.
 
         Raises `SupervisorError` that tells, of the first that is not, why, and the end of its log.
         """
+        began, late = time.monotonic(), self._late()
+        longest_s = max(MORE_TIMES * timeout_s, AT_LEAST_S)
         waits = [asyncio.ensure_future(keeper.up.wait()) for keeper in self.keepers.values()]
-        _, late = await asyncio.wait(waits, timeout=timeout_s)
-        for wait in late:
-            wait.cancel()
-        if late:
-            raise SupervisorError(self._complaint(timeout_s))
+        try:
+            while (await asyncio.wait(waits, timeout=timeout_s))[1]:
+                took_s, before, late = time.monotonic() - began, late, self._late()
+                if took_s >= longest_s or not _gets_on(before, late, timeout_s):
+                    raise SupervisorError(self._complaint(took_s))
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def stop(self, names: Sequence[str] | None = None) -> None:
         """Stop these processes (default: all), those that need others before those they need."""
@@ -134,6 +141,14 @@ class Supervisor:
                 except OSError as error:
                     log.warning("The log of %s can't be rotated: %s", keeper.spec.name, error)
 
+    def _late(self) -> dict[str, tuple[int, float]]:
+        """Of each process that is not up, how often it was restarted, and the CPU seconds that it has used since."""
+        return {
+            name: (keeper.restarts.total, keeper.work().cpu_s)
+            for name, keeper in self.keepers.items()
+            if not keeper.up.is_set()
+        }
+
     def _complaint(self, timeout_s: float) -> str:
         late = [keeper for keeper in self.keepers.values() if not keeper.up.is_set()]
         culprit = next((keeper for keeper in late if all(n.up.is_set() for n in keeper.needs)), late[0])
@@ -143,6 +158,18 @@ class Supervisor:
             + (f" (nor are: {others})" if others else "")
             + f"; the end of {culprit.logfile.path}:\n{culprit.logfile.tail(15)}"
         )
+
+
+def _gets_on(
+    before: Mapping[str, tuple[int, float]], late: Mapping[str, tuple[int, float]], over_s: float
+) -> bool:
+    """Whether a process came up since `before`, or one that is late works and has not ended."""
+    works = (
+        late[name][1] - cpu_s >= LEAST_SHARE * over_s
+        for name, (restarts, cpu_s) in before.items()
+        if name in late and late[name][0] == restarts
+    )
+    return len(late) < len(before) or any(works)
 
 
 def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:

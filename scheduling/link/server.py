@@ -21,6 +21,7 @@ from scheduling.link.authority import AuthorityBroken
 from scheduling.link.certificate import server_certificate
 from scheduling.link.courier import Courier
 from scheduling.link.packages import PackageDoors
+from scheduling.link.pulse import pulse_forever
 from scheduling.link.shard import Shard
 from scheduling.link.websocket import LinkHttp
 
@@ -59,6 +60,7 @@ class LinkServer(uvicorn.Server):
         acceptor.start()
         self.servers = [acceptor]  # type: ignore[list-item]
         self._renewal = asyncio.create_task(self._renew_forever())
+        self._pulse = asyncio.create_task(pulse_forever())  # ends with the loop
 
     def _make_protocol(self) -> asyncio.Protocol:
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from portal.up.home import Home
-from portal.up.processes import LONGEST_NOTICE_S, stop_tasks
+from portal.up.options import Options
+from portal.up.processes import LONGEST_NOTICE_S, servers, stop_tasks
 from quota.errors import Refused
 from scheduling.jobfile import parse
 
@@ -20,3 +21,17 @@ def test_tasks_are_stopped_with_the_longest_notice_a_job_may_ask_for(more_s: flo
         with pytest.raises(Refused, match="notice_s"):
             parse(document)
     assert stop_tasks(Home(Path("/home")), {}).start_s > LONGEST_NOTICE_S
+
+
+def test_a_link_shard_is_judged_by_the_file_that_its_loop_touches(tmp_path: Path) -> None:
+    specs = servers(Options.read({"BORG_HOME": str(tmp_path)}), Home(tmp_path), {})
+    link = next(spec for spec in specs if spec.name == "link")
+    assert link.pulse is not None
+    assert link.env["BORG_PULSE"] == str(link.pulse)
+    assert link.ready is not None
+    assert link.alive is not None
+    link.pulse.parent.mkdir(parents=True)
+    assert "no heartbeat" in (link.alive() or "")
+    link.pulse.touch()
+    assert link.ready() is None
+    assert link.alive() is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -67,6 +68,56 @@ def test_a_process_that_answers_no_more_is_restarted(tmp_path: Path) -> None:
             assert "unwell" in kept.keepers["web"].why or "not ready" in kept.keepers["web"].why
 
     run(scenario())
+
+
+_SPINS = "import time\nuntil = time.monotonic() + {}\nwhile time.monotonic() < until: pass\n"
+
+
+def test_a_slow_start_that_works_is_not_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ready = tmp_path / "ready"
+    code = _SPINS.format(2.0) + writes(ready, "x") + "time.sleep(600)"
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([script("web", code, ready=_has(ready, "x"), start_s=0.5)])
+            await kept.wait_up(0.5)
+            assert kept.keepers["web"].restarts.total == 0
+
+    run(scenario())
+    assert re.search(r"web is still starting after \d s: it has used \d s of CPU in \d s; ", caplog.text)
+
+
+def test_a_start_that_hangs_gets_twice_the_time_at_the_next_attempt(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            hangs = script("web", "import time; time.sleep(600)", ready=lambda: "not yet", start_s=0.4)
+            kept.start([hangs])
+            web = kept.keepers["web"]
+            assert web.start_limit_s == 0.4
+            await until(lambda: web.restarts.total == 1)
+            assert "it has used 0 s of CPU" in web.why
+            assert web.start_limit_s == 0.8
+            await until(lambda: web.restarts.total == 2)
+            assert web.start_limit_s == 1.6
+
+    run(scenario())
+
+
+def test_a_process_that_works_is_slow_and_one_that_hangs_is_unwell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy = script("web", _SPINS.format(3.0) + "time.sleep(600)", alive=lambda: "no answer", alive_every_s=0.2)
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([busy])
+            began = time.monotonic()
+            await until(lambda: kept.keepers["web"].restarts.total == 1, 30.0)
+            assert time.monotonic() - began > 2.5
+
+    run(scenario())
+    assert "web answers slowly: it has used" in caplog.text
+    assert "web is unwell: it has used" in caplog.text
 
 
 def test_who_needs_another_waits_for_it_and_is_stopped_before_it(tmp_path: Path) -> None:
