@@ -1,0 +1,112 @@
+"""Cut unfold's fonts down to the icons and characters that pages use (development only).
+
+Unfold ships 4,000 icons (290 KB) and four weights of Inter (115 KB each). The subsets take 20 KB each. They lie in
+`portal/static/` under unfold's own paths, so that Django's finders prefer them and no style sheet has to change.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import unfold
+
+UNFOLD = Path(unfold.__file__).parent
+OWN = Path(__file__).parent / "static"
+ICONS = Path("unfold/fonts/material-symbols/Material-Symbols-Outlined.woff2")
+TEXT = tuple(
+    Path(f"unfold/fonts/inter/Inter-{weight}.woff2") for weight in ("Regular", "Medium", "SemiBold", "Bold")
+)
+# Latin letters with all their accents, punctuation, arrows and comparisons. Browsers take others from the system.
+CHARACTERS = (
+    *range(0x20, 0x7F), *range(0xA0, 0x180), *range(0x2010, 0x2028), 0x2030, 0x2032, 0x2033, 0x20AC, 0x2122,
+    *range(0x2190, 0x2194), 0x2212, 0x2248, 0x2264, 0x2265,
+)  # fmt: skip
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789_"
+_WORD = re.compile(r"(?<![\w/-])[a-z][a-z0-9_]*(?![\w-])")
+_NAMED = re.compile(r"""material-symbols-outlined[^>]*>\s*([a-z0-9_]+)\s*<|icon=["']([a-z0-9_]+)["']""")
+_QUOTED = re.compile(r'"([a-z0-9_]+)"')
+_IN_STYLES = re.compile(r'content:"([a-z0-9_\\]+)"')
+
+
+def icons_named(project: Path) -> set[str]:
+    """Return the icons that the project names, and every word of unfold's templates that could be one.
+
+    Words of the sidebar and of unfold that are no icons do no harm: the font has no glyph for them.
+    """
+    words: set[str] = set()
+    for path in _unfold_sources():
+        words.update(_WORD.findall(path.read_text()))
+    styles = (UNFOLD / "static/unfold/css/styles.css").read_text()
+    words.update(name.replace("\\", "") for name in _IN_STYLES.findall(styles))
+    for path in _own_sources(project):
+        words.update(name for pair in _NAMED.findall(path.read_text()) for name in pair if name)
+    for path in ("portal/admin_site.py", "portal/settings/base.py"):
+        words.update(_QUOTED.findall((project / path).read_text()))
+    return words
+
+
+def ligatures(font: Any) -> dict[str, str]:
+    """The name of each icon in a font, and the glyph that replaces its letters."""
+    letters: dict[str, str] = {}
+    for code, glyph in font.getBestCmap().items():
+        letters.setdefault(glyph, chr(code))
+    found = {}
+    for lookup in font["GSUB"].table.LookupList.Lookup:
+        for table in (getattr(table, "ExtSubTable", table) for table in lookup.SubTable):
+            for first, rows in getattr(table, "ligatures", {}).items():
+                for row in rows:
+                    found["".join(letters[one] for one in (first, *row.Component)).lower()] = row.LigGlyph
+    return found
+
+
+def cut_icons(project: Path) -> bytes:
+    """Return the icon font with the icons that `icons_named` finds, as WOFF2."""
+    from fontTools.ttLib import TTFont
+
+    font = TTFont(UNFOLD / "static" / ICONS)
+    known = ligatures(font)
+    glyphs = sorted(known[name] for name in icons_named(project) if name in known)
+    return _cut(font, unicodes=map(ord, _LETTERS), glyphs=glyphs, layout_closure=False)
+
+
+def cut_text(path: Path) -> bytes:
+    """Return one weight of the text font with `CHARACTERS`, figures of one width included, as WOFF2."""
+    from fontTools.ttLib import TTFont
+
+    features = ["kern", "liga", "calt", "tnum", "ccmp", "locl", "mark", "mkmk"]
+    return _cut(TTFont(UNFOLD / "static" / path), unicodes=CHARACTERS, layout_features=features)
+
+
+def _cut(font: Any, *, unicodes: Iterable[int], glyphs: Iterable[str] = (), **options: Any) -> bytes:
+    from fontTools.subset import Options, Subsetter
+
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
+    given = Options(hinting=False, name_IDs=[0, 1, 2, 13, 14], **options)
+    given.drop_tables += ["FFTM"]
+    subsetter = Subsetter(given)
+    subsetter.populate(unicodes=unicodes, glyphs=glyphs)
+    subsetter.subset(font)
+    font.flavor = "woff2"
+    font["head"].modified = font["head"].created  # equal input gives equal bytes
+    font.recalcTimestamp = False
+    written = BytesIO()
+    font.save(written)
+    return written.getvalue()
+
+
+def _unfold_sources() -> Iterator[Path]:
+    for folder in (UNFOLD / "templates", UNFOLD / "contrib/filters", UNFOLD / "contrib/forms"):
+        yield from folder.rglob("*.html")
+    yield from UNFOLD.glob("*.py")
+    yield UNFOLD / "static/unfold/js/app.js"
+
+
+def _own_sources(project: Path) -> Iterator[Path]:
+    for app in ("portal", "quota", "scheduling"):
+        yield from (project / app / "templates").rglob("*.html")
+        yield from (project / app / "admin").rglob("*.py")

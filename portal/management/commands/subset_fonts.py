@@ -1,0 +1,24 @@
+"""`manage.py subset_fonts`: write the fonts of `portal.fonts` again, after an upgrade of unfold or for a new icon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from portal import fonts
+
+
+class Command(BaseCommand):
+    help = "Write the subsets of unfold's fonts into portal/static. Needs the extra dev."
+    requires_system_checks = ()
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        project = Path(fonts.__file__).parents[1]
+        for path in (fonts.ICONS, *fonts.TEXT):
+            content = fonts.cut_icons(project) if path == fonts.ICONS else fonts.cut_text(path)
+            target = fonts.OWN / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            self.stdout.write(f"{path}: {len(content):,} bytes")
