@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from allauth.account.decorators import secure_admin_login
+from csp.decorators import csp_replace
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.http import HttpRequest
@@ -24,7 +25,9 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from portal.console import capacity, names
 from portal.console.attention import tell_market
 from portal.console.journal import JournalAdmin
+from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
+from quota.admin.base import LeanMedia
 from scheduling import admin as scheduling_admin
 from scheduling.admin.safety import tell_held
 from scheduling.models import Event
@@ -121,6 +124,14 @@ class SreSite(UnfoldAdminSite):
             tell_market(request, self.name)
         return super().index(request, extra_context)
 
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        """The console's own Content-Security-Policy, for each of its pages."""
+        return csp_replace(CONSOLE)(super().admin_view(view, cacheable))
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Without unfold's palette, which it would write into a <style> element: `colours.css` has it."""
+        return {**super().each_context(request), "colors": None}
+
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
         """By what an SRE looks for, not by app; only what this one may see."""
         groups = []
@@ -164,7 +175,7 @@ class SreSite(UnfoldAdminSite):
         return admin.has_view_permission
 
 
-class PersonAdmin(UserAdmin, ModelAdmin):
+class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):
     """Accounts. By Django's own permissions: only superusers make SREs."""
 
     form = UserChangeForm
@@ -179,7 +190,7 @@ class PersonAdmin(UserAdmin, ModelAdmin):
         return rows if searched else rows.filter(service_account=None)
 
 
-class TeamAdmin(GroupAdmin, ModelAdmin):
+class TeamAdmin(LeanMedia, GroupAdmin, ModelAdmin):
     pass
 
 
@@ -190,11 +201,11 @@ class _BeatTaskForm(beat_admin.PeriodicTaskForm):
         self.fields["regtask"].widget = UnfoldAdminSelectWidget(choices=self.fields["regtask"].choices)
 
 
-class BeatTaskAdmin(beat_admin.PeriodicTaskAdmin, ModelAdmin):
+class BeatTaskAdmin(LeanMedia, beat_admin.PeriodicTaskAdmin, ModelAdmin):
     form = _BeatTaskForm
 
 
-class ScheduleAdmin(ModelAdmin):
+class ScheduleAdmin(LeanMedia, ModelAdmin):
     pass
 
 

@@ -10,11 +10,15 @@ import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
+from portal.settings.policies import PERMISSIONS
+
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMiddleware:
-    """Takes the caller's `X-Request-ID` when it is safe to log, else makes one; answers with it."""
+    """Takes the caller's `X-Request-ID` when it is safe to log, else makes one; answers with it.
+
+    Every answer also says which features of browsers the pages do without (`Permissions-Policy`)."""
 
     sync_capable = async_capable = True
 
@@ -41,6 +45,7 @@ class RequestMiddleware:
 
     def _end(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         response["X-Request-ID"] = request.borg_request_id
+        response.headers.setdefault("Permissions-Policy", PERMISSIONS)
         return response
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from django.templatetags.static import static
 from django.utils.translation import gettext_lazy as _
 
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
+from portal.settings.policies import SIGMA
 
 env.check()
 
@@ -56,6 +58,9 @@ SESSION_COOKIE_HTTPONLY = True
 X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+SECURE_HSTS_SECONDS = env.number("BORG_HSTS_SECONDS") if PORTAL_URL.startswith("https:") else 0
+CONTENT_SECURITY_POLICY = {"DIRECTIVES": SIGMA}
 
 BORG_ZONE = env.text("BORG_ZONE")
 BORG_REDIS_URL = env.text("BORG_REDIS_URL")
@@ -120,6 +125,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -274,4 +280,8 @@ UNFOLD = {
     "SITE_SYMBOL": "hub",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
+    "STYLES": [lambda request: static("portal/colours.css")],
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("portal/icon.svg")}
+    ],
 }

@@ -79,6 +79,12 @@ SETTINGS: tuple[Setting, ...] = (
         checks.url("https", "http", bare=True),
     ),
     Setting(
+        "BORG_HSTS_SECONDS",
+        "31536000",
+        "Seconds for which browsers reach an https BORG_PORTAL_URL by TLS only (HSTS); 0: not told.",
+        checks.number(0, 2**31 - 1),
+    ),
+    Setting(
         "BORG_ZONE", "borg.internal", "DNS zone above all cells: <cell>.<zone> is a cell's.", checks.zone
     ),
     Setting("BORG_DNS_HOST", "127.0.0.1", "Address the resolver listens on.", checks.address),

@@ -14,8 +14,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
-from unfold.settings import get_config
-from unfold.utils import convert_color
 
 from portal.sigma.navigation import SECTIONS, section_of
 from portal.sigma.sentences import exit_of
@@ -46,24 +44,6 @@ _WORDS = [
         "warning", "urgent", "updating", "degraded", "failing", "crashing",
     )
 ]  # fmt: skip
-
-
-@register.simple_tag
-def brand_colours() -> SafeString:
-    """Unfold's colour variables, for pages that are not the admin's."""
-    config = get_config()
-    lines = format_html_join(
-        "",
-        "--color-{}-{}:{};",
-        (
-            (name, weight, SafeString(convert_color(value)))
-            for name, weights in config["COLORS"].items()
-            for weight, value in weights.items()
-        ),
-    )
-    return format_html(
-        "<style>:root{{--border-radius:{};{}}}</style>", config.get("BORDER_RADIUS") or "6px", lines
-    )
 
 
 @register.filter

@@ -34,7 +34,17 @@ def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeStri
     return format_html('<span class="whitespace-nowrap">{}</span>', ", ".join(parts) or "0")
 
 
-class FactsAdmin(ModelAdmin):
+class LeanMedia:
+    """A page of the console without scripts for fields that fill themselves in from others: no page has such fields."""
+
+    @property
+    def media(self) -> forms.Media:
+        unused = ("urlify.js", "prepopulate.js", "xregexp.min.js", "xregexp.js")
+        given = super().media
+        return forms.Media(css=given._css, js=[path for path in given._js if not str(path).endswith(unused)])
+
+
+class FactsAdmin(LeanMedia, ModelAdmin):
     """Read only: what changes here changes by what the system does."""
 
     show_full_result_count = False

@@ -54,16 +54,37 @@ def world(transactional_db):
     return portal_world.make()
 
 
+def faults_of(context: BrowserContext) -> list[str]:
+    """The errors of scripts and the violations of the policy in a context's pages; the list grows as they happen."""
+    faults: list[str] = []
+    context.on("weberror", lambda error: faults.append(str(error.error)))
+    context.on(
+        "console",
+        lambda message: (
+            faults.append(f"{message.page.url if message.page else '?'}: {message.text}")
+            if any(
+                word in message.text for word in ("Content Security Policy", "Trusted", "Permissions-Policy")
+            )
+            else None
+        ),
+    )
+    context.add_init_script(
+        "addEventListener('securitypolicyviolation', (event) =>"
+        " console.error(`Content Security Policy: ${event.effectiveDirective} stopped ${event.blockedURI} in"
+        " ${event.sourceFile}:${event.lineNumber} ${event.sample}`));"
+    )
+    return faults
+
+
 @pytest.fixture
 def context(chromium, portal, world) -> Iterator[BrowserContext]:
-    """A fresh browser profile. Whatever goes wrong in a page's scripts fails the test."""
+    """A fresh browser profile. Errors of a page's scripts and violations of its policy fail the test."""
     context = chromium.new_context(base_url=portal, viewport={"width": 1280, "height": 900})
     context.set_default_timeout(WAIT_MS)
-    errors: list[str] = []
-    context.on("weberror", lambda error: errors.append(str(error.error)))
+    faults = faults_of(context)
     yield context
     context.close()
-    assert errors == []
+    assert faults == []
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from scheduling.services.cells import cell_set
 from scheduling.services.leaving import tasks_drain
 from scheduling.services.machines import machines_drain
 from scheduling.services.observations import Observation
-from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.conftest import SHOTS, faults_of, sign_in
 from tests.integration import portal_world, rows
 from tests.integration.simulated_cell import SimulatedCell
 from tests.integration.test_usage_history import a_window
@@ -201,6 +201,7 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
     context = chromium.new_context(
         base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
     )
+    faults = faults_of(context)
     try:
         page = context.new_page()
         page.goto("/accounts/login/")
@@ -225,5 +226,6 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
                     "document.documentElement.scrollWidth - document.documentElement.clientWidth"
                 )
                 assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
+        assert faults == []
     finally:
         context.close()

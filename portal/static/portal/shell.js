@@ -16,6 +16,20 @@
     cyan: "#78d5df", white: "#d5d9e0", brightBlack: "#8b93a1", brightRed: "#ffa79f", brightGreen: "#a0e6b5",
     brightYellow: "#f7dba0", brightBlue: "#aecbfa", brightMagenta: "#ecbdec", brightCyan: "#a0e5ec", brightWhite: "#ffffff",
   };
+  // xterm.js adds <style> elements to the page and writes `style` attributes: here the first get the page's nonce, and the
+  // second go by the style object, so that the Content-Security-Policy may forbid both to everything else.
+  const NONCE = document.currentScript.nonce;
+  const create = document.createElement.bind(document), setAttribute = Element.prototype.setAttribute;
+  document.createElement = (name, ...more) => {
+    const element = create(name, ...more);
+    if (name === "style") element.nonce = NONCE;
+    return element;
+  };
+  Element.prototype.setAttribute = function (name, value) {
+    if (name === "style") this.style.cssText = value;
+    else setAttribute.call(this, name, value);
+  };
+
   const encoder = new TextEncoder(), decoder = new TextDecoder();
   const cost = (size) => Math.max(size, LEAST_COST);
   const theme = () => (document.documentElement.classList.contains("dark") ? DARK : LIGHT);

@@ -113,9 +113,8 @@
     replace(id, html, mark) {
       const old = document.getElementById(id);
       if (!old) return;
-      const holder = document.createElement("template");
-      holder.innerHTML = html.trim();
-      const fresh = holder.content.firstElementChild;
+      const fresh = safe.element(html);
+      if (!fresh) return;
       if (mark) fresh.classList.add("changed");
       swap(old, fresh);
     }
@@ -138,7 +137,7 @@
       try {
         const answer = await fetch(location.href, { headers: { "X-Live": "resync" } });
         if (!answer.ok) throw new Error(String(answer.status));
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const page = safe.page(await answer.text());
         const fresh = page.querySelector(`[data-live-region="${this.name}"]`);
         if (fresh) {
           swap(this.element, document.adoptNode(fresh));
