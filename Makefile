@@ -60,8 +60,8 @@ restore: install
 	@test -n "$(FILE)" || { echo "make restore needs FILE=…, the backup to restore" >&2; exit 2; }
 	@$(BIN)/python -m portal.up.backup restore "$(FILE)"
 
-## make install                 virtual environment, packages, compiled kernels
-install: $(VENV)/.kernels
+## make install                 virtual environment, packages, compiled kernels, static files
+install: $(VENV)/.kernels $(VENV)/.static
 	@:
 
 ## make lock                    resolve requirements.lock anew from pyproject.toml
@@ -91,6 +91,11 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 # Kernels are compiled here, so that no start waits for a compiler.
 $(VENV)/.kernels: $(VENV)/.packages scheduling/core/layout.py $(wildcard scheduling/core/kernels/*.py)
 	@$(BIN)/python -m scheduling.core.kernels
+	@touch $@
+
+# Compressed here, so that no answer waits for it. Files of the version before stay for pages that are still open.
+$(VENV)/.static: $(VENV)/.packages $(shell find portal/static -type f)
+	@DJANGO_SETTINGS_MODULE=portal.settings.base $(BIN)/python manage.py collectstatic --noinput --verbosity 0
 	@touch $@
 
 system-packages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
@@ -28,7 +29,13 @@ from portal.live.hub import hub  # noqa: E402
 from portal.live.names import names_hub  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
 from portal.live.polls import NamePolls  # noqa: E402
+from portal.settings.environment import refuse  # noqa: E402
 from portal.uploads import PackageUploads  # noqa: E402
+
+if settings.STATIC_ROOT and not (Path(settings.STATIC_ROOT) / "staticfiles.json").is_file():
+    refuse(
+        f"Cannot start the web process: there are no static files in {settings.STATIC_ROOT}. Run `make install`."
+    )
 
 # Python's collector walks all long-lived objects again and again; a long-lived process does better without
 # (DESIGN §3: p99 fell from near a second to 46 ms with 10,000 connections).

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from allauth.account.views import LogoutView
 from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.templatetags.static import static
 from django.urls import include, path
 
 from naming.api.urls import feeds
@@ -21,7 +24,15 @@ accounts = [
     path("password/reset/", by_an_sre, name="account_reset_password"),
     path("", include("allauth.urls")),
 ]
+
+
+def favicon(request: HttpRequest) -> HttpResponse:
+    """Where browsers look for an icon when a document names none, such as JSON."""
+    return redirect(static("portal/icon.svg"))
+
+
 urlpatterns = [
+    path("favicon.ico", favicon),
     path("admin/", site.urls),
     path("accounts/", include(accounts)),
     path("api/v1/", include("portal.api.urls")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.templatetags.static import static
@@ -127,6 +129,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.compression.CompressionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -188,10 +191,13 @@ LANGUAGES = [("en", _("English"))]
 TIME_ZONE = "UTC"
 USE_I18N = USE_TZ = True
 STATIC_URL = "/static/"
-# Served from where the packages have them: nothing to collect, nothing to forget after an upgrade.
-STATIC_ROOT = None
-WHITENOISE_USE_FINDERS = True
-WHITENOISE_AUTOREFRESH = False
+# `make install` collects the files beside the packages that they come from: compressed, and named by their content, so
+# that browsers may keep each one for ever.
+STATIC_ROOT = Path(sys.prefix) / "borg-static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
 
 # Only rate limits of signing in are cached, per process: signing in must not depend on Redis.
 CACHES = {

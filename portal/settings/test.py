@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from portal.settings import environment as env
 from portal.settings.base import *  # noqa: F403
-from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES
+from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES, STORAGES
 
 SECRET_KEY = "only-for-tests-" + "x" * 50
 ALLOWED_HOSTS = ["*"]
@@ -12,8 +12,9 @@ DATABASES["default"]["CONN_MAX_AGE"] = 0
 # Tests share a home, and each has a database of its own: only who asks for a folder keeps names.
 BORG_DNS_SNAPSHOT = BORG_DNS_SNAPSHOT if env.text("BORG_DNS_SNAPSHOT") else None
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
-}
+# Static files as they are in the source: nothing has to be collected before a test.
+STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+STATIC_ROOT = None
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
 CELERY_TASK_ALWAYS_EAGER = False

@@ -37,7 +37,18 @@ def api_routes() -> list[Route]:
 
 def pages() -> list[Route]:
     """Those of the portal: neither API nor somebody else's."""
-    others = ("api/", "bns/", "v3/", "admin/", "accounts/", "healthz", "readyz", "metrics", ".well-known/")
+    others = (
+        "api/",
+        "bns/",
+        "v3/",
+        "admin/",
+        "accounts/",
+        "healthz",
+        "readyz",
+        "metrics",
+        ".well-known/",
+        "favicon.ico",
+    )
     return [route for route in routes() if not route.path.startswith(others)]
 
 
