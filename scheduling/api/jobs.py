@@ -39,6 +39,14 @@ CONFIRM = OpenApiParameter(
     OpenApiTypes.INT,
     description="How many running tasks may stop, where that is much of the cell.",
 )
+_KEY = "Idempotency-Key"
+KEY = OpenApiParameter(
+    _KEY,
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="One of your own, at most 64 characters. The same key of a tenant submits one job, and a request "
+    "that is repeated with it gets the same answer.",
+)
 _FILTERS = [
     OpenApiParameter("tenant", OpenApiTypes.STR, description="Only this tenant's."),
     OpenApiParameter("state", OpenApiTypes.STR, enum=["pending", "running", "dead", "live"]),
@@ -70,17 +78,19 @@ class JobsView(CellView):
 
     @extend_schema(
         operation_id="jobs_submit",
-        parameters=[DRY_RUN],
+        parameters=[DRY_RUN, KEY],
         request=JobFileSerializer,
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def post(self, request: Request, cell: str) -> Response:
         """Submit a job. Submitting an equal one again changes nothing; a different live one is a conflict."""
-        found, rehearsed = self.cell(cell), dry_run(request)
+        found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)
-        done = jobs.job_submit(principal=self.principal(), cell=found, job_spec=job_spec, dry_run=rehearsed)
+        done = jobs.job_submit(
+            principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed
+        )
         plan = plans.plan_between(done.job if done.outcome == "unchanged" else None, job_spec)
-        return _changed(self, found, job_spec, plan, done.outcome, rehearsed)
+        return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
 
 class BulkView(CellView):
@@ -137,17 +147,22 @@ class JobView(CellView):
 
     @extend_schema(
         operation_id="jobs_apply",
-        parameters=[DRY_RUN],
+        parameters=[DRY_RUN, KEY],
         request=JobFileSerializer,
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def put(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Let the job be so: submitted, updated, or left alone when it is so already. Idempotent."""
-        found, rehearsed = self.cell(cell), dry_run(request)
+        found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = _spec_of(self, found, tenant, job)
-        plan = plans.plan_between(_live(found, tenant, job), job_spec)
-        done = jobs.job_apply(principal=self.principal(), cell=found, job_spec=job_spec, dry_run=rehearsed)
-        return _changed(self, found, job_spec, plan, done.outcome, rehearsed)
+        live = _live(found, tenant, job)
+        plan = plans.plan_between(live, job_spec)
+        done = jobs.job_apply(
+            principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed
+        )
+        if done.outcome == "submitted" and live is not None:  # by an earlier request with this key
+            plan = plans.plan_between(None, job_spec)
+        return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
     @extend_schema(operation_id="jobs_delete", parameters=[DRY_RUN, CONFIRM], responses=KilledSerializer)
     def delete(self, request: Request, cell: str, tenant: str, job: str) -> Response:
@@ -280,6 +295,15 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpec:
     return jobs.spec_for(principal=view.principal(), cell=cell, file=file, tenant=tenant, name=job)
 
 
+def _key(request: Request) -> str:
+    """The client's own key of a submission; "" without one. Raises `Refused`."""
+    given: str = request.headers.get(_KEY, "")
+    if len(given) > 64 or not (given.isascii() and given.isprintable()):
+        told = "at most 64 printable ASCII characters"
+        raise Refused("invalid", f"{_KEY}: {given[:70]!r}; give {told}", fields={_KEY: told})
+    return given
+
+
 def _live(cell: Cell, tenant: str, job: str) -> Job | None:
     live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
     return live.filter(cell=cell, tenant__name=tenant, name=job).first()
@@ -308,12 +332,14 @@ def _kill(
 
 
 def _changed(
-    view: CellView, cell: Cell, job_spec: spec.JobSpec, plan: plans.JobPlan, outcome: str, rehearsed: bool
-) -> Response:
-    job = None
-    if not rehearsed:
-        job = selectors.with_details(
-            Job.objects.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
-        ).latest("id")
+    view: CellView, cell: Cell, job_spec: spec.JobSpec, plan: plans.JobPlan, outcome: str, rehearsed: bool,
+    *, job: Job | None = None,
+) -> Response:  # fmt: skip
+    """`job`: the one that was changed; the last of its name unless told."""
+    if rehearsed:
+        job = None
+    else:
+        rows = Job.objects.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
+        job = selectors.with_details(rows.filter(pk=job.pk) if job is not None else rows).latest("id")
     document = change_document(plan, outcome, rehearsed=rehearsed, job=job)
     return Response(document, status=201 if outcome == "submitted" and not rehearsed else 200)

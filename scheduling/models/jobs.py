@@ -24,7 +24,8 @@ class Job(models.Model):
     Counters are kept by the transactions that change the tasks. `tasks_up`: phase `up`, and healthy where a
     check is declared; this is what people mean by "running". `requested` is what quota is charged with: nothing
     for a job inside an alloc set, whose envelope is paid for. `gang`, `disruption_budget`: `scheduling.spec.JobSpec`.
-    `published`: how its names are, as `scheduling.core.published.Published` in JSON.
+    `published`: how its names are, as `scheduling.core.published.Published` in JSON. `key`: a client's own, so that a
+    submission repeated makes one job.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -63,6 +64,7 @@ class Job(models.Model):
     tasks_up = models.PositiveIntegerField(_("running"), default=0)
     tasks_dead = models.PositiveIntegerField(_("dead"), default=0)
     submitted_by = models.CharField(_("submitted by"), max_length=200)
+    key = models.CharField(_("key"), max_length=64, default="", db_default="", blank=True)
     created_at = models.DateTimeField(_("submitted"), auto_now_add=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
@@ -78,6 +80,9 @@ class Job(models.Model):
                 fields=["cell", "tenant", "name"],
                 condition=~Q(state=JobState.DEAD.value),
                 name="one_live_job_per_name",
+            ),
+            models.UniqueConstraint(
+                fields=["cell", "tenant", "key"], condition=~Q(key=""), name="one_job_per_tenant_and_key"
             ),
         ]
         verbose_name = _("job")

@@ -33,7 +33,13 @@ from scheduling.services import (
 )
 from scheduling.services.changes import Ending
 from scheduling.services.privileges import privilege_refusal
-from scheduling.services.submission_checks import check_alloc_sets, check_names, check_numbers, pin_packages
+from scheduling.services.submission_checks import (
+    check_alloc_sets,
+    check_keys,
+    check_names,
+    check_numbers,
+    pin_packages,
+)
 from scheduling.services.submission_rows import jobs_create, rejection_append
 from scheduling.services.submissions import Item, Submission
 from scheduling.services.tenancy import own_tenant, require_tenant
@@ -87,25 +93,26 @@ def _read(
 
 
 def job_submit(
-    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, dry_run: bool = False
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, key: str = "", dry_run: bool = False
 ) -> Submission:
     """A new job with all its tasks pending. An equal live job is left as it is.
 
-    Raises `Refused` (quota, limits), `Conflict` when a different live job has the name, `NotFound` for a
-    tenant the caller may not know. Locks: the cell's row, then the tenant's use of quota.
+    `key`: the same key of a tenant submits once, and answers with that job, dead or alive.
+    Raises `Refused` (quota, limits), `Conflict` when a different live job has the name or the key was used for another
+    job, `NotFound` for a tenant the caller may not know. Locks: the cell's row, then the tenant's use of quota.
     """
-    (verdict,) = _submit(principal, cell, [job_spec], dry_run=dry_run)
+    (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
     if verdict.problem is not None:
         raise verdict.problem
     return verdict
 
 
 def job_apply(
-    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, dry_run: bool = False
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, key: str = "", dry_run: bool = False
 ) -> Submission:
     """Let the job be as the spec says: submitted when no live one has the name, else updated. Idempotent.
 
-    Raises and locks as `job_submit` and `updates.job_update`.
+    `key` is for the submission, as in `job_submit`. Raises and locks as `job_submit` and `updates.job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     job = (
@@ -114,8 +121,8 @@ def job_apply(
         .exclude(state=JobState.DEAD.value)
         .first()
     )
-    if job is None:
-        return job_submit(principal=principal, cell=cell, job_spec=job_spec, dry_run=dry_run)
+    if job is None or (key and job.key == key and job.spec_version == 1):
+        return job_submit(principal=principal, cell=cell, job_spec=job_spec, key=key, dry_run=dry_run)
     done = updates.job_update(principal=principal, job=job, job_spec=job_spec, dry_run=dry_run)
     return Submission(job_spec.name, job_spec.tenant, done.outcome, job=done.job)
 
@@ -229,7 +236,7 @@ class _Batch:
 
 
 def _submit(
-    principal: Principal, cell: Cell, specs: Sequence[spec.JobSpec], *, dry_run: bool
+    principal: Principal, cell: Cell, specs: Sequence[spec.JobSpec], *, dry_run: bool, key: str = ""
 ) -> list[Submission]:
     refusals = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
     tenants = {row.name: row for row in Tenant.objects.filter(name__in=refusals)}
@@ -244,7 +251,9 @@ def _submit(
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:
             size = min(job_spec.tasks, journal.CHUNK)
-            items.append(Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size))
+            items.append(
+                Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
+            )
     bands = admission.bands()
     for batch in _batches([item for item in items if isinstance(item, Item)], whole=dry_run):
         try:
@@ -300,7 +309,8 @@ def _write(
 ) -> None:
     """One revision. The number of statements doesn't depend on the number of jobs."""
     with journal.write(cell.id, principal) as entry:
-        pin_packages(cell, items)
+        check_keys(cell, items)
+        pin_packages(cell, [item for item in items if item.verdict is None])
         check_names(cell, [item for item in items if item.verdict is None])
         check_numbers([item for item in items if item.verdict is None])
         asking = [item for item in items if item.verdict is None]

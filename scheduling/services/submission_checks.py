@@ -1,4 +1,4 @@
-"""What submitted jobs must hold against, under the cell's lock: packages, names, numbers, alloc sets.
+"""What submitted jobs must hold against, under the cell's lock: keys, packages, names, numbers, alloc sets.
 
 Each check gives the jobs that fail it their verdict. The number of questions doesn't depend on the number of jobs.
 """
@@ -24,6 +24,30 @@ def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
             item.refuse(done)
         elif done.packages:
             item.spec, item.digest, item.packages = done.spec, done.spec.digest(), done.packages
+
+
+def check_keys(cell: Cell, items: Sequence[Item]) -> None:
+    """A submission whose key made a job is answered as it was then, whatever became of the job."""
+    keyed = {(item.tenant.id, item.submission_key): item for item in items if item.submission_key}
+    if not keyed:
+        return
+    made = Job.objects.filter(cell=cell, tenant_id__in={t for t, _ in keyed}, key__in={k for _, k in keyed})
+    first = JobSpec.objects.filter(job__in=made, version=1).select_related("job")
+    for row in first:
+        item = keyed.get((row.job.tenant_id, row.job.key))
+        if item is None:
+            continue
+        if (row.job.name, row.digest) == (item.spec.name, item.digest):
+            item.verdict = Submission(item.spec.name, item.spec.tenant, "submitted", job=row.job)
+        else:
+            item.refuse(
+                Conflict(
+                    "key-used",
+                    f"Idempotency-Key: tenant {item.spec.tenant} has submitted another job with this key, "
+                    f"{row.job.name}; use a new key for each job",
+                    fields={"Idempotency-Key": "used for another job"},
+                )
+            )
 
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:

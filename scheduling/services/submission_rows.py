@@ -93,14 +93,15 @@ def _row(entry: journal.Entry, principal: Principal, cell: Cell, item: Item, ban
         tasks_total=item.size,
         tasks_pending=item.size,
         submitted_by=principal.name,
+        key=item.submission_key,
         created_at=entry.time,
     )
 
 
 def rejection_append(entry: journal.Entry, verdict: Submission) -> None:
-    """Admission's refusals are news; a name that is taken is only an answer to the caller."""
+    """Admission's rejections are news; a name or a key that is taken is only an answer to the caller."""
     assert verdict.problem is not None
-    if verdict.problem.code == "job-exists":
+    if verdict.problem.code in ("job-exists", "key-used"):
         return
     entry.append(
         events.JobRejected(

@@ -25,7 +25,10 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One job on its way in; `size` tasks are made with it, the rest by an update that adds them."""
+    """One job on its way in; `size` tasks are made with it, the rest by an update that adds them.
+
+    `submission_key`: the client's own; the same key submits once.
+    """
 
     spec: spec.JobSpec
     tenant: Tenant
@@ -35,6 +38,7 @@ class Item:
     job: Job | None = None
     packages: dict[str, Any] = field(default_factory=dict)  # `JobSpec.packages`
     inside: int | Item | None = None  # its alloc set: the id of a live job, or one on its way in with it
+    submission_key: str = ""
 
     @property
     def key(self) -> tuple[int, str]:
