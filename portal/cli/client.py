@@ -1,20 +1,32 @@
-"""HTTP to the portal: one connection a command, problem documents as `Failed`."""
+"""HTTP to the portal: one connection per command, problem documents as `Failed`.
+
+During an outage of the portal, requests that can be repeated without doing anything twice are tried again, for up to
+a minute.
+"""
 
 from __future__ import annotations
 
 import ssl
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import httpx
 
+from portal.cli import output
 from portal.cli.failure import BAD_USAGE, Failed
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _LEAST_S = 1.0  # for an answer, however late it is
+# No attempt begins later than this after the first.
+_REPEAT_S = 60.0
+_LONGEST_PAUSE_S = 30.0
+_REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
+# What passes by itself. A full disk does not, and a machine that is away is no outage of the portal.
+_PASSES = frozenset({"database-unavailable", "redis-unavailable", "overloaded", "deadline-exceeded"})
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
@@ -50,6 +62,11 @@ class Client:
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         return self._call("POST", path, json=body if body is not None else {}, params=query)
+
+    def submit(self, path: str, body: Any, **query: Any) -> Any:
+        """As `post`, where the portal does nothing twice for one key."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._call("POST", path, json=body, params=query, headers=headers)
 
     def put(self, path: str, body: Any, **query: Any) -> Any:
         return self._call("PUT", path, json=body, params=query)
@@ -99,11 +116,26 @@ class Client:
             ) from error
 
     def _answer(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """The answer of the last attempt."""
+        keyed = "Idempotency-Key" in kwargs.get("headers", {})
+        repeatable = (method in _REPEATABLE or keyed) and "content" not in kwargs and self.until is None
+        until = time.monotonic() + (_REPEAT_S if repeatable else 0.0)
+        while True:
+            answer = self._attempt(method, path, **kwargs)
+            if answer.is_success:
+                return answer
+            failure, pause_s = _failure(answer), _pause_s(answer)
+            if failure.code not in _PASSES or pause_s is None or time.monotonic() + pause_s > until:
+                raise failure
+            output.remark(f"{failure.detail} Trying again in {pause_s:g} s.")
+            time.sleep(pause_s)
+
+    def _attempt(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         if self.until is not None:
             left = min(60.0, max(_LEAST_S, self.until - time.monotonic()))
             kwargs["timeout"] = httpx.Timeout(left, connect=min(5.0, left))
         try:
-            answer = self._http.request(method, path, **kwargs)
+            return self._http.request(method, path, **kwargs)
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise _bad_url(self.profile, error) from error
         except httpx.HTTPError as error:
@@ -115,9 +147,6 @@ class Client:
             ) from error
         except UnicodeError as error:
             raise Failed("bad-usage", f"what was given is no text: {error}", status=BAD_USAGE) from error
-        if not answer.is_success:
-            raise _failure(answer)
-        return answer
 
 
 def part(text: object) -> str:
@@ -131,6 +160,14 @@ def _bad_url(profile: Profile, error: Exception) -> Failed:
         f"{profile.url!r} is no address of a portal: {error}. Write it like http://127.0.0.1:8000",
         fields={"url": str(error)},
     )
+
+
+def _pause_s(answer: httpx.Response) -> float | None:
+    """When to try again, in seconds, where the portal says that it may work then."""
+    told = answer.headers.get("Retry-After", "")
+    if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or not (told.isascii() and told.isdigit()):
+        return None
+    return min(float(told), _LONGEST_PAUSE_S)
 
 
 def _failure(answer: httpx.Response) -> Failed:

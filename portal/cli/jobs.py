@@ -22,7 +22,7 @@ def submit(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
     ours = context.of(ctx)
     spec = jobfile.read(file)
     job = _target(ours, spec)
-    answer = ours.client.post(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), **_dry(dry_run))
+    answer = ours.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), **_dry(dry_run))
     if ours.json:
         return output.as_json(answer)
     if answer["outcome"] == "unchanged":

@@ -23,6 +23,7 @@ class Server(ThreadingHTTPServer):
 
     answers: Callable[[str], Answer]
     asked: list[tuple[str, str, str | None]]
+    keys: list[str | None]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -30,6 +31,7 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, Server)
         server.asked.append((self.command, self.path, self.headers["Authorization"]))
+        server.keys.append(self.headers["Idempotency-Key"])
         status, headers, body = server.answers(self.path)
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
@@ -38,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):  # who asked did not wait for it
             self.wfile.write(body)
 
-    do_POST = do_GET  # noqa: N815 - http.server's spelling
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's spelling
 
     def log_message(self, format: str, *args: object) -> None:
         """Silent."""
@@ -47,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.asked = []
+        server.asked, server.keys = [], []
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield server
@@ -189,3 +191,39 @@ def test_waiting_ends_in_its_time_whatever_the_portal_does(server: Server, held:
         assert server.asked[-1][1] == "/bns/cc/?within_s=0.800"
     else:
         assert "can't reach the portal" in done.stderr
+
+
+AWAY = (503, {"Retry-After": "0"}, json.dumps({"code": "database-unavailable", "detail": "Away."}).encode())
+JOB = json.dumps({"name": "web", "cell": "cc", "tenant": "ubar", "task": {"command": ["true"]}})
+SUBMITTED = json.dumps({"outcome": "submitted", "tasks": {"added": 1}}).encode()
+
+
+def _once_away(server: Server, answer: bytes) -> Callable[[str], Answer]:
+    return lambda path: AWAY if len(server.asked) == 1 else (201, {}, answer)
+
+
+def test_a_submission_is_repeated_with_its_key_during_an_outage(server: Server, tmp_path: Path) -> None:
+    server.answers = _once_away(server, SUBMITTED)
+    file = tmp_path / "web.json"
+    file.write_text(JOB)
+    done = borgctl(server, "submit", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "Away. Trying again in 0 s." in done.stderr
+    assert [method for method, _, _ in server.asked] == ["POST", "POST"]
+    assert server.keys[0]
+    assert server.keys[0] == server.keys[1]
+
+
+def test_what_might_be_done_twice_is_not_repeated(server: Server) -> None:
+    server.answers = _once_away(server, b"{}")
+    done = borgctl(server, "undo", "cc/ubar/web")
+    assert done.returncode == 1
+    assert "Away." in done.stderr
+    assert len(server.asked) == 1
+
+
+def test_a_refusal_for_another_reason_is_not_repeated(server: Server) -> None:
+    body = json.dumps({"code": "storage-full", "detail": "Full."}).encode()
+    server.answers = lambda path: (503, {"Retry-After": "0"}, body)
+    assert borgctl(server, "cells").returncode == 1
+    assert len(server.asked) == 1
