@@ -35,6 +35,22 @@ def end_at(until: float) -> None:
     _until.set(until)
 
 
+def give_connections_back() -> bool:
+    """Return this thread's connections to their pool; whether one is in a transaction and stays.
+
+    A thread that waits for something else would keep it from all others.
+    """
+    from django.db import connections  # settings import this module
+
+    in_transaction = False
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            in_transaction = True
+        elif connection.settings_dict["OPTIONS"].get("pool"):
+            connection.close()
+    return in_transaction
+
+
 def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
     """A class of connections on which PostgreSQL may be silent for at most `silence_s` seconds at a time."""
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
-from django.db import connections
 
+from portal.database import give_connections_back
 from portal.outages import RETRY_AFTER_S, Overloaded
 
 _LONGEST_WAIT_S = 10.0
@@ -68,20 +68,9 @@ class BoundedHasher(PBKDF2PasswordHasher):
     """Django's hasher, with its format and its strength, in turns."""
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
-        in_transaction = _give_connections_back()
+        in_transaction = give_connections_back()
         with _turns.turn(urgent=in_transaction):
             return super().encode(password, salt, iterations)
-
-
-def _give_connections_back() -> bool:
-    """Return this thread's connections to their pool; whether one is in a transaction and stays."""
-    in_transaction = False
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block:
-            in_transaction = True
-        elif connection.settings_dict["OPTIONS"].get("pool"):
-            connection.close()
-    return in_transaction
 
 
 def _overloaded(found: str) -> Overloaded:

@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Callable
 
 import structlog
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
+from portal.api.errors import LaterPage
 from portal.settings.policies import PERMISSIONS
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -31,11 +32,15 @@ class RequestMiddleware:
         if iscoroutinefunction(self):
             return self._handle(request)
         self._begin(request)
-        return self._end(request, _unreadable(request) or self.get_response(request))
+        response = _unreadable(request) or self.get_response(request)
+        return self._end(request, response.page() if isinstance(response, LaterPage) else response)
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         self._begin(request)
-        return self._end(request, _unreadable(request) or await self.get_response(request))
+        response = _unreadable(request) or await self.get_response(request)
+        if isinstance(response, LaterPage):
+            response = await sync_to_async(response.page)()
+        return self._end(request, response)
 
     def _begin(self, request: HttpRequest) -> None:
         given = request.headers.get("X-Request-ID", "")

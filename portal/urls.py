@@ -43,5 +43,6 @@ urlpatterns = [
     path("", include("portal.sigma.urls")),
 ]
 
+handler403 = "portal.api.errors.forbidden"
 handler404 = "portal.api.errors.nowhere"
 handler500 = "portal.api.errors.broken"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
-from django.views.defaults import page_not_found
+from django.views.defaults import page_not_found, permission_denied
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 
@@ -52,13 +54,32 @@ def _writable(value: Any) -> Any:
     return [_writable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
+class LaterPage(HttpResponse):
+    """Stands for a page about an error until `portal.requests` makes it, in the thread of the request.
+
+    Django answers errors in threads that it has few of. A page that needs the database would keep one waiting, and its
+    connection would be returned to the pool by nothing.
+    """
+
+    def __init__(
+        self, view: Callable[..., HttpResponse], request: HttpRequest, error: Exception, status: int
+    ):
+        super().__init__(f"{status}\n", status=status, content_type="text/plain")
+        self.page = partial(view, request, error)
+
+
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Addresses that lead nowhere: a document for programs, a page for people."""
     if not request.path.startswith(_FOR_PROGRAMS):
-        return page_not_found(request, exception)
+        return LaterPage(page_not_found, request, exception, 404)
     detail = f"there is nothing at {request.path[:200]}; /api/v1/schema/ lists what there is"
     body = document(404, "not-found", detail, request_id=getattr(request, "borg_request_id", ""))
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
+
+
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """What the caller may not do, as a page."""
+    return LaterPage(permission_denied, request, exception, 403)
 
 
 def broken(request: HttpRequest) -> HttpResponse:

@@ -171,6 +171,16 @@ def test_a_pool_without_free_connections_is_an_outage(client: httpx.Client) -> N
     assert not Job.objects.exists()
 
 
+def test_pages_about_errors_hold_no_connection(client: httpx.Client) -> None:
+    """Django answers errors in threads that are not the requests', and has more of those than connections."""
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(lambda n: client.get(f"/no/such/page/{n}"), range(60)))
+    assert {answer.status_code for answer in answers} == {404}
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda n: client.get(JOBS), range(12)))
+    assert {answer.status_code for answer in answers} == {200}
+
+
 def test_ended_connections_are_no_fault_of_ours(client: httpx.Client) -> None:
     """An operator ends every connection again and again."""
     over = threading.Event()
