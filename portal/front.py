@@ -3,7 +3,8 @@
 * `GET /healthz` is answered here, in the loop: no thread, no Django, no database. It says that the process lives.
 * Each request has a deadline, which begins when its body has been read. The database gives up by itself before
   (`portal.database`); whatever else takes too long is answered with 503 here and left to end alone.
-* At most `most` requests are under way, those included that were left alone: more are answered with 503 at once.
+* At most `most` requests are under way, those included that were left alone: more are answered with 503 at once. Long
+  polls of names are not counted: they hold no thread, and have a bound of their own (`portal.live.watches`).
 * Errors of what lies in front of Django become problem documents, and those of WebSockets become close codes.
 """
 
@@ -62,7 +63,7 @@ class Front:
             await _respond(
                 send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"}
             )
-        elif len(self._under_way) >= self._most:
+        elif len(self._under_way) >= self._most and not _waits(scope):
             detail = f"This process has {self._most} requests under way, the most it takes. Try again in 5 seconds."
             await _answer(send, scope, Outage("overloaded", detail), close=True)
         else:
@@ -73,7 +74,8 @@ class Front:
         late = asyncio.get_running_loop().create_future()
         reading = _Reading(receive, _deadline_s(scope, self._deadline_s), late)
         task = asyncio.ensure_future(self._http(scope, reading, reply))
-        self._under_way.add(task)
+        if not _waits(scope):
+            self._under_way.add(task)
         task.add_done_callback(self._ended)
         try:
             await asyncio.wait((task, late), return_when=asyncio.FIRST_COMPLETED)
@@ -170,8 +172,12 @@ class _Reading:
 def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
     if _LONG.fullmatch(f"{scope['method']} {scope['path']}"):
         return max(LONG_S, usual_s)
-    waits = scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
-    return usual_s + MOST_WAIT_S if waits else usual_s
+    return usual_s + MOST_WAIT_S if _waits(scope) else usual_s
+
+
+def _waits(scope: dict[str, Any]) -> bool:
+    """Whether the caller wants to wait for a name to change (`portal.live.polls`)."""
+    return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
 
 
 async def _answer(send: Send, scope: dict[str, Any], outage: Outage, *, close: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 import time
@@ -148,15 +147,18 @@ def test_requests_under_way_are_bounded_but_liveness_is_not() -> None:
             await goes_on.wait()
 
         app, first, second, alive = _front(waits, most=1), Client(), Client(), Client("/healthz")
-        task = asyncio.ensure_future(app(first.scope, first.receive, first.send))
+        polls = [Client("/bns/cc/ubar/jfoo") for _ in range(5)]
+        for poll in polls:
+            poll.scope["query_string"] = b"after=1&wait_s=60"
+        held = [asyncio.ensure_future(app(each.scope, each.receive, each.send)) for each in [*polls, first]]
         await asyncio.sleep(0)
         await app(second.scope, second.receive, second.send)
         assert (second.status, second.problem["code"]) == (503, "overloaded")
         await app(alive.scope, alive.receive, alive.send)
         assert alive.status == 200
+        assert not any(poll.sent for poll in polls)
         goes_on.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(*held)
 
     asyncio.run(scenario())
 
