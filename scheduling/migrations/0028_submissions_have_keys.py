@@ -5,7 +5,7 @@ from django.db.models import Q
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0025_machines_come_back_to_what_was_granted")]
+    dependencies = [("scheduling", "0027_failing_jobs")]
 
     operations = [
         migrations.AddField(
