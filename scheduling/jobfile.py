@@ -25,6 +25,7 @@ from scheduling.taskspec import Role, TaskSpec, read_task
 
 MAX_BYTES = 4 * 2**20
 MAX_LABELS = 64
+MOST_TOLD = 10  # problems in one sentence; `fields` has them all
 MAX_GANG = 2_500  # one pass decides about a gang, and one transaction writes it
 MAX_SAVING_S = 14 * 86400
 MAX_TTL_S = 86_400
@@ -97,8 +98,8 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
 
 def _refusal(problems: Problems) -> Refused:
     found = list(problems.found.items())
-    told = "; ".join(f"{path}: {message}" for path, message in found[:3])
-    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    told = "; ".join(f"{path}: {message}" for path, message in found[:MOST_TOLD])
+    more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
     return Refused("invalid-spec", f"{told}{more}", fields=problems.found)
 
 

@@ -42,6 +42,7 @@ class Problems:
             self.add(path, f"{value!r} is no DNS label; {LABEL_CURE}")
 
 
+MOST_SHAPES = 20  # wrong shapes of one file that are named
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
@@ -58,11 +59,25 @@ _GIVE = {
 
 
 def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
-    """`given` in the shape of a struct, or None and the first problem, under its path."""
-    try:
-        return msgspec.convert(given, shape)
-    except msgspec.ValidationError as error:
-        text = str(error)
+    """Return `given` in the shape of a struct, and add every part of a wrong shape to `problems` under its path.
+
+    msgspec stops at the first of them, so each one is left out of a copy and the rest is read again, at most
+    `MOST_SHAPES` times. The caller checks the content of what is left. None if a field that must be there is missing.
+    """
+    for _attempt in range(MOST_SHAPES):
+        try:
+            return msgspec.convert(given, shape)
+        except msgspec.ValidationError as error:
+            inner, name = _add(str(error), shape, problems, path)
+        repaired, removed = _without(given, [*_steps(inner), *([name] if name else [])])
+        if not removed:
+            return None
+        given = repaired
+    return None
+
+
+def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) -> tuple[str, str]:
+    """Add one error of msgspec's; return the path in `given` at which it lies, and the name of an unknown field there."""
     where = _PATH.search(text)
     inner = where.group(1) if where else ""
     text = _PATH.sub("", text)
@@ -73,15 +88,40 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
         close = difflib.get_close_matches(name, known, 1)
         cure = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         problems.add(f"{path}.{name}" if path else name, f"unknown field; {cure}")
-    elif missing := _MISSING.match(text):
+        return inner, name
+    if missing := _MISSING.match(text):
         name = missing.group(1)
         problems.add(f"{path}.{name}" if path else name, "is missing; give it")
-    else:
-        expected = _EXPECTED.match(text)
-        cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
-        cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
-        problems.add(path or "file", text[0].lower() + text[1:] + cure)
-    return None
+        return inner, name
+    expected = _EXPECTED.match(text)
+    cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
+    cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
+    problems.add(path or "file", text[0].lower() + text[1:] + cure)
+    return inner, ""
+
+
+def _steps(inner: str) -> list[str | int]:
+    """`constraints[2].relation` as its keys and indexes; `[...]`, any key of a mapping, ends it."""
+    steps: list[str | int] = []
+    for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", inner.partition("[...]")[0]):
+        steps.append(name if name else int(index))
+    return steps
+
+
+def _without(given: Any, steps: list[str | int]) -> tuple[Any, bool]:
+    """Return a copy of `given` without what lies at `steps`, and whether anything lay there. Other parts are shared."""
+    if not steps:
+        return given, False
+    first, rest = steps[0], steps[1:]
+    there = first in given if isinstance(given, dict) else isinstance(given, list) and isinstance(first, int)
+    if not there:
+        return given, False
+    fresh = given.copy()
+    if rest:
+        fresh[first], removed = _without(given[first], rest)
+        return fresh, removed
+    del fresh[first]
+    return fresh, True
 
 
 def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:

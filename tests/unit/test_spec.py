@@ -11,7 +11,7 @@ import pytest
 from borglet.messages import HealthCheck
 from quota.errors import Refused
 from quota.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
-from scheduling import jobfile, spec
+from scheduling import jobfile, problems, spec
 from scheduling.jobfile import Limits, parse
 from scheduling.taskspec import Change
 
@@ -426,3 +426,32 @@ def test_a_stored_spec_with_an_undefined_variable_is_still_read() -> None:
     stored = job.to_json()
     stored["task"]["command"] = ["serve", "$(nope)"]
     assert jobfile.load(stored).base.command == ("serve", "$(nope)")
+
+
+def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
+    given = {
+        "name": "Hello!",
+        "tasks": "three",
+        "nonsense": 1,
+        "priority": 9999,
+        "task": {"command": "sleep 1", "limit": {"cpu": "lots"}, "constraints": [{"attribute": 3}]},
+    }
+    with pytest.raises(Refused) as caught:
+        jobfile.parse(given)
+    wrong = {
+        "name",
+        "tasks",
+        "nonsense",
+        "priority",
+        "task.command",
+        "task.limit.cpu",
+        "task.constraints[0].attribute",
+    }
+    assert wrong <= caught.value.fields.keys()
+    assert all(path in caught.value.detail for path in wrong)
+
+
+def test_wrong_shapes_that_are_named_have_a_bound() -> None:
+    with pytest.raises(Refused) as caught:
+        jobfile.parse({"name": "web", "task": {"command": ["x"]}, **{f"field{n}": 1 for n in range(500)}})
+    assert len(caught.value.fields) == problems.MOST_SHAPES
