@@ -62,22 +62,24 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
     """Return `given` in the shape of a struct, and add every part of a wrong shape to `problems` under its path.
 
     msgspec stops at the first of them, so each one is left out of a copy and the rest is read again, at most
-    `MOST_SHAPES` times. The caller checks the content of what is left. None if a field that must be there is missing.
+    `MOST_SHAPES` times. The caller checks the content of what is left. None if `given` itself lacks what it must have.
     """
     for _attempt in range(MOST_SHAPES):
         try:
             return msgspec.convert(given, shape)
         except msgspec.ValidationError as error:
             inner, name = _add(str(error), shape, problems, path)
-        repaired, removed = _without(given, [*_steps(inner), *([name] if name else [])])
+        at = _steps(inner)
+        given, removed = _without(given, [*at, name] if name else at)
+        if not removed:  # a field is missing there: without the whole of it
+            given, removed = _without(given, at)
         if not removed:
             return None
-        given = repaired
     return None
 
 
 def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) -> tuple[str, str]:
-    """Add one error of msgspec's; return the path in `given` at which it lies, and the name of an unknown field there."""
+    """Add one error of msgspec's; return its path in `given`, and the name of the field there that is unknown."""
     where = _PATH.search(text)
     inner = where.group(1) if where else ""
     text = _PATH.sub("", text)
