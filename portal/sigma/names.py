@@ -77,16 +77,17 @@ def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
 def _address(principal: Principal, sought: object) -> str | None:
     """Where the page of a name is; None for what several jobs may be. Raises `NotFound`."""
     match sought:
-        case Part(tenant="", job=_):
+        case Part(tenant="", job=_, index=None):
             return None
         case Part(tenant=tenant, job=job, index=index):
-            rows = jobs_visible(principal).exclude(state="dead").filter(tenant__name=tenant, name=job)
-            cells = list(rows.values_list("cell__name", flat=True)[:2])
-            if not cells:
-                raise NotFound("job", f"{tenant}/{job}")
-            if len(cells) > 1:
+            rows = jobs_visible(principal).exclude(state="dead").filter(name=job)
+            rows = rows.filter(tenant__name=tenant) if tenant else rows
+            places = list(rows.values_list("cell__name", "tenant__name")[:2])
+            if not places:
+                raise NotFound("job", f"{tenant}/{job}" if tenant else job)
+            if len(places) > 1:
                 return None
-            return _job(JobName(cells[0], tenant, job), index)
+            return _job(JobName(*places[0], job), index)
         case ServicePart(tenant=tenant, service=service):
             rows = jobs_visible(principal).exclude(state="dead").filter(tenant__name=tenant, kind="job")
             cells = set(rows.filter(labels__service=service).values_list("cell__name", flat=True)[:1000])

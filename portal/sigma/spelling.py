@@ -1,7 +1,7 @@
 """What somebody typed to find a name: any spelling of it, down to a part. Pure.
 
 /bns/cc/ubar/web/7   7.web.ubar.cc.borg.internal   7.web.ubar.cc   http://web.ubar.cc.borg.internal:8080/
-_http._tcp.web.ubar.cc.borg.internal   cc/ubar/web   ubar/web/7   web   ubar/service/shop
+_http._tcp.web.ubar.cc.borg.internal   cc/ubar/web   ubar/web/7   web/7   web   ubar/service/shop
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def _host(text: str) -> str:
 
 
 def _by_slashes(parts: list[str]) -> Name | Part | ServicePart:
-    """`[cell/]tenant/job[/index]`: names of jobs begin with a letter, so that a number is always an index."""
-    index = parse_index(parts.pop()) if len(parts) > 2 and parts[-1].isdecimal() else None
+    """`[[cell/]tenant/]job[/index]`: names of jobs begin with a letter, so that a number is always an index."""
+    index = parse_index(parts.pop()) if len(parts) > 1 and parts[-1].isdecimal() else None
+    if len(parts) == 1:
+        return Part("", check_label(parts[0], "name"), index)
     if len(parts) == 2:
         return Part(check_label(parts[0], "tenant"), check_label(parts[1], "job"), index)
     if len(parts) == 3 and index is None and parts[1] == SERVICE:

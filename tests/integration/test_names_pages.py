@@ -211,6 +211,7 @@ def test_labels_that_can_be_no_name_and_alloc_sets_make_no_service(world) -> Non
         ("cc/ubar/jfoo", JOB),
         ("ubar/jfoo", JOB),
         ("ubar/jfoo/2", f"{JOB}2/"),
+        ("jfoo/2", f"{JOB}2/"),
         ("m1.machine.cc.borg.internal", "/cells/cc/?q=m1"),
     ],
 )
@@ -239,6 +240,7 @@ def test_a_service_is_found_without_its_cell(service) -> None:
         ("cc/ubar/j_foo", 422, "use hyphens: &#x27;j-foo&#x27;"),
         ("a" * 64, 422, "a DNS label has at most 63"),
         ("ubar/none", 404, "no job &#x27;ubar/none&#x27;"),
+        ("none/3", 404, "no job &#x27;none&#x27;"),
         ("x/../y", 422, "is no DNS label"),
         ("jf", 200, "jfoo.ubar.cc.borg.internal"),
         ("nothing", 200, "No job has such a name."),

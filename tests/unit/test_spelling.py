@@ -34,6 +34,7 @@ SHOP = ServiceName("cc", "ubar", "shop")
         ("ubar/service/shop", ServicePart("ubar", "shop")),
         ("ubar/web", Part("ubar", "web")),
         ("ubar/web/7", Part("ubar", "web", 7)),
+        ("worker/3", Part("", "worker", 3)),
         ("Web", Part("", "web")),
     ],
 )
