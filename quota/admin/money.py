@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.db.models import Model, QuerySet
+from django.db.models import Model, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -22,11 +22,13 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from quota.admin.amounts import AmountField, amount_text
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of
 from quota.errors import Refused
-from quota.models import Account, Budget, Invoice, Posting, Tenant
+from quota.models import Account, AccountKind, Budget, Invoice, Posting, Tenant
 from quota.money import tell
 from quota.services.budgets import budget_set
 from quota.services.invoices import invoice_close
 from quota.services.ledger import budget_grant
+
+MOST_UNSET = 50  # tenants without a budget that one page lists
 
 
 class PercentsField(forms.CharField):
@@ -76,7 +78,15 @@ class CreditsForm(forms.Form):
 
 class BudgetAdmin(ServiceAdmin):
     form = BudgetForm
-    list_display = ["tenant", "monthly_shown", "alerts_shown", "action", "overdraft_shown", "exhausted_at"]
+    list_display = [
+        "tenant",
+        "available_shown",
+        "monthly_shown",
+        "alerts_shown",
+        "action",
+        "overdraft_shown",
+        "exhausted_at",
+    ]
     list_filter = ["action"]
     list_select_related = ["tenant"]
     search_fields = ["tenant__name"]
@@ -84,6 +94,17 @@ class BudgetAdmin(ServiceAdmin):
     fields = ["tenant", "monthly", "alerts", "action", "overdraft"]
     fields_fixed = ("tenant",)
     actions_list = ["grant_credits"]
+    list_before_template = "console/budgets_unset.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Besides budgets, tenants with credits for which nobody has set one: at most `MOST_UNSET`, by name."""
+        rows = Account.objects.filter(kind=AccountKind.AVAILABLE.value, tenant__budget=None).exclude(
+            balance=0
+        )
+        unset = list(rows.select_related("tenant").order_by("tenant__name")[: MOST_UNSET + 1])
+        more = rows.count() - MOST_UNSET if len(unset) > MOST_UNSET else 0
+        context = {"unset": unset[:MOST_UNSET], "more_unset": more, **(extra_context or {})}
+        return super().changelist_view(request, context)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         return budget_set(
@@ -94,6 +115,14 @@ class BudgetAdmin(ServiceAdmin):
             action=given["action"],
             overdraft=given["overdraft"] or 0,
         )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
+        balance = Account.objects.filter(tenant=OuterRef("tenant"), kind=AccountKind.AVAILABLE.value)
+        return super().get_queryset(request).annotate(available=Subquery(balance.values("balance")))
+
+    @display(description=_("available credits"), ordering="available")
+    def available_shown(self, budget: Any) -> SafeString | str:
+        return amount_text(budget.available or 0)
 
     @display(description=_("a month"), ordering="monthly")
     def monthly_shown(self, budget: Budget) -> SafeString | str:

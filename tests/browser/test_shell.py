@@ -52,6 +52,9 @@ def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme
     expect(page.get_by_role("status")).to_have_text("Open")
     page.keyboard.type("echo zw$((10+2))lf $BORG_TASK; ls --color=always -la /usr/\n")
     expect(screen(page)).to_contain_text("zw12lf cc/ubar/jfoo/0")
+    # Colours outside the palette come as `style` attributes, which the Content-Security-Policy forbids to texts.
+    page.keyboard.type("printf '\\033[38;2;12;200;34m%s\\033[0m\\n' gr''een\n")
+    expect(screen(page).locator("span", has_text="green").last).to_have_css("color", "rgb(12, 200, 34)")
     SHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SHOTS / f"shell-{theme}-1280.png")
     page.keyboard.type("stty size\n")

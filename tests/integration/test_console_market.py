@@ -183,6 +183,19 @@ def test_credits_are_granted_with_a_reason_and_the_ledger_holds(sre, world) -> N
     assert balance_of(world.tenant).available == 1_200_500_000
 
 
+def test_every_tenant_with_credits_is_in_the_list_of_budgets(sre, world) -> None:
+    tenant = rows.a_tenant("rich")
+    budget_grant(principal=SRE, tenant=tenant, amount=1_234 * CREDIT, text="start")
+    page = sre.get(listed("budget")).text
+    assert "rich" in page
+    assert "1,234.00" in page
+    assert f"/admin/quota/budget/add/?tenant={tenant.pk}" in page
+    Budget.objects.create(tenant=tenant)
+    page = sre.get(listed("budget")).text
+    assert "1,234.00" in page
+    assert "no budget of their own" not in page
+
+
 def test_a_budget_is_set_through_its_service(sre, world) -> None:
     given = {
         "tenant": world.tenant.pk,
