@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 from django import forms
+from django.contrib.admin import AllValuesFieldListFilter
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
@@ -54,12 +56,23 @@ def _cell_of(machine: Machine) -> int:
     return machine.cell_id
 
 
+class PlatformFilter(AllValuesFieldListFilter):
+    """Platforms by name. It is shown once a machine has one: simulated machines and old Borglets have none."""
+
+    def has_output(self) -> bool:
+        return any(self.lookup_choices)
+
+    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+        for choice in super().choices(changelist):
+            yield {**choice, "display": choice["display"] or gettext_lazy("none")}
+
+
 class MachineAdmin(FactsAdmin):
     list_display = [
         "hostname", "cell", "state_shown", "reason", "rack", "power_domain", "platform", "capacity_shown",
         "tasks_shown", "software", "in_quarantine",
     ]  # fmt: skip
-    list_filter = ["state", "cell", "platform"]
+    list_filter = ["state", "cell", ("platform", PlatformFilter)]
     list_select_related = ["cell"]
     search_fields = ["hostname", "=rack", "=power_domain", "=address"]
     fields = [

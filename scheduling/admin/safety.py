@@ -93,7 +93,7 @@ class DrainAdmin(FactsAdmin):
         return format_html(
             '<div class="flex items-center gap-2 whitespace-nowrap"><progress class="w-24" max="{}" value="{}"'
             ' aria-label="{}"></progress>{}</div>',
-            most, most - progress.left, told, told,
+            most, progress.left, told, told,
         )  # fmt: skip
 
     @display(description=gettext_lazy("waiting for the budget of"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.cache import cache
@@ -132,6 +134,16 @@ def test_the_journal_is_never_counted_and_goes_back_to_a_revision(sre, world) ->
     assert {event.kind for event in kinds.context["cl"].result_list} == {"task.placed"}
 
 
+def test_machines_are_filtered_by_platform_once_one_has_a_platform(sre, world) -> None:
+    Machine.objects.update(platform="")
+    rows.a_machine(world.cell, "m7")
+    assert "platform=" not in sre.get(listed("scheduling_machine")).text
+    Machine.objects.filter(hostname="m7").update(platform="epyc")
+    page = sre.get(listed("scheduling_machine")).text
+    names = re.findall(r'href="\?platform=[^"]*"[^>]*>\s*([^<]*?)\s*<', page)
+    assert names == ["none", "epyc"]
+
+
 def act(client: Client, page: str, action: str, row, **more):
     return client.post(listed(page), {"action": action, "_selected_action": row.pk, **more}, follow=True)
 
@@ -163,6 +175,9 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     assert (drain.asked_by, drain.break_budgets) == ("sre", True)
     page = sre.get(listed("scheduling_drain")).text
     assert f"{drain.tasks} of {drain.tasks}" in page
+    assert (
+        f'max="{drain.tasks}" value="{drain.tasks}"' in page
+    )  # the bar shows what its words count: tasks left
     assert "then budgets are broken" in page
     act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
     assert Machine.objects.get().state == "up"
