@@ -20,6 +20,7 @@ from portal.sigma.sentences import exit_of
 from quota import money as amounts
 from quota.inbox import UNREAD_SHOWN, unread_count
 from quota.resources import NAMES, describe
+from quota.services.access import principal_of_user
 from scheduling.core.job_health import JobHealth
 from scheduling.core.requirement import split_task_id
 from scheduling.job_healths import health_of
@@ -161,9 +162,11 @@ def navigation(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("sigma/parts/bell.html", takes_context=True)
 def bell(context: Context) -> dict[str, Any]:
-    """How many notices the reader has not read, in one query; on pages that know no reader, none."""
+    """How many notices the reader has not read, in one query; pages of accounts have yet to find the reader."""
     request = context.get("request")
     principal = getattr(request, "borg_principal", None)
+    if principal is None and request is not None and request.user.is_authenticated:
+        principal = principal_of_user(request.user)
     count = unread_count(principal) if principal is not None else 0
     match = getattr(request, "resolver_match", None)
     here = match.url_name if match is not None and match.namespace == "sigma" else ""

@@ -54,6 +54,14 @@ def test_the_bell_counts_what_is_unread_up_to_a_hundred(ubar):
     assert "Notices, 99+ unread" in owner.get("/").text
 
 
+@pytest.mark.parametrize("path", ["/accounts/password/change/", "/accounts/2fa/", "/no/such/page"])
+def test_the_bell_counts_on_pages_of_accounts_and_errors_too(ubar, path):
+    sre = signed_in("sre")
+    assert "Notices, 1 unread" not in sre.get(path).text
+    told(None)
+    assert "Notices, 1 unread" in sre.get(path).text
+
+
 def test_the_bell_costs_one_query_however_much_there_is(ubar):
     owner = signed_in("owner")
     owner.get("/tokens/")
