@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from scheduling.api.fields import JobHealthField
+from scheduling.api.fields import NullableJobHealthField
 from scheduling.api.shapes import ConformingSerializer
 from scheduling.api.task_shapes import EventSerializer, ExitSerializer
 from scheduling.core.reasons import Basis, ChangeKind, ReasonCode
@@ -195,7 +195,9 @@ class WhySerializer(serializers.Serializer):
     """Why a job, or one of its tasks, is where it is. `chain`: the event and its causes, newest first."""
 
     state = serializers.CharField()
-    health = JobHealthField(allow_null=True, help_text="Of the job; null where a task was asked about.")
+    health = NullableJobHealthField(
+        allow_null=True, help_text="Of the job; null where a task was asked about."
+    )
     crashes = CrashSerializer(many=True, help_text="Its tasks that keep crashing, at most 20.")
     sentences = serializers.ListField(child=serializers.CharField())
     verdicts = PendingClassSerializer(many=True, help_text="On tasks that are pending, one a class.")

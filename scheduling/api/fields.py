@@ -23,14 +23,19 @@ class Quantities(serializers.Field):
 Quantities = extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})(Quantities)
 
 
-def _one_of(*values: str) -> type[serializers.CharField]:
-    """A text with few values. Written as constants: OpenAPI's generator gives enumerations clashing names."""
+def _one_of(*values: str | None) -> type[serializers.CharField]:
+    """A text with few values, None among them where it may be null.
+
+    It is documented as constants, because OpenAPI's generator gives enumerations clashing names.
+    """
     field = type("OneOf", (serializers.CharField,), {})
-    return extend_schema_field({"type": "string", "oneOf": [{"const": value} for value in values]})(field)
+    kinds = ["string", "null"] if None in values else "string"
+    return extend_schema_field({"type": kinds, "oneOf": [{"const": value} for value in values]})(field)
 
 
 LifeField = _one_of(*(state.value for state in TaskState))  # of jobs and tasks alike
 JobHealthField = _one_of(*(health.value for health in JobHealth))
+NullableJobHealthField = _one_of(*(health.value for health in JobHealth), None)
 MachineStateField = _one_of(*(state.value for state in MachineStatus), REMOVED)
 UpdateStateField = _one_of(Update.OPEN, Update.DONE, Update.SUPERSEDED, Update.STOPPED)
 JobKindField = _one_of(*KINDS.values())

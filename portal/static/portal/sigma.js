@@ -190,7 +190,7 @@
       try {
         const answer = await fetch(location.href, { headers: { "X-Live": "resync" } });
         if (!answer.ok) return;
-        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
+        const fresh = safe.page(await answer.text()).getElementById(id);
         if (fresh) swap(old, document.adoptNode(fresh));
       } catch (error) {
         console.warn("part of the page not read again:", error);
