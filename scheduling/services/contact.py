@@ -6,8 +6,9 @@
 A machine is silent only if this process watched for long enough. Counting starts from scratch when no shard is alive,
 when Redis was away or lost a machine, when this process stood still, and while a shard reports that it is overloaded.
 When too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a bounded
-time. Machines of a shard that died have that time to find another shard. Marking a machine down moves no task:
-`services.leaving` does that, behind the brake.
+time. It starts again whenever some of them are heard, because the others may only be waiting for their turn. Machines
+of a shard that died have that time to find another shard. Marking a machine down moves no task: `services.leaving`
+does that, behind the brake.
 """
 
 from __future__ import annotations
@@ -35,11 +36,28 @@ log = structlog.get_logger(__name__)
 STANDSTILL_S = 5.0
 # Redis is not asked again for so long after it gave no answer: the master waits for each.
 AWAY_S = 5.0
-# For so long the word of a shard that it is overloaded is believed; then silent machines are judged all the same.
+# A shard that reports that it is overloaded, and one whose machines come back slowly, are believed for so long; then
+# silent machines are judged all the same.
 OVERLOAD_BELIEVED_S = 600.0
 # Polls are held for up to a tenth longer than their interval.
 _JITTER = 1.1
 _WHOLE_CELL = ""
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """`late`: the fewest machines so far that were late at once. `hopeful_at`: when that number fell last."""
+
+    began_at: float
+    hopeful_at: float
+    late: int
+
+    def note(self, late: int, now: float) -> None:
+        if late < self.late:
+            self.late, self.hopeful_at = late, now
+
+    def holds(self, hold_s: float, now: float) -> bool:
+        return now - self.hopeful_at <= hold_s and now - self.began_at <= OVERLOAD_BELIEVED_S
 
 
 @dataclass(slots=True)
@@ -54,7 +72,7 @@ class Silence:
     _since: dict[int, float] = field(default_factory=dict)
     _heard: frozenset[int] = frozenset()  # of whom Redis knew at the last sweep when they answered
     _swept: float = 0.0
-    _suspected: dict[str, float] = field(default_factory=dict)  # shard, or the whole cell -> since when
+    _suspected: dict[str, _Suspicion] = field(default_factory=dict)  # by shard, or of the whole cell
     _overloaded_since: float | None = None
     _away_until: float = 0.0  # on this process' clock
 
@@ -147,10 +165,12 @@ class Silence:
         held[_WHOLE_CELL] = len(self._since)
         lost = Counter(shard for machine in late if (shard := held_by.get(machine)) is not None)
         lost[_WHOLE_CELL] = len(late)
+        # Once suspected, a shard stays so until all are heard: else the rest would count as dead at half.
         suspects = {
             shard
             for shard, number in lost.items()
-            if number > max(ALWAYS_BELIEVED, settings.suspect_share * held[shard])
+            if (number and shard in self._suspected)
+            or number > max(ALWAYS_BELIEVED, settings.suspect_share * held[shard])
         }
         for shard in sorted(suspects - self._suspected.keys()):
             log.error(
@@ -160,8 +180,16 @@ class Silence:
                 machines=held[shard],
                 hold_s=settings.suspect_hold_s,
             )
-        self._suspected = {shard: self._suspected.get(shard, now) for shard in suspects}
-        return {shard for shard, since in self._suspected.items() if now - since <= settings.suspect_hold_s}
+        self._suspected = {
+            shard: self._suspected.get(shard) or _Suspicion(now, now, lost[shard]) for shard in suspects
+        }
+        for shard, suspicion in self._suspected.items():
+            suspicion.note(lost[shard], now)
+        return {
+            shard
+            for shard, suspicion in self._suspected.items()
+            if suspicion.holds(settings.suspect_hold_s, now)
+        }
 
     def _start_anew(self) -> None:
         self._since = {}

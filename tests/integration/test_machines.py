@@ -274,6 +274,26 @@ def test_when_most_fall_silent_together_the_link_is_suspected_first() -> None:
     assert down == [0, 1, 2, 3, 4, 5]
 
 
+def test_machines_that_attach_one_after_another_are_waited_for() -> None:
+    """As 10,000 that dial a shard on a busy host: the second half was marked down when the first was there."""
+    silence = Silence()
+    ids = list(range(100))
+    for second in range(200):  # one each two seconds
+        now = 1000.0 + second
+        last = dict.fromkeys(ids[: second // 2], now)
+        assert silence.judge(Contacts(now, last, 1), ids, SETTINGS) == []
+
+
+def test_machines_that_never_attach_are_down_when_no_other_comes_any_more() -> None:
+    silence = Silence()
+    ids = list(range(100))
+    watch(silence, ids, dict.fromkeys(ids[:30]), start=1000, seconds=20)
+    attached = dict.fromkeys(ids[:60])
+    ((second, down), *_) = watch(silence, ids, attached, start=1020, seconds=90)
+    assert 60 <= second <= 65
+    assert down == ids[60:]
+
+
 def test_a_suspicion_ends_when_they_answer_again() -> None:
     silence = Silence()
     ids = list(range(10))
