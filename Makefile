@@ -89,8 +89,8 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 	@touch $@
 
 # Kernels are compiled here, so that no start waits for a compiler.
-$(VENV)/.kernels: $(VENV)/.packages scheduling/core/layout.py $(wildcard scheduling/core/kernels/*.py)
-	@$(BIN)/python -m scheduling.core.kernels
+$(VENV)/.kernels: $(VENV)/.packages scheduling/core/vocabulary/layout.py $(wildcard scheduling/core/kernels/*.py)
+	@$(BIN)/python -m scheduling.core.compile_kernels
 	@touch $@
 
 # Compressed here, so that no answer waits for it. Files of the version before stay for pages that are still open.

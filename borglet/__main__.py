@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from borglet import loglines
-from borglet.credentials import BadAuthority
-from borglet.join import JoinFailed
-from borglet.link import BadAddress, link_url
+from borglet.identity.credentials import BadAuthority
+from borglet.identity.join import JoinFailed
+from borglet.identity.store import HomeInUse
+from borglet.link.client import BadAddress, link_url
 from borglet.machines import (
     BadMachine,
     check_hostname,
@@ -28,7 +29,6 @@ from borglet.machines import (
     read_fleet,
     uniform_fleet,
 )
-from borglet.store import HomeInUse
 from borglet.windows import WINDOW_S
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _wishes(args: argparse.Namespace) -> RuntimeWishes:
     from borglet.runtimes.choice import RuntimeWishes, parse_devices, parse_uids
-    from borglet.runtimes.logfiles import LogRetention
+    from borglet.runtimes.home.logfiles import LogRetention
 
     first, count = parse_uids(args.task_uids)
     return RuntimeWishes(
@@ -251,7 +251,7 @@ def _stop_all(args: argparse.Namespace) -> int:
 
 def _fleet(args: argparse.Namespace) -> int:
     from borglet.fleet import Fleet, FleetSettings, join_fleet
-    from borglet.store import DiskStore
+    from borglet.identity.store import DiskStore
 
     link_url(args.link)
     if args.file is not None:

@@ -26,7 +26,24 @@ from typing import assert_never
 
 import msgspec
 
-from borglet.events import (
+from borglet.identity.store import Store
+from borglet.messages import (
+    OLDEST_PROTOCOL,
+    WIRE_REPORTS_SINCE,
+    LogChunk,
+    LogRequest,
+    Poll,
+    Removal,
+    Report,
+    TaskIdentity,
+    TaskKey,
+)
+from borglet.packages.base import NoPackages, PackageMissing, Packages
+from borglet.pressure.guard import Guard
+from borglet.pressure.tenants import Tenant
+from borglet.prober import Prober
+from borglet.runtimes.base.runtime import Runtime, StartFailed
+from borglet.state.events import (
     Adopted,
     AllocsHeld,
     Ended,
@@ -45,7 +62,7 @@ from borglet.events import (
     StopRefused,
     TimePassed,
 )
-from borglet.instructions import (
+from borglet.state.instructions import (
     CancelInstall,
     HoldAllocs,
     Install,
@@ -57,24 +74,7 @@ from borglet.instructions import (
     Start,
     Terminate,
 )
-from borglet.messages import (
-    OLDEST_PROTOCOL,
-    WIRE_REPORTS_SINCE,
-    LogChunk,
-    LogRequest,
-    Poll,
-    Removal,
-    Report,
-    TaskIdentity,
-    TaskKey,
-)
-from borglet.packages.base import NoPackages, PackageMissing, Packages
-from borglet.pressure.guard import Guard
-from borglet.pressure.tenants import Tenant
-from borglet.prober import Prober
-from borglet.runtimes.base import Runtime, StartFailed
-from borglet.state import AgentState
-from borglet.store import Store
+from borglet.state.state import AgentState
 from borglet.windows import WINDOW_S, Windows
 
 log = logging.getLogger(__name__)

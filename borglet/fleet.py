@@ -23,15 +23,15 @@ from pathlib import Path
 import msgspec
 
 from borglet.agent import Agent, AgentSettings, Clock, steady_clock
-from borglet.credentials import Credentials, Keeper, MemoryKeeper, pinned_context
-from borglet.join import JoinClient, JoinFailed, parse_token
-from borglet.link import Introduction, Link, LinkSettings
+from borglet.identity.credentials import Credentials, Keeper, MemoryKeeper, pinned_context
+from borglet.identity.join import JoinClient, JoinFailed, parse_token
+from borglet.identity.store import Identity, MemoryStore, replace_durably
+from borglet.link.client import Introduction, Link, LinkSettings
 from borglet.machines import MachineSpec
 from borglet.messages import JoinRequest
 from borglet.packages.base import SimulatedPackages
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.store import Identity, MemoryStore, replace_durably
 from borglet.windows import WINDOW_S
 
 log = logging.getLogger(__name__)
@@ -285,7 +285,7 @@ class Fleet:
         raise_descriptor_limit(len(self.machines) + DESCRIPTORS_BESIDE_LINKS)
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tune_collector()
-        for name in ("borglet.incarnations", "borglet.agent", "borglet.link"):
+        for name in ("borglet.state.incarnations", "borglet.agent", "borglet.link.client"):
             # A line for each step of each task of thousands of machines would tell nobody anything.
             logging.getLogger(name).setLevel(max(logging.WARNING, log.getEffectiveLevel()))
         async with asyncio.TaskGroup() as group:

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
-from borglet.credentials import Credentials
-from borglet.join import LinkUnreachable, join_cell
-from borglet.link import Introduction, Link, link_url
+from borglet.identity.credentials import Credentials
+from borglet.identity.join import LinkUnreachable, join_cell
+from borglet.identity.store import DiskStore, Identity
+from borglet.link.client import Introduction, Link, link_url
+from borglet.link.shells import Shells
 from borglet.messages import EndCause, JoinRequest
 from borglet.packages.machine import MachinePackages
 from borglet.packages.manager import PackageSettings
@@ -27,11 +29,9 @@ from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
 from borglet.runtimes.choice import RuntimeWishes, open_runtime
-from borglet.runtimes.diskwalk import disk_bytes
+from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.measuring.diskwalk import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
-from borglet.runtimes.supervised import SupervisedRuntime
-from borglet.shells import Shells
-from borglet.store import DiskStore, Identity
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from pathlib import Path
 
 import structlog
 
-from naming.dns.cookies import Cookies
-from naming.dns.directory import Directory
-from naming.dns.limiting import RateLimit
 from naming.dns.primary import InvalidPeers, Peers, Primary
+from naming.dns.protocol.cookies import Cookies
+from naming.dns.protocol.limiting import RateLimit
 from naming.dns.sockets import Server
-from naming.dns.zone_settings import ZoneSettings
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.zone_settings import ZoneSettings
 from naming.figures import Board, Figures
 from naming.following.follower import STALE_S, Follower
 from naming.following.keeping import Keeper

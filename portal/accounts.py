@@ -20,11 +20,11 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from quota.errors import Refused
 from quota.models import Invitation, ServiceAccount
-from quota.services.access import principal_of_user, tokens_in_force, tokens_revoke
-from quota.services.invitations import invitation_accept, invitation_of
-from quota.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
+from quota.tenancy.access import principal_of_user, tokens_in_force, tokens_revoke
+from quota.tenancy.invitations import invitation_accept, invitation_of
+from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
+from quota.vocabulary.errors import Refused
 
 # Of the session: the secret of the invitation whose link was opened.
 INVITATION = "invitation"

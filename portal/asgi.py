@@ -22,15 +22,15 @@ from channels.routing import URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
-from portal.bodies import BoundedBodies  # noqa: E402
-from portal.front import Front  # noqa: E402
+from portal.http.bodies import BoundedBodies  # noqa: E402
+from portal.http.front import Front  # noqa: E402
+from portal.http.uploads import PackageUploads  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
 from portal.live.names import names_hub  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
 from portal.live.polls import NamePolls  # noqa: E402
 from portal.settings.environment import refuse  # noqa: E402
-from portal.uploads import PackageUploads  # noqa: E402
 
 if settings.STATIC_ROOT and not (Path(settings.STATIC_ROOT) / "staticfiles.json").is_file():
     refuse(

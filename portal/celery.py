@@ -11,7 +11,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
 
 app = Celery("borg")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks()
+app.autodiscover_tasks(related_name="celery_tasks")
 
 # A master makes tens of thousands of values a second, none of them in cycles: with Python's own thresholds the
 # collector takes half of the time of a large commit (DESIGN §3).

@@ -12,7 +12,7 @@ from django.urls import include, path
 from naming.api.urls import feeds
 from portal.accounts import PasswordView, SignInView
 from portal.admin_site import site
-from portal.sigma.account import by_an_sre
+from portal.sigma.frame.account import by_an_sre
 from portal.sigma.team.invitations import JoinView
 
 accounts = [
@@ -38,11 +38,11 @@ urlpatterns = [
     path("api/v1/", include("portal.api.urls")),
     path("bns/", include("naming.api.urls")),
     path("", include(feeds)),
-    path("", include("portal.health")),
-    path("", include("portal.wellknown")),
+    path("", include("portal.http.health")),
+    path("", include("portal.http.wellknown")),
     path("", include("portal.sigma.urls")),
 ]
 
-handler403 = "portal.api.errors.forbidden"
-handler404 = "portal.api.errors.nowhere"
-handler500 = "portal.api.errors.broken"
+handler403 = "portal.http.errors.forbidden"
+handler404 = "portal.http.errors.nowhere"
+handler500 = "portal.http.errors.broken"

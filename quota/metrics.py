@@ -9,9 +9,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from quota import clock
+from quota.admission.sold import sold_at
 from quota.models import Account, CellCapacity, NoticeDelivery, Order, OrderState, Shortfall
-from quota.resources import NAMES
-from quota.sold import sold_at
+from quota.vocabulary.resources import NAMES
 
 
 class MarketCollector(Collector):

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from quota.errors import Refused
+from quota.vocabulary.errors import Refused
 
 PAGE, MAX_PAGE = 100, 1000
 

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from quota.models import Notice, Record
-from quota.permissions import Principal
+from quota.vocabulary.permissions import Principal
 
 _STREAM = "platform"
 
@@ -31,7 +31,7 @@ class Entry:
         self._news.append((kind, tenant, data))
 
     def tell(self, notice: Notice) -> None:
-        """Add what people are told of it; see `quota.services.notices.tell`."""
+        """Add what people are told of it; see `quota.notifications.notices.tell`."""
         self._notices.append(notice)
 
     def _flush(self) -> None:

@@ -12,7 +12,7 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from quota.errors import Refused
+from quota.vocabulary.errors import Refused
 
 DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check everything, change nothing.")
 

@@ -8,10 +8,10 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from quota import clock
-from quota.errors import NotFound
 from quota.models import Quota, QuotaUse, Tenant, Token
-from quota.permissions import Action, Principal, Scope, may
-from quota.resources import SIZE, ZERO, Vector, add, as_mapping
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, Principal, Scope, may
+from quota.vocabulary.resources import SIZE, ZERO, Vector, add, as_mapping
 
 
 def tenants_visible(principal: Principal) -> QuerySet[Tenant]:

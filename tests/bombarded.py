@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import dns.rcode
 
-from naming.dns.cookies import Cookies
-from naming.dns.directory import Directory
-from naming.dns.limiting import RateLimit
+from naming.dns.protocol.cookies import Cookies
+from naming.dns.protocol.limiting import RateLimit
 from naming.dns.resolver import Transport
 from naming.dns.sockets import Datagrams, Server
+from naming.dns.zones.directory import Directory
 from tests.malformed import KEY, Packet, well_formed
 
 MOST_FACTOR = 2.0  # of an answer to a malformed question, in its length

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from quota.resources import NAMES, PORTS
-from scheduling.core import events
-from scheduling.core.explain import Explainer
-from scheduling.core.memory import Memory
+from quota.vocabulary.resources import NAMES, PORTS
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.explain import Explainer
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Assignment, Plan
-from scheduling.core.policy import Policy
-from scheduling.core.requirement import Constraint, Group, Relation, Requirement
-from scheduling.core.state import CellState
-from scheduling.core.states import EvictionCause
+from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment, Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Constraint, Group, Relation, Requirement
+from scheduling.core.vocabulary.states import EvictionCause
 
 GIB = 2**30
 
@@ -363,7 +363,7 @@ class World:
         return state
 
     def rows(self) -> Iterator[tuple[events.Event, float]]:
-        """The synthetic stream that `scheduling.core.state` describes."""
+        """The synthetic stream that `scheduling.core.cell.state` describes."""
         for machine in self.machines.values():
             yield machine, 0.0
         digests = sorted({digest for own in self.installed.values() for digest in own})

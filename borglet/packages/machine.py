@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from borglet.credentials import Credentials
+from borglet.identity.credentials import Credentials
 from borglet.packages.fetch import Fetcher
 from borglet.packages.manager import PackageManager, PackageSettings
 from borglet.packages.peers import PeerServer, PeerSettings

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from borglet.messages import MAX_REPORTED_PACKAGES, Package
+from borglet.packages.archives.limits import ArchiveRefused
 from borglet.packages.base import InUse, PackageMissing, mounts
 from borglet.packages.fetch import Fetcher
-from borglet.packages.limits import ArchiveRefused
 from borglet.packages.retention import excess_of, to_remove
 from borglet.packages.sources import Sources
 from borglet.packages.store import Installed, PackageStore

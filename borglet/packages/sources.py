@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from borglet.credentials import Credentials
+from borglet.identity.credentials import Credentials
 from borglet.messages import PackageFailed, PackageHave, PackageSources, PeerAddress
 
 log = logging.getLogger(__name__)

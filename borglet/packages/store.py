@@ -24,12 +24,12 @@ from pathlib import Path
 
 import msgspec
 
+from borglet.identity.store import replace_durably
 from borglet.messages import Package
-from borglet.packages.archive import unpack
-from borglet.packages.disk import digests_of, file_digest, remove_tree
-from borglet.packages.limits import ArchiveRefused, Limits, go_on
-from borglet.packages.tree import TreeDigests
-from borglet.store import replace_durably
+from borglet.packages.archives.archive import unpack
+from borglet.packages.archives.disk import digests_of, file_digest, remove_tree
+from borglet.packages.archives.limits import ArchiveRefused, Limits, go_on
+from borglet.packages.archives.tree import TreeDigests
 
 log = logging.getLogger(__name__)
 

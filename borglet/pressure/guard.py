@@ -21,8 +21,8 @@ from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.readings import Readings
 from borglet.pressure.shortage import Shortage, Victim, victims
 from borglet.pressure.tenants import Tenant
-from borglet.runtimes.base import Runtime
-from borglet.runtimes.limits import Grant
+from borglet.runtimes.base.runtime import Runtime
+from borglet.runtimes.cgroups.limits import Grant
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Who must end when a machine is out of what can't be throttled: memory, disk (§6.2, DESIGN §7). Pure.
 
 Tasks over their own limit first, whatever their priority; then non-prod, from the lowest priority up, the largest
-first; prod within its limits never. The same order as the master's (`scheduling.core.shortage`), which sees machines
-every few seconds and evicts; this one acts where seconds are too long.
+first; prod within its limits never. The same order as the master's (`scheduling.core.reclamation.shortage`), which
+sees machines every few seconds and evicts; this one acts where seconds are too long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 from borglet.messages import TaskKey
 from borglet.pressure.tenants import Tenant
-from borglet.runtimes.limits import mebibytes
+from borglet.runtimes.cgroups.limits import mebibytes
 
 # Who holds less is not worth its end.
 LEAST_BYTES = 2**20

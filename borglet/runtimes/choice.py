@@ -16,12 +16,12 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from borglet.machines import BadMachine
-from borglet.runtimes import accounts
-from borglet.runtimes.logfiles import LogRetention
-from borglet.runtimes.networks import BadNetwork, parse_network
-from borglet.runtimes.oci import FIRST_UID, UIDS, OciRuntime, OciSettings, Unavailable
+from borglet.runtimes.base import accounts
+from borglet.runtimes.base.networks import BadNetwork, parse_network
+from borglet.runtimes.home.logfiles import LogRetention
+from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.oci.oci import FIRST_UID, UIDS, OciRuntime, OciSettings, Unavailable
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
-from borglet.runtimes.supervised import SupervisedRuntime
 
 log = logging.getLogger(__name__)
 

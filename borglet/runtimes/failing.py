@@ -17,9 +17,9 @@ from borglet.messages import (
     TaskKey,
     Usage,
 )
-from borglet.runtimes.base import NO_TREES, Presence, Runtime
-from borglet.runtimes.limits import Grant
-from borglet.runtimes.ptys import Pty
+from borglet.runtimes.base.runtime import NO_TREES, Presence, Runtime
+from borglet.runtimes.cgroups.limits import Grant
+from borglet.runtimes.supervisor.ptys import Pty
 
 
 class FailingRuntime:

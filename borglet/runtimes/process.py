@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from borglet.messages import RunTask, ShellClaims
-from borglet.runtimes import accounts, launch
-from borglet.runtimes.base import StartFailed
-from borglet.runtimes.confinement import Plan
-from borglet.runtimes.handover import hand_over
-from borglet.runtimes.household import SupervisedSettings
-from borglet.runtimes.networks import FormerNetworks
-from borglet.runtimes.ptys import PtyRequest
-from borglet.runtimes.supervised import SupervisedRuntime
-from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
-from borglet.runtimes.tenantusers import TenantUsers
+from borglet.runtimes.base import accounts, launch
+from borglet.runtimes.base.networks import FormerNetworks
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.home.chown_files import hand_over
+from borglet.runtimes.home.confinement import Plan
+from borglet.runtimes.home.runtime_home import SupervisedSettings
+from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.home.tenantusers import TenantUsers
+from borglet.runtimes.supervisor.ptys import PtyRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from borglet.messages import (
     TaskKey,
     Usage,
 )
-from borglet.runtimes.base import NO_TREES, Presence, StartFailed
-from borglet.runtimes.limits import Grant
-from borglet.runtimes.ptys import Pty, ShellRefused
+from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
+from borglet.runtimes.cgroups.limits import Grant
+from borglet.runtimes.supervisor.ptys import Pty, ShellRefused
 
 BATCH_PRIORITY = 100  # below it, work is free
 MID_PRIORITY = 116  # the trace's upper part of the batch band

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from naming.api import selectors, survey
 from naming.dns.primary import InvalidPeers
-from naming.names import (
+from naming.table.names import (
     MACHINE,
     PREFIX,
     SERVICE,
@@ -28,8 +28,8 @@ from naming.names import (
     check_label,
     parse_path,
 )
-from quota.errors import Refused
-from scheduling.selectors import cell_named
+from quota.vocabulary.errors import Refused
+from scheduling.access.selectors import cell_named
 
 MOST_WAIT_S = 60
 _HISTORY = "Rises when the cell is restored from a backup: give it to a watch with `revision`."

@@ -1,7 +1,7 @@
 """Whether a name changed after a revision: what the journal says, for those who did not follow it.
 
-Order of revision is order of commit (`scheduling.journal`), so whoever has seen a cell at revision N and asks for what
-came after N misses nothing.
+Order of revision is order of commit (`scheduling.journal.journal`), so whoever has seen a cell at revision N and asks
+for what came after N misses nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from django.db import connection
 
-from naming.names import SERVICE, ServiceName
-from naming.table import NAMING_KINDS
+from naming.table.names import SERVICE, ServiceName
+from naming.table.table import NAMING_KINDS
 
 # A service's jobs may have left it since, so all of the cell's news are looked through; beyond so many revisions
 # it counts as changed.

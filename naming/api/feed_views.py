@@ -22,9 +22,9 @@ from rest_framework.views import APIView
 
 from naming.api import feeds, selectors
 from naming.api.feeds import Service
-from naming.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
-from quota.errors import Refused
-from quota.permissions import Principal
+from naming.table.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
 
 MOST_CLUSTERS = 1_000  # of one discovery request
 _MOST_TAGS = 1_000  # that this process remembers

@@ -5,7 +5,7 @@
     envoy         endpoint discovery over REST: an assignment a cluster, named as in DNS, a health status a task
 
 Where no task serves, load balancers are given all that are placed (fail open), as DNS does; weights are those of SRV
-records, 0 for who is asked only where nobody else serves (`naming.endpoints.shares`).
+records, 0 for who is asked only where nobody else serves (`naming.table.endpoints.shares`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from naming.endpoints import TaskEndpoint, fails_open, shares
-from naming.names import SERVICE, JobName, ServiceName
+from naming.table.endpoints import TaskEndpoint, fails_open, shares
+from naming.table.names import SERVICE, JobName, ServiceName
 
 ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 METADATA = "borg"  # what Envoy's filters and logs find our facts under

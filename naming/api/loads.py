@@ -1,6 +1,6 @@
 """How busy placed tasks are: CPU used now as a share of the limit, from what their Borglets last said.
 
-That is kept in Redis alone (`scheduling.link.usage`), and not in DNS: a secondary must stay equal to the primary.
+That is kept in Redis alone (`scheduling.usage.live`), and not in DNS: a secondary must stay equal to the primary.
 Where Redis is away, or nothing was said lately, a task's load is not known.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 import redis
 import structlog
 
-from scheduling import notices
-from scheduling.link import usage
+from scheduling.journal import wakeups
+from scheduling.usage import live
 
 log = structlog.get_logger(__name__)
 
@@ -32,10 +32,10 @@ class Busy(NamedTuple):
 
 def loads_of(cell_id: int, tasks: Collection[Busy]) -> dict[int, float]:
     """Task id -> load, to a hundredth; what is not known is left out. One question to Redis, whatever the number."""
-    if not tasks or not notices.answers():
+    if not tasks or not wakeups.answers():
         return {}
     try:
-        read = usage.read_machines(cell_id, {task.machine_id for task in tasks})
+        read = live.read_machines(cell_id, {task.machine_id for task in tasks})
     except redis.RedisError as error:
         log.warning("loads are not known", error=str(error))
         return {}

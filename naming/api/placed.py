@@ -11,11 +11,11 @@ from django.conf import settings
 from django.db.models import F
 
 from naming.api.loads import Busy, loads_of
-from naming.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weight_of
 from naming.following.rows import older_port_names
-from naming.names import JobName, ServiceName
-from scheduling.core.published import Published
-from scheduling.core.states import TaskState
+from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weight_of
+from naming.table.names import JobName, ServiceName
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.states import TaskState
 from scheduling.models import Cell, Job
 from scheduling.models import Task as TaskRow
 

@@ -14,16 +14,16 @@ from django.db.models import Q, QuerySet, Sum
 
 from naming.api.feeds import Service
 from naming.api.placed import endpoints_of, job_told, name_of, rows_of, service_told
-from naming.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
-from naming.names import SERVICE, JobName, MachineName, ServiceName, TaskName, is_service
-from naming.table import NAMING_KINDS
-from quota.errors import NotFound, Refused
-from quota.permissions import Action, CapabilityKind, Principal, may
+from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
+from naming.table.names import SERVICE, JobName, MachineName, ServiceName, TaskName, is_service
+from naming.table.table import NAMING_KINDS
 from quota.selectors import tenants_visible
-from scheduling.core.requirement import task_id
-from scheduling.core.states import JobState
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may
+from scheduling.access.selectors import cell_named, machine_named
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import JobState
 from scheduling.models import Cell, Job
-from scheduling.selectors import cell_named, machine_named
 
 MOST_ENDPOINTS = 100_000  # of one answer
 

@@ -15,9 +15,9 @@ import dns.message
 import dns.rcode
 from django.conf import settings
 
-from naming.dns.directory import Status
 from naming.dns.primary import InvalidPeers, Peers
-from naming.table import SERIAL_MODULUS, serial_newer
+from naming.dns.zones.directory import Status
+from naming.table.table import SERIAL_MODULUS, serial_newer
 
 TIMEOUT_S = 2.0
 _FACT = re.compile(r"([a-z-]+)=(.*)", re.S)

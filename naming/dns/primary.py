@@ -29,12 +29,12 @@ import dns.tsig
 import structlog
 
 from naming.dns import transfer
-from naming.dns.directory import Directory
-from naming.dns.records import find
 from naming.dns.resolver import HEADER, at_a_glance
-from naming.dns.zone import Zone
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.records import find
+from naming.dns.zones.zone import Zone
 from naming.figures import Figures
-from naming.table import NameTable
+from naming.table.table import NameTable
 
 log = structlog.get_logger(__name__)
 

@@ -30,11 +30,12 @@ import dns.tsig
 from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
-from naming.dns import services, signatures
-from naming.dns.cookies import Client
-from naming.dns.directory import Directory
-from naming.dns.nodes import Limits, Node, NotLoaded, Outside, Records
-from naming.dns.records import find
+from naming.dns import signatures
+from naming.dns.protocol.cookies import Client
+from naming.dns.zones import services
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.nodes import Limits, Node, NotLoaded, Outside, Records
+from naming.dns.zones.records import find
 
 HEADER = struct.Struct("!HHHHHH")
 MAX_QUERY = 4_096  # octets; no question of ours comes near

@@ -19,18 +19,18 @@ from functools import lru_cache
 from random import Random
 from typing import Final, NamedTuple
 
-from naming.dns.directory import Directory
-from naming.dns.nodes import EXPIRE_S, REFRESH_S, RETRY_S
 from naming.dns.resolver import UDP_PAYLOAD, addresses_fitting
-from naming.jobs import Job, Service
-from naming.names import SERVICE, InvalidName, is_service, parse_index
-from naming.table import NameTable
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.nodes import EXPIRE_S, REFRESH_S, RETRY_S
+from naming.table.jobs import Job, Service
+from naming.table.names import SERVICE, InvalidName, is_service, parse_index
+from naming.table.table import NameTable
 
 MOST_KEPT = 500_000  # answers; then all are dropped: who asked for them once may never ask again
 # In rings of records (`_Shuffled`), then they are dropped: a question has as many forms as EDNS sizes and flags.
 MOST_OCTETS = 64 * 2**20
 # Of one shuffle of a job's addresses, each use beginning at another of them. Where weights differ an answer is one draw
-# (`naming.pools`), used until each of it has been the first.
+# (`naming.table.pools`), used until each of it has been the first.
 USES = 64
 
 _FLAGS: Final = {bytes((rd, rest)) for rd in (0, 1) for rest in (0x00, 0x10, 0x20, 0x30)}  # RD, AD, CD

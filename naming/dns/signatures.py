@@ -14,7 +14,7 @@ import dns.rdatatype
 import dns.rdtypes.ANY.TSIG
 import dns.tsig
 
-from naming.dns.directory import Directory
+from naming.dns.zones.directory import Directory
 
 # What dnspython raises, and what it is called in an answer.
 ERRORS: dict[type[Exception], int] = {

@@ -19,13 +19,13 @@ import dns.rcode
 import dns.rdatatype
 import structlog
 
-from naming.dns.cookies import Client, at_the_end
-from naming.dns.directory import Directory
-from naming.dns.limiting import RateLimit, Verdict
 from naming.dns.primary import Peers, Primary, current_soa, read_transfer
+from naming.dns.protocol.cookies import Client, at_the_end
+from naming.dns.protocol.limiting import RateLimit, Verdict
+from naming.dns.protocol.streams import Stream, Streams
 from naming.dns.resolver import Steps, Transport, answering, bare, finished, truncated
 from naming.dns.shortpath import ShortPath
-from naming.dns.streams import Stream, Streams
+from naming.dns.zones.directory import Directory
 from naming.figures import Figures
 from naming.ports import both_bound
 

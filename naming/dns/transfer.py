@@ -22,10 +22,10 @@ import dns.rdatatype
 import dns.tsig
 from dns.rdatatype import AXFR, IXFR, SOA
 
-from naming.dns import wire
-from naming.dns.rendering import Owner
-from naming.dns.zone import Change, Zone
-from naming.table import serial_newer
+from naming.dns.protocol import wire
+from naming.dns.zones.rendering import Owner
+from naming.dns.zones.zone import Change, Zone
+from naming.table.table import serial_newer
 
 MESSAGE_BYTES = 16_000  # about; the most there may be are 65,535
 _HEADER = struct.Struct("!HHHHHH")

@@ -15,11 +15,11 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
-from naming.dns.directory import Directory, Status
+from naming.dns.zones.directory import Directory, Status
 from naming.figures import Figures
 from naming.following.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
-from naming.table import NameTable
-from scheduling.core.events import Event
+from naming.table.table import NameTable
+from scheduling.core.vocabulary.events import Event
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from django.db import DatabaseError, InterfaceError, connection
 
 from naming.following import rows
 from naming.following.news import CellFacts, News, NewsUnavailable, NewsUnreadable, Snapshot
-from scheduling import journal, notices
+from scheduling.journal import journal, wakeups
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class JournalNews:
 
     def __init__(self, *, cells: Sequence[str] = ()) -> None:
         self._only = frozenset(cells)
-        self._waiter: notices.Waiter | None = None
+        self._waiter: wakeups.Waiter | None = None
         self._waits_for: tuple[int, ...] = ()
         self._configured = False
 
@@ -80,7 +80,7 @@ class JournalNews:
             return False
         if self._waiter is not None:
             self._waiter.close()
-        self._waiter = notices.Waiter(ids) if ids else None
+        self._waiter = wakeups.Waiter(ids) if ids else None
         self._waits_for = ids
         if self._waiter is not None:
             self._waiter.wait(0.0)

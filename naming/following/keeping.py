@@ -17,10 +17,10 @@ from pathlib import Path
 
 import structlog
 
-from naming.dns.nodes import EXPIRE_S
+from naming.dns.zones.nodes import EXPIRE_S
 from naming.following.follower import Follower
 from naming.following.snapshots import Capture, Head, Unusable, read_head, restore
-from naming.table import NameTable
+from naming.table.table import NameTable
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from scheduling.core.events import Event
+from scheduling.core.vocabulary.events import Event
 
 
 class NewsUnavailable(Exception):

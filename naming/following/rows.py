@@ -10,12 +10,12 @@ import msgspec
 from django.db import connection, transaction
 
 from naming.following.news import CellFacts, Snapshot
-from naming.table import NAMING_KINDS, serial_start
-from scheduling.core import events
-from scheduling.core.events import Event
-from scheduling.core.published import Published
-from scheduling.core.requirement import Group, Requirement
-from scheduling.core.states import JobState, TaskState
+from naming.table.table import NAMING_KINDS, serial_start
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.events import Event
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.requirement import Group, Requirement
+from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.models import Cell, Job, Machine
 from scheduling.models import Task as TaskRow
 from scheduling.models.machines import REMOVED

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
-from naming.jobs import Job, Weights
-from naming.pools import Machine, Task
-from naming.table import NameTable
-from scheduling.core import events
-from scheduling.core.events import Event
-from scheduling.core.published import Published
-from scheduling.core.requirement import Group, Requirement
+from naming.table.jobs import Job, Weights
+from naming.table.pools import Machine, Task
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.events import Event
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.requirement import Group, Requirement
 
 FORMAT: Final = 1
 SLICE = 400  # tasks: about half a millisecond

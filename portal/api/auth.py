@@ -7,10 +7,10 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import authentication, exceptions
 from rest_framework.request import Request
 
-from quota.permissions import Principal
-from quota.services.access import InvalidToken, principal_of_token, principal_of_user
-from scheduling.identities import BadIdentity, looks_like_one
-from scheduling.services.identities import principal_of_identity
+from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
+from quota.vocabulary.permissions import Principal
+from scheduling.identity.principals import principal_of_identity
+from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 class TaskCaller:

@@ -10,7 +10,7 @@ from django.core.exceptions import RequestDataTooBig
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
-from scheduling.nesting import TOO_DEEP, too_deep
+from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 
 class LimitedJSONParser(JSONParser):

@@ -10,7 +10,7 @@ from drf_spectacular.plumbing import ResolvedComponent, is_serializer
 from rest_framework import serializers
 from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 
-from portal.api.errors import CONTENT_TYPE
+from portal.http.errors import CONTENT_TYPE
 from quota.api.problems import ProblemSerializer
 from quota.rehearsal import DRY_RUN, RehearsedView
 

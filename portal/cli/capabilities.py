@@ -12,7 +12,7 @@ from portal.cli.context import Context, DryRun
 from portal.cli.failure import bad_usage
 from portal.cli.quota import TenantOption, time_zone_of, whose
 from portal.cli.tenants import dry, would
-from quota.permissions import CapabilityKind
+from quota.vocabulary.permissions import CapabilityKind
 
 capability = typer.Typer(help="Capabilities: who has which, what was asked for, and asking. SREs grant them.")
 

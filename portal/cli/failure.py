@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quota import resources
+from quota.vocabulary import resources
 
 REFUSED, BAD_USAGE = 1, 2
 

@@ -12,7 +12,7 @@ from portal.cli.context import DryRun
 from portal.cli.failure import bad_usage
 from portal.cli.quota import TenantOption, time_zone_of, whose
 from portal.cli.tenants import RoleOption, dry, path_of, would
-from quota.permissions import Role
+from quota.vocabulary.permissions import Role
 
 app = typer.Typer()
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from portal.cli import jsonnet
 from portal.cli.failure import BAD_USAGE, Failed
-from scheduling.nesting import TOO_DEEP, too_deep
+from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 STDIN = "<stdin>"
 MAX_BYTES = 4 * 2**20  # of a file, as of what the server reads

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from portal.cli.failure import Failed
-from quota import money, resources
+from quota.vocabulary import money, resources
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 

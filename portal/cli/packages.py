@@ -199,7 +199,7 @@ def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
 def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
     """Raises `Failed`."""
     # Others need not wait for what knows archives.
-    from borglet.packages.build import CannotPack, pack
+    from borglet.packages.archives.build import CannotPack, pack
 
     try:
         built = pack(folder, out, format_=format)

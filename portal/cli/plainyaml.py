@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from scheduling.nesting import MAX_DEPTH, TOO_DEEP
+from scheduling.spec.nesting import MAX_DEPTH, TOO_DEEP
 
 _RESOLVERS = (
     ("tag:yaml.org,2002:bool", r"true|false", "tf"),

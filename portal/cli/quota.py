@@ -13,8 +13,8 @@ from portal.cli.client import part
 from portal.cli.context import CellOption, Context, DryRun
 from portal.cli.failure import Failed, bad_usage
 from portal.cli.output import credits_of, quantity
-from quota import money
-from quota.resources import format_number
+from quota.vocabulary import money
+from quota.vocabulary.resources import format_number
 
 quota = typer.Typer(
     help="Buy quota, and see what you have, what you pay and what is left.\n\n"

@@ -13,7 +13,7 @@ from portal.cli.failure import bad_usage
 from portal.cli.quota import TenantOption, Yes, sure, time_zone_of, whose
 from portal.cli.tenants import RoleOption, dry, path_of, would
 from portal.cli.tokens import shown
-from quota.permissions import Role, Scope
+from quota.vocabulary.permissions import Role, Scope
 
 account = typer.Typer(help="Service accounts, for programs, and their tokens. For owners of the tenant.")
 

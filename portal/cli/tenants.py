@@ -11,7 +11,7 @@ from portal.cli.client import part
 from portal.cli.context import Context, DryRun
 from portal.cli.failure import Failed, bad_usage
 from portal.cli.quota import TenantOption, whose
-from quota.permissions import Role
+from quota.vocabulary.permissions import Role
 
 tenant = typer.Typer(
     help="Tenants: teams, members and their roles, invitations, service accounts, capabilities.\n\n"

@@ -11,7 +11,7 @@ import typer
 from portal.cli import context, output, profiles
 from portal.cli.client import Client, part
 from portal.cli.failure import Failed, bad_usage
-from quota.token_families import in_families
+from quota.tenancy.token_families import in_families
 
 app = typer.Typer()
 tokens = typer.Typer(help="Tokens: issue, list, revoke.")

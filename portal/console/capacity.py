@@ -16,13 +16,13 @@ from portal import plots
 from portal.periods import DAYS, Period, period_of
 from quota import clock
 from quota.models import CellCapacity, PriorityBand
-from quota.resources import CPU, NAMES, PORTS, describe
-from quota.services.access import principal_of_user
-from quota.services.market import is_sold, room
+from quota.pricing.market import is_sold, room
 from quota.tables import csv_answer
-from scheduling.capacity_reports import Point, Step, bands_sampled, history, table
+from quota.tenancy.access import principal_of_user
+from quota.vocabulary.resources import CPU, NAMES, PORTS, describe
+from scheduling.access.selectors import cells_visible
+from scheduling.cells.capacity_reports import Point, Step, bands_sampled, history, table
 from scheduling.models import Cell
-from scheduling.selectors import cells_visible
 
 RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
 # As far as anybody may buy.

@@ -27,9 +27,9 @@ from unfold.widgets import SELECT_CLASSES
 
 from naming.api.survey import TIMEOUT_S, Follower, Role, State, followers, servers
 from naming.dns.primary import InvalidPeers
-from quota.services.access import principal_of_user
+from quota.tenancy.access import principal_of_user
+from scheduling.access.selectors import cells_visible
 from scheduling.models import Cell, Event, Job
-from scheduling.selectors import cells_visible
 
 MOST_SHOWN = 20
 LONG = dt.timedelta(minutes=2)  # from here on in minutes and hours

@@ -8,11 +8,11 @@ from django.contrib.auth import HASH_SESSION_KEY, get_user_model
 from django.contrib.auth.models import AbstractBaseUser
 from django.utils.crypto import constant_time_compare
 
-from quota.errors import Refused
-from quota.permissions import Principal
-from quota.services.access import InvalidToken, principal_of_token, principal_of_user
-from scheduling.identities import BadIdentity, looks_like_one
-from scheduling.services.identities import principal_of_identity
+from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.identity.principals import principal_of_identity
+from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 def principal_of(scope: dict[str, Any]) -> Principal | None:

@@ -12,16 +12,16 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
-from naming.names import ServiceName
+from naming.table.names import ServiceName
 from portal.live.callers import principal_of_session, reason_of
 from portal.live.hub import Viewer, hub
 from portal.live.topics import Behind, Machines, Tasks, Topic
 from portal.live.watches import watch_begin
 from portal.sigma.reads.jobs import job_named
 from portal.sigma.reads.names import service_named
-from quota.errors import Refused
-from quota.permissions import Principal
-from scheduling.selectors import cell_named
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.access.selectors import cell_named
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from django.db import DatabaseError, close_old_connections, connection
 
 from portal.live.topics import Happened, News, Tasks, Told, Topic, news_of, verdict_marks
 from portal.live.watches import Watch
-from scheduling import journal, notices
+from scheduling.journal import journal, wakeups
 from scheduling.models import Cell
 
 log = structlog.get_logger(__name__)
@@ -123,7 +123,7 @@ class Hub:
         self._stopped.set()
         self._wanted.set()
         if self._thread is not None:
-            self._thread.join(notices.POLL_S + 2.0)
+            self._thread.join(wakeups.POLL_S + 2.0)
 
     def _run(self) -> None:
         waiter, cells = None, frozenset[int]()
@@ -132,7 +132,7 @@ class Hub:
             if watched != cells or waiter is None:
                 if waiter is not None:
                     waiter.close()
-                waiter, cells = (notices.Waiter(sorted(watched)) if watched else None), watched
+                waiter, cells = (wakeups.Waiter(sorted(watched)) if watched else None), watched
             if waiter is None:
                 connection.close()
                 self._wanted.wait()
@@ -145,12 +145,12 @@ class Hub:
             except DatabaseError as error:
                 log.warning("live pages wait for the database", error=str(error))
                 connection.close()
-                self._stopped.wait(notices.POLL_S)
+                self._stopped.wait(wakeups.POLL_S)
             except Exception:  # one page's fault must not end the thread that all others live by
                 log.exception("live pages not followed")
-                self._stopped.wait(notices.POLL_S)
+                self._stopped.wait(wakeups.POLL_S)
             self._stopped.wait(max(0.0, TICK_S - (time.monotonic() - began)))
-            waiter.wait(notices.POLL_S)
+            waiter.wait(wakeups.POLL_S)
         if waiter is not None:
             waiter.close()
         connection.close()

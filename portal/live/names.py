@@ -23,14 +23,14 @@ from naming.api.changes import changed_after, members_changed_after
 from naming.api.loads import Busy, loads_of
 from naming.api.placed import Row, busy_of, endpoints_of, job_told, rows_of, service_told
 from naming.api.selectors import job_visible, jobs_of_service, live_job, service_visible
-from naming.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
-from naming.names import SERVICE, JobName, ServiceName, TaskName
-from naming.table import NAMING_KINDS
+from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
+from naming.table.names import SERVICE, JobName, ServiceName, TaskName
+from naming.table.table import NAMING_KINDS
 from portal.live.hub import Hub
 from portal.live.topics import Happened, News
-from quota.errors import NotFound
-from quota.permissions import Principal
-from scheduling.core.requirement import task_id
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Principal
+from scheduling.core.vocabulary.requirement import task_id
 from scheduling.models import Cell, Job, Task
 
 LOADS_S = 5.0  # between two looks at loads

@@ -21,15 +21,15 @@ from django.db import DatabaseError
 
 from naming.api.bns import MOST_WAIT_S
 from naming.api.changes import in_journal
-from portal.api.errors import CONTENT_TYPE, document
-from portal.bodies import Application, Receive, Send
+from portal.http.bodies import Application, Receive, Send
+from portal.http.errors import CONTENT_TYPE, document
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer
 from portal.live.names import Names, names_hub
 from portal.live.watch import body_of, in_thread, join, names_of, watchable
 from portal.live.watches import RETRY_AFTER_S, TooManyWatches
-from quota.errors import Refused
-from scheduling import journal
+from quota.vocabulary.errors import Refused
+from scheduling.journal import journal
 
 log = structlog.get_logger(__name__)
 

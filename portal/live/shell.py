@@ -24,12 +24,12 @@ from redis import RedisError
 from borglet.messages import SHELL_FRAME_BYTES, MalformedMessage, ShellFrame, shell_frame, shell_frame_of
 from portal.live.callers import principal_of
 from portal.sigma.reads.jobs import job_named
-from quota.errors import Refused
-from quota.permissions import Principal
-from scheduling.link import shells as link
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.access.selectors import task_at
 from scheduling.models import ShellSession
-from scheduling.selectors import task_at
-from scheduling.services import shells
+from scheduling.shells import shells
+from scheduling.shells import streams as link
 
 log = structlog.get_logger(__name__)
 

@@ -21,13 +21,13 @@ from channels.db import DatabaseSyncToAsync
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
-from naming.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
+from naming.table.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
 from portal.live.callers import principal_of, reason_of
 from portal.live.hub import Viewer
 from portal.live.names import Names, NamesTold, Watchable, names_hub, watched
 from portal.live.watches import watch_begin
-from quota.errors import NotFound, Refused
-from quota.permissions import Principal
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Principal
 
 log = structlog.get_logger(__name__)
 

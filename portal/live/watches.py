@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from django.conf import settings
 
-from quota.errors import Refused
-from quota.permissions import Principal
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
 
 RETRY_AFTER_S = 10
 

@@ -129,7 +129,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "portal.compression.CompressionMiddleware",
+    "portal.http.compression.CompressionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -138,7 +138,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "portal.requests.RequestMiddleware",
+    "portal.http.requests.RequestMiddleware",
 ]
 ROOT_URLCONF = "portal.urls"
 ASGI_APPLICATION = "portal.asgi.application"
@@ -171,7 +171,7 @@ AUTHENTICATION_BACKENDS = [
     # Checks no password, but sessions that it began, before the one above did, are still valid.
     "django.contrib.auth.backends.ModelBackend",
 ]
-PASSWORD_HASHERS = ["portal.hashing.BoundedHasher"]
+PASSWORD_HASHERS = ["portal.http.hashing.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -183,7 +183,7 @@ ACCOUNT_ADAPTER = "portal.accounts.ClosedSignupAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
-# Passwords are limited by `quota.sign_in`; allauth limits codes of second factors only.
+# Passwords are limited by `quota.tenancy.sign_in`; allauth limits codes of second factors only.
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": "10/m/ip,5/300s/key"}
 
 LANGUAGE_CODE = "en"
@@ -218,7 +218,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.api.parsers.LimitedJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "portal.api.schema.Schema",
-    "EXCEPTION_HANDLER": "portal.api.errors.problem",
+    "EXCEPTION_HANDLER": "portal.http.errors.problem",
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {
@@ -233,8 +233,8 @@ SPECTACULAR_SETTINGS = {
         "ChangeKindEnum": "scheduling.api.explanations.KINDS",
         "RoleEnum": ["viewer", "operator", "buyer", "owner"],
         "ScopeEnum": ["read", "write", "admin"],
-        "ServiceAccountRoleEnum": "quota.services.service_accounts.ROLES",
-        "ServiceAccountScopeEnum": "quota.services.service_accounts.SCOPES",
+        "ServiceAccountRoleEnum": "quota.tenancy.service_accounts.ROLES",
+        "ServiceAccountScopeEnum": "quota.tenancy.service_accounts.SCOPES",
     },
 }
 
@@ -271,7 +271,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 600.0},
     },
     "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
-    "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},
+    "metering": {"task": "scheduling.usage.metering", "schedule": 300.0, "options": {"expires": 300.0}},
     "usage-drop-old": {"task": "scheduling.usage_drop_old", "schedule": 1800.0},
     "failing-jobs": {"task": "scheduling.failing_jobs", "schedule": 30.0, "options": {"expires": 30.0}},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},

@@ -193,7 +193,7 @@ def server(text: str) -> str:
 
 
 def caa(text: str) -> str:
-    from naming.dns.zone_settings import InvalidZones, read_caa
+    from naming.dns.zones.zone_settings import InvalidZones, read_caa
 
     try:
         read_caa(text)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.sigma.page import page, page_of
+from portal.sigma.frame.page import page, page_of
 from portal.sigma.reads import cells as reads
-from quota.permissions import Principal
-from scheduling import journal, selectors
-from scheduling.core.states import MachineStatus
+from quota.vocabulary.permissions import Principal
+from scheduling.access import selectors
+from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.journal import journal
+from scheduling.master.queue_health import queues
 from scheduling.models.machines import REMOVED
-from scheduling.queue_health import queues
 
 PAGE_SIZE = 50
 STATES = [*(state.value for state in MachineStatus), REMOVED]

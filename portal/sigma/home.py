@@ -10,15 +10,15 @@ from django.db.models import Count, Q, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.sigma.page import page
+from portal.sigma.frame.page import page
 from portal.sigma.reads.cells import cell_counts
 from portal.sigma.reads.jobs import failing_by_tenant, jobs_visible
 from portal.sigma.reads.orders import waiting_for
 from quota import clock
 from quota.models import Account, AccountKind
-from quota.permissions import Action, Principal, may
 from quota.selectors import Standing, grants_visible, standings, tenants_visible
-from scheduling import selectors
+from quota.vocabulary.permissions import Action, Principal, may
+from scheduling.access import selectors
 
 # More than this is a list to search in, not a page to look at.
 MOST = 50

@@ -9,15 +9,16 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from naming.names import InvalidName, JobName, MachineName, ServiceName, TaskName
-from portal.sigma.page import page, page_of
+from naming.table.names import InvalidName, JobName, MachineName, ServiceName, TaskName
+from portal.sigma.frame.page import page, page_of
 from portal.sigma.reads import names as reads
 from portal.sigma.reads.jobs import jobs_visible
 from portal.sigma.spelling import Part, ServicePart, read
-from quota.errors import NotFound, Refused
-from quota.permissions import Principal
 from quota.selectors import tenants_visible
-from scheduling import journal, selectors
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.access import selectors
+from scheduling.journal import journal
 
 PAGE_SIZE = 50
 

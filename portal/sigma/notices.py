@@ -12,14 +12,13 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.page import page, page_of
-from quota import inbox
-from quota.errors import Forbidden, Refused
+from portal.sigma.frame.page import page, page_of
 from quota.models import NoticeChannel
-from quota.notice_kinds import KINDS, LEVELS
-from quota.permissions import Action, Principal
-from quota.services import channels
-from quota.services.notices import notices_read
+from quota.notifications import channels, inbox
+from quota.notifications.notice_kinds import KINDS, LEVELS
+from quota.notifications.notices import notices_read
+from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.permissions import Action, Principal
 
 PAGE_SIZE = 50
 OVERLAP_HOURS = [0, 1, 24, 168]

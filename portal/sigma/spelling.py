@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from naming.names import PREFIX, SERVICE, Name, check_label, parse_dns, parse_index, parse_path
+from naming.table.names import PREFIX, SERVICE, Name, check_label, parse_dns, parse_index, parse_path
 
 _END = re.compile(r"[/?#]")  # of the host in an address on the web
 

@@ -13,13 +13,13 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.page import page, page_of
-from quota.errors import Refused
+from portal.sigma.frame.page import page, page_of
 from quota.models import Token
-from quota.permissions import Principal, Scope
 from quota.selectors import tenant_named, tenants_visible, tokens_of
-from quota.services.access import token_issue, token_revoke
-from quota.token_families import in_families
+from quota.tenancy.access import token_issue, token_revoke
+from quota.tenancy.token_families import in_families
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal, Scope
 
 PAGE_SIZE = 50
 DAYS = [7, 30, 90, 365]

@@ -4,28 +4,9 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import (
-    approvals,
-    billing,
-    cells,
-    costs,
-    home,
-    job,
-    job_events,
-    jobs,
-    names,
-    notices,
-    order_change,
-    orders,
-    packages,
-    planning,
-    quota,
-    shell,
-    submit,
-    task,
-    tokens,
-    update,
-)
+from portal.sigma import cells, home, names, notices, tokens
+from portal.sigma.jobs import events, job, jobs, packages, shell, submit, task, update
+from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import confirm
 from portal.sigma.shop import pages as shop
 from portal.sigma.team import capabilities, invitations, records, service_accounts, tenants
@@ -41,7 +22,7 @@ urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
     path(_JOB, job.job, name="job"),
     path(_JOB + "kill/", job.kill, name="kill"),
-    path(_JOB + "events/", job_events.events, name="job_events"),
+    path(_JOB + "events/", events.events, name="job_events"),
     path(_JOB + "update/", update.update, name="update"),
     path(_JOB + "undo/", job.undo, name="undo"),
     path(_JOB + "specs/", job.specs, name="specs"),

@@ -15,15 +15,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.order_words import kind_words
 from portal.sigma.reads.market import zone_of
+from portal.sigma.reads.order_words import kind_words
 from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.period import Period
 from portal.sigma.shop.sizes import band_words, wanted_words
 from portal.sigma.shop.wish import Wish, fields_of
 from quota.models import Order, PriorityBand, Quote, Record
-from quota.money import tell
-from quota.resources import Vector
+from quota.vocabulary.money import tell
+from quota.vocabulary.resources import Vector
 
 register = template.Library()
 

@@ -9,7 +9,7 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from quota.money import tell
+from quota.vocabulary.money import tell
 
 register = template.Library()
 

@@ -15,15 +15,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
-from portal.sigma.navigation import SECTIONS, section_of
-from portal.sigma.sentences import exit_of
-from quota import money as amounts
-from quota.inbox import UNREAD_SHOWN, unread_count
-from quota.resources import NAMES, describe
-from quota.services.access import principal_of_user
-from scheduling.core.job_health import JobHealth
-from scheduling.core.requirement import split_task_id
-from scheduling.job_healths import health_of
+from portal.sigma.frame.navigation import SECTIONS, section_of
+from portal.sigma.reads.sentences import exit_of
+from quota.notifications.inbox import UNREAD_SHOWN, unread_count
+from quota.tenancy.access import principal_of_user
+from quota.vocabulary import money as amounts
+from quota.vocabulary.resources import NAMES, describe
+from scheduling.core.vocabulary.job_health import JobHealth
+from scheduling.core.vocabulary.requirement import split_task_id
+from scheduling.jobs.health import health_of
 from scheduling.models import Job
 
 register = template.Library()

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from portal.up import engines, ports, processes
-from portal.up.account import AccountError
 from portal.up.environment import check, environment, machine_environment, unheard
 from portal.up.home import Home, HomeError, client_toml, write_private
 from portal.up.options import CELL, TENANT, OptionError, Options
-from portal.up.supervisor import Supervisor, SupervisorError, stop_leftovers
+from portal.up.supervision.account import AccountError
+from portal.up.supervision.supervisor import Supervisor, SupervisorError, stop_leftovers
 
 log = logging.getLogger("portal.up")
 

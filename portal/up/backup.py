@@ -27,11 +27,12 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from portal.up import children, engines
-from portal.up.account import AccountError
+from portal.up import engines
 from portal.up.environment import environment
 from portal.up.home import LAYOUT, Home, HomeError
 from portal.up.options import OptionError, Options
+from portal.up.supervision import children
+from portal.up.supervision.account import AccountError
 
 FORMAT = 1
 _DUMP = "database.dump"

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from portal.up import children, probes
-from portal.up.account import Account, engine_account
+from portal.up.supervision import children, probes
+from portal.up.supervision.account import Account, engine_account
 
 POSTGRES_MAJOR = 18
 DATABASE = "borg"

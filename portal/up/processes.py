@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from portal.up import probes
 from portal.up.engines import Launch
 from portal.up.home import Home
-from portal.up.keeper import Spec
 from portal.up.options import CELL, Options
+from portal.up.supervision import probes
+from portal.up.supervision.keeper import Spec
 
 ENGINES = ("postgres", "redis")
 # What holds or starts tasks: stopped first, so that nobody above sees the tasks end.
@@ -21,7 +21,7 @@ LONGEST_NOTICE_S = 3600.0
 
 _BORGLET = (sys.executable, "-m", "borglet")
 _CELERY = (sys.executable, "-m", "celery", "-A", "portal.celery")
-_WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "portal.up.pulse")
+_WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "portal.up.supervision.pulse")
 
 
 def engine(launch: Launch) -> Spec:
@@ -92,7 +92,7 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
                 *_CELERY,
                 "beat",
                 "--scheduler",
-                "portal.up.pulse_beat:PulsingScheduler",
+                "portal.up.supervision.pulse_beat:PulsingScheduler",
                 "--loglevel",
                 "INFO",
             ),
@@ -119,7 +119,7 @@ def spares(home: Home, env: Mapping[str, str]) -> list[Spec]:
 
 
 def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
-    """A process for one scheduler of the cell (`scheduling.schedulers.queue_of`)."""
+    """A process for one scheduler of the cell (`scheduling.master.schedulers.queue_of`)."""
     pulse = home.run / f"{name}.pulse"
     return Spec(
         name=name,

@@ -11,10 +11,10 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from quota.admin.base import FactsAdmin, ServiceAdmin, principal_of
-from quota.errors import Refused
 from quota.models import Capability, CapabilityRequest, Token
-from quota.services.access import token_revoke
-from quota.services.capabilities import capability_answer, capability_grant, capability_revoke
+from quota.tenancy.access import token_revoke
+from quota.tenancy.capabilities import capability_answer, capability_grant, capability_revoke
+from quota.vocabulary.errors import Refused
 
 
 class CapabilityAdmin(ServiceAdmin):

@@ -14,7 +14,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 from unfold.admin import ModelAdmin
 
-from quota.errors import Refused
+from quota.vocabulary.errors import Refused
 
 # What one form may act on: a selection, not a cell.
 MOST = 1_000

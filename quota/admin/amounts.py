@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from quota.money import AmountError, parse, tell
+from quota.vocabulary.money import AmountError, parse, tell
 
 
 class AmountField(forms.Field):

@@ -16,11 +16,11 @@ from unfold.decorators import display
 
 from quota.admin.base import principal_of, vector_text
 from quota.admin.previewed import Preview, PreviewedAdmin, Table
-from quota.bands import Band
+from quota.admission.bands import band_set
 from quota.models import PriorityBand
-from quota.resources import NAMES, format_number
-from quota.services.band_preview import band_preview
-from quota.services.bands import band_set
+from quota.pricing.band_preview import band_preview
+from quota.vocabulary.bands import Band
+from quota.vocabulary.resources import NAMES, format_number
 
 MOST_NAMED = 20  # orders, grants, tenants in one line
 

@@ -12,10 +12,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 
-from quota.errors import Refused
-from quota.permissions import Principal
-from quota.resources import NAMES, describe
-from quota.services.access import principal_of_user
+from quota.tenancy.access import principal_of_user
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
+from quota.vocabulary.resources import NAMES, describe
 
 
 def principal_of(request: HttpRequest) -> Principal:

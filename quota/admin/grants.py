@@ -16,9 +16,9 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
+from quota.market.grants import quota_end, quota_grant
 from quota.models import CellCapacity, Quota, QuotaUse
-from quota.resources import NAMES
-from quota.services.grants import quota_end, quota_grant
+from quota.vocabulary.resources import NAMES
 
 
 def _amount(label: Any, example: str) -> forms.CharField:

@@ -15,10 +15,10 @@ from unfold.decorators import display
 
 from quota.admin.amounts import AmountField, amount_text
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
+from quota.market.approval_rules import rule_remove, rule_set
 from quota.models import ApprovalRule, Market, Shortfall
-from quota.resources import format_number
-from quota.services.approval_rules import rule_remove, rule_set
-from quota.services.market import cell_require, market_set
+from quota.pricing.market import cell_require, market_set
+from quota.vocabulary.resources import format_number
 
 RULES = (
     "selling", "headroom_milli", "longest_days", "quote_minutes", "approval_hours", "grace_hours", "after_grace",

@@ -21,12 +21,12 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from quota.admin.amounts import AmountField, amount_text
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of
-from quota.errors import Refused
+from quota.billing.budgets import budget_set
+from quota.billing.invoices import invoice_close
+from quota.billing.ledger import budget_grant
 from quota.models import Account, AccountKind, Budget, Invoice, Posting, Tenant
-from quota.money import tell
-from quota.services.budgets import budget_set
-from quota.services.invoices import invoice_close
-from quota.services.ledger import budget_grant
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.money import tell
 
 MOST_UNSET = 50  # tenants without a budget that one page lists
 

@@ -10,9 +10,9 @@ from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 
 from quota.admin.base import FactsAdmin, principal_of
-from quota.errors import Refused
 from quota.models import Notice, NoticeChannel, NoticeDelivery
-from quota.services.channels import channel_set, channel_test
+from quota.notifications.channels import channel_set, channel_test
+from quota.vocabulary.errors import Refused
 
 
 class NoticeAdmin(FactsAdmin):

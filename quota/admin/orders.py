@@ -15,8 +15,8 @@ from unfold.decorators import display
 from quota.admin.acting import act_with_reason
 from quota.admin.amounts import amount_text
 from quota.admin.base import FactsAdmin, principal_of, vector_text
+from quota.market.orders import order_approve, order_cancel, order_reject
 from quota.models import Order
-from quota.services.orders import order_approve, order_cancel, order_reject
 
 
 class OrderAdmin(FactsAdmin):

@@ -15,7 +15,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from quota.admin.base import ServiceAdmin
-from quota.errors import Conflict
+from quota.vocabulary.errors import Conflict
 
 _CONFIRMED = "_confirmed"
 

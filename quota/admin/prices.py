@@ -20,15 +20,16 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from quota import clock, money
+from quota import clock
 from quota.admin.base import FactsAdmin, ServiceForm, principal_of
 from quota.admin.previewed import Preview, PreviewedAdmin, Table
-from quota.errors import Refused
 from quota.models import CellCapacity, PriceList, Quote
-from quota.pricing import UNIT
-from quota.resources import NAMES, describe, format_number
-from quota.services.prices import price_list_at, price_list_set
-from quota.services.what_if import what_if
+from quota.pricing.arithmetic import UNIT
+from quota.pricing.price_lists import price_list_at, price_list_set
+from quota.pricing.what_if import what_if
+from quota.vocabulary import money
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import NAMES, describe, format_number
 
 UNITS = {
     "cpu": gettext_lazy("a core and hour"),

@@ -12,12 +12,12 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from quota.admin.base import FactsAdmin, ServiceAdmin, principal_of
-from quota.errors import Refused
 from quota.models import Invitation, Membership, ServiceAccount, Tenant
-from quota.services.invitations import invitation_withdraw
-from quota.services.members import membership_set
-from quota.services.service_accounts import service_account_set
-from quota.services.tenants import tenant_create, tenant_move, tenant_set
+from quota.tenancy.invitations import invitation_withdraw
+from quota.tenancy.members import membership_set
+from quota.tenancy.service_accounts import service_account_set
+from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
+from quota.vocabulary.errors import Refused
 
 
 class TenantAdmin(ServiceAdmin):

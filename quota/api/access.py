@@ -13,13 +13,13 @@ from rest_framework.response import Response
 
 from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.errors import Refused
 from quota.models import ServiceAccount, Token
 from quota.paging import IdPaging
-from quota.permissions import Principal, Scope
 from quota.rehearsal import dry_run
-from quota.services.access import principal_of_user, token_issue, token_revoke
-from quota.sign_in import address_of, check_limited
+from quota.tenancy.access import principal_of_user, token_issue, token_revoke
+from quota.tenancy.sign_in import address_of, check_limited
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal, Scope
 
 
 class TokenSerializer(serializers.ModelSerializer):

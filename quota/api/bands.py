@@ -10,13 +10,13 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.admission.bands import band_set
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.bands import Band
 from quota.models import PriorityBand
 from quota.paging import IdPaging
-from quota.permissions import Action, require
-from quota.services.band_preview import band_preview
-from quota.services.bands import band_set
+from quota.pricing.band_preview import band_preview
+from quota.vocabulary.bands import Band
+from quota.vocabulary.permissions import Action, require
 
 
 class BandSerializer(serializers.ModelSerializer):

@@ -11,10 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from quota.errors import Refused
 from quota.paging import paged
-from quota.permissions import Principal
 from quota.rehearsal import RehearsedView
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
 
 
 def principal_of(request: Request) -> Principal:

@@ -7,19 +7,20 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import people, selectors
+from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.errors import NotFound
 from quota.models import Capability, CapabilityRequest
 from quota.paging import IdPaging
-from quota.permissions import Action, CapabilityKind, require
-from quota.services.access import user_named
-from quota.services.capabilities import (
+from quota.tenancy import people
+from quota.tenancy.access import user_named
+from quota.tenancy.capabilities import (
     capability_answer,
     capability_ask,
     capability_grant,
     capability_revoke,
 )
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, CapabilityKind, require
 
 KINDS = [kind.value for kind in CapabilityKind]
 

@@ -9,12 +9,12 @@ from rest_framework.response import Response
 
 from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.errors import NotFound
+from quota.market.grants import quota_end, quota_grant
 from quota.models import Quota
 from quota.paging import IdPaging
-from quota.permissions import Action, require
-from quota.resources import as_mapping
-from quota.services.grants import quota_end, quota_grant
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, require
+from quota.vocabulary.resources import as_mapping
 
 
 class GrantSerializer(serializers.ModelSerializer):

@@ -7,13 +7,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import clock, people, selectors
+from quota import clock, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.models import Invitation
 from quota.paging import IdPaging
-from quota.permissions import Action, Role, require
 from quota.rehearsal import dry_run
-from quota.services.invitations import invitation_mail, invitation_send, invitation_withdraw, link_of
+from quota.tenancy import people
+from quota.tenancy.invitations import invitation_mail, invitation_send, invitation_withdraw, link_of
+from quota.vocabulary.permissions import Action, Role, require
 
 
 class InvitationSerializer(serializers.ModelSerializer):

@@ -15,13 +15,13 @@ from rest_framework.response import Response
 
 from quota import clock, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.errors import Refused
+from quota.market.approval_rules import APPROVERS, rule_remove, rule_set
 from quota.models import ApprovalRule, Market, Shortfall
 from quota.paging import IdPaging
-from quota.permissions import Action, require
-from quota.resources import as_mapping
-from quota.services.approval_rules import APPROVERS, rule_remove, rule_set
-from quota.services.market import band_named, calendar_days, cell_require, market_of, market_set
+from quota.pricing.market import band_named, calendar_days, cell_require, market_of, market_set
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, require
+from quota.vocabulary.resources import as_mapping
 
 MOST_DAYS = 400
 

@@ -14,19 +14,21 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import clock, costs, months, selectors, statements
+from quota import clock, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.errors import Refused
-from quota.invoice_lines import exact, table_of
-from quota.invoice_pdf import invoice_pdf
+from quota.billing import costs, statements
+from quota.billing.budgets import budget_set
+from quota.billing.invoice_lines import exact, table_of
+from quota.billing.invoice_pdf import invoice_pdf
+from quota.billing.invoices import invoice_close, invoice_draft, running_month
+from quota.billing.ledger import budget_grant, budget_hand_down
+from quota.billing.spending import ACTIONS
 from quota.models import Invoice, Posting, Tenant
 from quota.paging import IdPaging, NewestPaging, paged
-from quota.permissions import Action, require
-from quota.services.budgets import budget_set
-from quota.services.invoices import invoice_close, invoice_draft, running_month
-from quota.services.ledger import budget_grant, budget_hand_down
-from quota.spending import ACTIONS
 from quota.tables import csv_answer, file_answer
+from quota.vocabulary import months
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, require
 
 OF_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone.")
 

@@ -11,17 +11,16 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import inbox
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.errors import Forbidden, Refused
-from quota.mail import absolute
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Tenant
-from quota.notice_kinds import KINDS, LEVELS
+from quota.notifications import channels, inbox
+from quota.notifications.mail import absolute
+from quota.notifications.notice_kinds import KINDS, LEVELS
+from quota.notifications.notices import notices_read
 from quota.paging import IdPaging, NewestPaging
-from quota.permissions import Action, Principal
 from quota.rehearsal import dry_run
-from quota.services import channels
-from quota.services.notices import notices_read
+from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.permissions import Action, Principal
 
 
 class NoticeSerializer(serializers.ModelSerializer):

@@ -14,12 +14,7 @@ from rest_framework.response import Response
 from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.api.prices import NewQuoteSerializer, PartSerializer
-from quota.errors import NotFound, Refused
-from quota.models import Order, OrderState
-from quota.paging import IdPaging
-from quota.permissions import Action, may
-from quota.resources import as_mapping
-from quota.services.orders import (
+from quota.market.orders import (
     order_approve,
     order_cancel,
     order_change,
@@ -28,6 +23,11 @@ from quota.services.orders import (
     order_renewal_set,
     order_transfer,
 )
+from quota.models import Order, OrderState
+from quota.paging import IdPaging
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, may
+from quota.vocabulary.resources import as_mapping
 
 _MOST = 2**63 - 1
 

@@ -13,14 +13,14 @@ from rest_framework.response import Response
 
 from quota import clock, selectors
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.errors import NotFound
 from quota.models import PriceList, Quote
 from quota.paging import IdPaging
-from quota.permissions import Action, may, require
-from quota.resources import as_mapping
-from quota.services.market import cell_require
-from quota.services.prices import price_list_at, price_list_set, quote_make
-from quota.services.what_if import what_if
+from quota.pricing.market import cell_require
+from quota.pricing.price_lists import price_list_at, price_list_set, quote_make
+from quota.pricing.what_if import what_if
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, may, require
+from quota.vocabulary.resources import as_mapping
 
 
 class PriceListSerializer(serializers.ModelSerializer):

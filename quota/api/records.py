@@ -9,9 +9,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.api.base import QuotaView, page, principal_of, valid
-from quota.audit import records_visible
 from quota.models import Record
 from quota.paging import IdPaging
+from quota.tenancy.audit import records_visible
 
 _FILTERS = (
     ("tenant", OpenApiTypes.STR, "Of this tenant alone."),

@@ -7,14 +7,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import people, selectors
+from quota import selectors
 from quota.api.access import IssuedToken, TokenSerializer
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.models import ServiceAccount, Tenant
 from quota.paging import IdPaging
-from quota.permissions import Action, Principal, require
 from quota.rehearsal import dry_run
-from quota.services.service_accounts import (
+from quota.tenancy import people
+from quota.tenancy.service_accounts import (
     ROLES,
     SCOPES,
     service_account_create,
@@ -23,6 +23,7 @@ from quota.services.service_accounts import (
     service_account_set,
     service_account_token,
 )
+from quota.vocabulary.permissions import Action, Principal, require
 
 
 class ServiceAccountSerializer(serializers.ModelSerializer):

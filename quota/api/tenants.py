@@ -8,13 +8,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import people, selectors
+from quota import selectors
 from quota.api.base import QuotaView, page, principal_of, valid
 from quota.models import Membership, Tenant
 from quota.paging import IdPaging
-from quota.permissions import Action, Role, require
-from quota.services.members import member_leave, member_named, membership_set
-from quota.services.tenants import tenant_create, tenant_move, tenant_set
+from quota.tenancy import people
+from quota.tenancy.members import member_leave, member_named, membership_set
+from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
+from quota.vocabulary.permissions import Action, Role, require
 
 PARENT = OpenApiParameter("parent", OpenApiTypes.STR, description="Only the teams of this organisation.")
 

@@ -1,6 +1,6 @@
 """What the paper's lower bands cost and how far they are over-sold, where nobody has said so yet.
 
-The figures are `quota.bands.DEFAULT_FACTORS` as of this day.
+The figures are `quota.vocabulary.bands.DEFAULT_FACTORS` as of this day.
 """
 
 from django.db import migrations

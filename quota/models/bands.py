@@ -1,4 +1,4 @@
-"""Priority bands as rows (§2.5); `quota.bands` holds their meaning."""
+"""Priority bands as rows (§2.5); `quota.vocabulary.bands` holds their meaning."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from quota.bands import Band
 from quota.models.fields import DnsLabelField
+from quota.vocabulary.bands import Band
 
 
 class PriorityBand(models.Model):

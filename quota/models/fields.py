@@ -25,7 +25,7 @@ class DnsLabelField(models.CharField):
 
 
 class VectorField(ArrayField):
-    """Quantities over `quota.resources.AXIS`, then the cell's own named resources; bigint[R]."""
+    """Quantities over `quota.vocabulary.resources.AXIS`, then the cell's own named resources; bigint[R]."""
 
     def __init__(self, verbose_name: object = None, **kwargs: object) -> None:
         kwargs.pop("base_field", None)  # given when the field is copied

@@ -7,7 +7,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField
-from quota.permissions import CapabilityKind, Role
+from quota.vocabulary.permissions import CapabilityKind, Role
 
 
 class Tenant(models.Model):

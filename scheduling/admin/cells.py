@@ -21,14 +21,14 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
 from quota.admin import FactsAdmin, ServiceAdmin, principal_of
-from quota.errors import Refused
-from quota.resources import CPU, DISK, NAMES, RAM, describe
-from scheduling import config
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import CPU, DISK, NAMES, RAM, describe
 from scheduling.admin import passes
+from scheduling.cells.cells import cell_create, cell_resource_add, cell_set
+from scheduling.machines.joining import join_token_issue
+from scheduling.master.utilisation import figures_of
 from scheduling.models import Cell
-from scheduling.services.cells import cell_create, cell_resource_add, cell_set
-from scheduling.services.joining import join_token_issue
-from scheduling.utilisation import figures_of
+from scheduling.policy import cell_settings
 
 # What reclamation estimates.
 KINDS = (CPU, RAM, DISK)
@@ -100,7 +100,7 @@ class CellAdmin(ServiceAdmin):
     @display(description=gettext_lazy("settings with defaults"))
     def in_force(self, cell: Cell) -> SafeString:
         settings = msgspec.to_builtins(
-            config.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
+            cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
         )
         return _lines((name, value) for name, value in settings.items())
 

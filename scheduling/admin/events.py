@@ -17,7 +17,7 @@ from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
 from quota.admin import FactsAdmin
-from scheduling.core.events import Event as AnyEvent
+from scheduling.core.vocabulary.events import Event as AnyEvent
 from scheduling.models import Cell, Event, Job, Machine
 
 

@@ -15,10 +15,10 @@ from unfold.views import ChangeList
 
 from quota.admin import FactsAdmin, principal_of, vector_text
 from quota.admin.acting import act_with_reason
-from scheduling.core.job_health import JobHealth
-from scheduling.job_healths import health_of, with_health
+from scheduling.core.vocabulary.job_health import JobHealth
+from scheduling.jobs.health import health_of, with_health
+from scheduling.jobs.jobs import job_kill
 from scheduling.models import Job, PendingVerdict
-from scheduling.services.jobs import job_kill
 
 
 class _JobList(ChangeList):

@@ -11,8 +11,8 @@ from unfold.decorators import display
 
 from quota.admin import FactsAdmin, principal_of, vector_text
 from quota.admin.acting import act_with_reason
+from scheduling.allocs.kept_allocs import kept_release
 from scheduling.models import KeptAlloc
-from scheduling.services.keeping import kept_release
 
 
 class KeptAllocAdmin(FactsAdmin):

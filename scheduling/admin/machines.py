@@ -18,17 +18,17 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldBooleanSwitchWid
 
 from quota.admin import FactsAdmin, principal_of, vector_text
 from quota.admin.acting import act_together, act_with_reason
-from quota.resources import PORTS
-from scheduling.core.states import MachineStatus
-from scheduling.models import Machine
-from scheduling.services.credentials import machine_revoke, machine_rotate
-from scheduling.services.machines import (
+from quota.vocabulary.resources import PORTS
+from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.machines.credentials import machine_revoke, machine_rotate
+from scheduling.machines.machines import (
     MAX_DEADLINE_S,
     machine_remove,
     machine_undrain,
     machines_drain,
     quarantine_release,
 )
+from scheduling.models import Machine
 
 
 class DrainForm(forms.Form):

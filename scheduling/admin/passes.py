@@ -10,11 +10,12 @@ from typing import Any
 import redis
 from django.utils.translation import gettext as _
 
-from quota.errors import Refused
-from quota.resources import format_number
-from scheduling import config, lease, passes, queue_health, schedulers
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import format_number
+from scheduling.master import lease, pass_log, queue_health, schedulers
+from scheduling.master.pass_log import Pass
 from scheduling.models import Cell
-from scheduling.passes import Pass
+from scheduling.policy import cell_settings
 
 SHOWN = 10  # passes in the table; the bars show all that are kept
 _HEIGHT = 32
@@ -49,12 +50,12 @@ class SchedulerShown:
 def of_cell(cell: Cell) -> dict[str, Any]:
     """What `console/cell_passes.html` shows. Two queries, and one reply of Redis a scheduler."""
     try:
-        wanted = schedulers.wanted(config.load(cell.settings))
+        wanted = schedulers.wanted(cell_settings.load(cell.settings))
     except Refused:
         wanted = ()  # the page's first purpose is to put the settings right
     held = lease.in_force(cell.pk)
     try:
-        kept = {one.name: passes.recent(cell.pk, one.name) for one in wanted}
+        kept = {one.name: pass_log.recent(cell.pk, one.name) for one in wanted}
     except redis.RedisError:
         kept = None
     return {
@@ -94,7 +95,7 @@ def _shown(
 
 
 def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
-    told = passes.summary(kept)
+    told = pass_log.summary(kept)
     if told is None:
         return []
     conflicts = f" ({format_number(told.conflict_percent, 2)} %)" if told.conflict_percent is not None else ""

@@ -19,11 +19,11 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from quota.admin import FactsAdmin, principal_of
 from quota.admin.acting import act_together, act_with_reason
-from scheduling import drains
-from scheduling.brakes import BrakeKind, BrakeState
+from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
+from scheduling.machines import drains
+from scheduling.machines.machines import machine_undrain
 from scheduling.models import Brake, Drain
-from scheduling.services.brakes import RELEASED_S, brake_keep, brake_release
-from scheduling.services.machines import machine_undrain
+from scheduling.policy.brakes import BrakeKind, BrakeState
 
 WHAT = {
     BrakeKind.LOST.value: gettext_lazy("placing tasks of vanished machines elsewhere"),

@@ -8,8 +8,8 @@ from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 
 from quota.admin import FactsAdmin, vector_text
+from scheduling.access.selectors import alloc_names
 from scheduling.models import CrashedPair, Departure, Task
-from scheduling.selectors import alloc_names
 
 
 class TaskAdmin(FactsAdmin):

@@ -15,11 +15,11 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
-from quota.errors import Refused
 from quota.paging import MAX_PAGE, PAGE, DescribedPaging, paged
-from quota.permissions import Principal
 from quota.rehearsal import RehearsedView
-from scheduling import selectors
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.access import selectors
 from scheduling.models import Cell, Event, Job
 
 

@@ -9,10 +9,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from scheduling import selectors
+from scheduling.access import selectors
 from scheduling.api.base import CellView, valid
+from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
 from scheduling.models import Brake
-from scheduling.services.brakes import RELEASED_S, brake_keep, brake_release
 
 
 class BrakeSerializer(serializers.Serializer):

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging, paged
 from quota.rehearsal import dry_run
-from scheduling import selectors
+from scheduling.access import selectors
 from scheduling.api.base import CellView, EventPaging, valid
 from scheduling.api.cell_shapes import (
     CellDetailSerializer,
@@ -23,10 +23,10 @@ from scheduling.api.cell_shapes import (
     ReasonSerializer,
 )
 from scheduling.api.task_shapes import EventSerializer
+from scheduling.machines.credentials import machine_revoke, machine_rotate
+from scheduling.machines.joining import join_token_issue
+from scheduling.machines.machines import machine_drain, machine_grow, machine_undrain
 from scheduling.models import Event, Job, Machine
-from scheduling.services.credentials import machine_revoke, machine_rotate
-from scheduling.services.joining import join_token_issue
-from scheduling.services.machines import machine_drain, machine_grow, machine_undrain
 
 STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Only those in this state.")
 

@@ -9,11 +9,11 @@ from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
 from quota.api.problems import ProblemSerializer
-from quota.errors import Refused
+from quota.vocabulary.errors import Refused
 from scheduling.api.job_shapes import JobSerializer
 from scheduling.api.shapes import FitSerializer, fit_document
+from scheduling.jobs.plans import JobPlan
 from scheduling.models import Job
-from scheduling.services.plans import JobPlan
 
 _SHARES = ("added", "removed", "restarted", "in_place", "kept")
 

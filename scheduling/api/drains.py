@@ -9,14 +9,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.errors import Refused
 from quota.paging import IdPaging, paged
-from scheduling import drains
+from quota.vocabulary.errors import Refused
 from scheduling.api.base import CellView, valid
 from scheduling.api.cell_shapes import DrainSerializer
+from scheduling.machines import drains
+from scheduling.machines.machines import machines_drain
 from scheduling.models import Cell, Drain, Machine
 from scheduling.models.machines import REMOVED
-from scheduling.services.machines import machines_drain
 
 MOST = 5_000
 

@@ -10,8 +10,8 @@ from rest_framework import serializers
 from scheduling.api.fields import NullableJobHealthField
 from scheduling.api.shapes import ConformingSerializer
 from scheduling.api.task_shapes import EventSerializer, ExitSerializer
-from scheduling.core.reasons import Basis, ChangeKind, ReasonCode
-from scheduling.core.requirement import Relation
+from scheduling.core.vocabulary.reasons import Basis, ChangeKind, ReasonCode
+from scheduling.core.vocabulary.requirement import Relation
 
 _CODES = [code.value for code in ReasonCode]
 

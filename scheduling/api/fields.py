@@ -5,12 +5,12 @@ from __future__ import annotations
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from quota.resources import as_mapping
-from scheduling.core.job_health import JobHealth
-from scheduling.core.states import MachineStatus, TaskState
+from quota.vocabulary.resources import as_mapping
+from scheduling.core.vocabulary.job_health import JobHealth
+from scheduling.core.vocabulary.states import MachineStatus, TaskState
 from scheduling.models import Update
 from scheduling.models.machines import REMOVED
-from scheduling.spec import KINDS
+from scheduling.spec.job_spec import KINDS
 
 
 class Quantities(serializers.Field):

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from scheduling.api.fields import JobHealthField, JobKindField, LifeField, Quantities, Texts, UpdateStateField
 from scheduling.api.jobfile import JobFileSerializer
-from scheduling.job_healths import health_of, with_health
+from scheduling.jobs.health import health_of, with_health
 from scheduling.models import Job, JobSpec, Update
 
 

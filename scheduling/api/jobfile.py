@@ -9,14 +9,14 @@ import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
-from scheduling.shapes import JobFile, TaskFile
-from scheduling.spec import KINDS
+from scheduling.spec.job_spec import KINDS
+from scheduling.spec.schema import JobFile, TaskFile
 
 _REF = "#/$defs/"
 
 
 class JobFileSerializer(serializers.Serializer):
-    """A job file as it was normalised; for the schema, the fields of `scheduling.shapes.JobFile`."""
+    """A job file as it was normalised; for the schema, the fields of `scheduling.spec.schema.JobFile`."""
 
     def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
         return instance

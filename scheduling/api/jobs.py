@@ -10,11 +10,12 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.errors import Conflict, NotFound, Refused
 from quota.paging import IdPaging
-from quota.permissions import Action
 from quota.rehearsal import DRY_RUN, dry_run
-from scheduling import jobfile, selectors, spec, why
+from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.permissions import Action
+from scheduling.access import selectors
+from scheduling.access.tenancy import require_tenant
 from scheduling.api.base import BodyParser, CellView, EventPaging, valid, whole
 from scheduling.api.cells import event_names, events_page
 from scheduling.api.change_shapes import BulkSerializer, ChangeSerializer, change_document, problem_document
@@ -29,10 +30,11 @@ from scheduling.api.job_shapes import (
 )
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.api.task_shapes import EventSerializer
-from scheduling.core.states import JobState
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs import jobs, plans, updates, why
 from scheduling.models import Cell, Job
-from scheduling.services import jobs, plans, updates
-from scheduling.services.tenancy import require_tenant
+from scheduling.spec import job_spec as spec
+from scheduling.spec import parser
 
 CONFIRM = OpenApiParameter(
     "confirm",
@@ -108,7 +110,7 @@ class BulkView(CellView):
     def post(self, request: Request, cell: str) -> Response:
         """Submit many jobs: a verdict for each, in order, and what is refused hinders no other."""
         found, rehearsed = self.cell(cell), dry_run(request)
-        files = jobfile.decode(request.data)
+        files = parser.decode(request.data)
         if not isinstance(files, list):
             raise Refused("invalid-spec", "the body is a list of job files", fields={"file": "no list"})
         verdicts = jobs.jobs_submit_bulk(
@@ -289,7 +291,7 @@ class WhyView(CellView):
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpec:
     """The body as the spec of the job that the path names. Who may not write learns nothing of it."""
     require_tenant(view.principal(), Action.JOB_WRITE, tenant, cell.name)
-    file = jobfile.decode(view.request.data)
+    file = parser.decode(view.request.data)
     if isinstance(file, dict):
         file = {"name": job, **file}
     return jobs.spec_for(principal=view.principal(), cell=cell, file=file, tenant=tenant, name=job)

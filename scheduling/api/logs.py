@@ -10,11 +10,11 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.errors import Refused
-from scheduling import selectors
+from quota.vocabulary.errors import Refused
+from scheduling.access import selectors
 from scheduling.api.base import CellView, whole
 from scheduling.api.task_shapes import LogSerializer
-from scheduling.services.task_logs import MAX_LINES, MAX_LOG_BYTES, STREAMS, task_log
+from scheduling.machines.task_logs import MAX_LINES, MAX_LOG_BYTES, STREAMS, task_log
 
 
 class LogsView(CellView):

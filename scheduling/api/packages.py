@@ -16,8 +16,8 @@ from quota.paging import IdPaging, paged
 from quota.rehearsal import DRY_RUN, dry_run
 from scheduling.api.base import CellView, valid
 from scheduling.packages.listing import package_named, packages_of, shown
-from scheduling.packages.names import FORMATS
-from scheduling.services.packages import Stored, package_delete, package_tag, package_upload
+from scheduling.packages.packages import Stored, package_delete, package_tag, package_upload
+from scheduling.spec.package_names import FORMATS
 
 ARCHIVE = "application/octet-stream"
 _DIGEST = OpenApiParameter(

@@ -8,10 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.paging import IdPaging
-from scheduling import selectors
+from scheduling.access import selectors
 from scheduling.api.base import CellView, valid
 from scheduling.api.cell_shapes import MachineSerializer
-from scheduling.services.machines import quarantine_release
+from scheduling.machines.machines import quarantine_release
 
 
 class QuarantinedSerializer(serializers.Serializer):

@@ -7,8 +7,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from scheduling.core.wording import tell_fit
-from scheduling.guidance import Guidance, shapes_document
+from scheduling.core.explaining.wording import tell_fit
+from scheduling.jobs.guidance import Guidance, shapes_document
 
 
 class ShapeSerializer(serializers.Serializer):

@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.paging import IdPaging, paged
-from scheduling import selectors
+from scheduling.access import selectors
 from scheduling.api.base import CellView
 from scheduling.api.cells import STATE
 from scheduling.api.task_shapes import TaskSerializer

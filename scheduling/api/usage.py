@@ -11,9 +11,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from scheduling import selectors, usage_history
+from scheduling.access import selectors
 from scheduling.api.base import CellView, whole
 from scheduling.models import InstanceUsage
+from scheduling.usage import usage_windows
 
 MAX_HOURS = 168
 
@@ -44,5 +45,5 @@ class TaskUsageView(CellView):
         """What a task used, five minutes at a time, oldest first."""
         task = selectors.task_at(self.job(cell, tenant, job), index)
         hours = whole(request, "hours", 3, low=1, high=MAX_HOURS)
-        rows = usage_history.of_task(task, since=timezone.now() - dt.timedelta(hours=hours))
+        rows = usage_windows.of_task(task, since=timezone.now() - dt.timedelta(hours=hours))
         return Response(UsageSerializer(rows, many=True).data)

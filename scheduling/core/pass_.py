@@ -9,21 +9,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.resources import PORTS
-from scheduling.core.allocs import Taken, place_in_allocs
-from scheduling.core.classes import Sorting, sort_into_groups
-from scheduling.core.cores import cores_held
-from scheduling.core.explain import Explainer
+from quota.vocabulary.resources import PORTS
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.explain import Explainer
 from scheduling.core.kernels.scorers import PART_NAMES
 from scheduling.core.kernels.walk import NOT_TRIED, place
-from scheduling.core.layout import Tables
-from scheduling.core.memory import Memory
-from scheduling.core.plan import Assignment, PassStats, Plan
-from scheduling.core.policy import Policy
-from scheduling.core.queue import pending_in_order, pending_of
-from scheduling.core.requirement import INDEX_BITS, MAX_TASKS, split_task_id
-from scheduling.core.state import CellState
-from scheduling.core.tables import tables_of
+from scheduling.core.placing.allocs import Taken, place_in_allocs
+from scheduling.core.placing.classes import Sorting, sort_into_groups
+from scheduling.core.placing.cores import cores_held
+from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.placing.queue import pending_in_order, pending_of
+from scheduling.core.placing.tables import tables_of
+from scheduling.core.vocabulary.layout import Tables
+from scheduling.core.vocabulary.plan import Assignment, PassStats, Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, split_task_id
 
 Rows = NDArray[np.int64]
 

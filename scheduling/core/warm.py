@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from quota.resources import SIZE
-from scheduling.core import events
+from quota.vocabulary.resources import SIZE
+from scheduling.core.cell.state import CellState
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.policy import Policy
-from scheduling.core.presets import MEDIUM
-from scheduling.core.reclaim import Samples, UsageHistory
-from scheduling.core.requirement import Group, Requirement
-from scheduling.core.state import CellState
+from scheduling.core.reclamation.estimate import Samples, UsageHistory
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.presets import MEDIUM
+from scheduling.core.vocabulary.requirement import Group, Requirement
 
 
 def compile_kernels() -> None:

@@ -15,7 +15,7 @@ def main() -> None:
     import django
 
     django.setup()
-    from scheduling.link.authority import AuthorityBroken
+    from scheduling.identity.authority import AuthorityBroken
     from scheduling.link.server import make_server
 
     try:

@@ -6,7 +6,7 @@
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
     WS   /link           the conversation of `borglet.messages`
-    …    /packages/…     `scheduling.link.packages`
+    …    /packages/…     `scheduling.link.packages.doors`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
 Every error says which field is wrong: as a problem document (RFC 9457), or, once the WebSocket is open, as a
@@ -39,17 +39,19 @@ from borglet.messages import (
     decode_to_shard,
     encode,
 )
-from quota.errors import Refused
-from scheduling.link import authority, metrics, shells
-from scheduling.link.connection import INVALID_DATA, POLICY_VIOLATION
-from scheduling.link.courier import Courier
-from scheduling.link.database import DatabaseAway
-from scheduling.link.inbox import Greeting
-from scheduling.link.packages import PackageDoors
-from scheduling.link.shard import Shard
-from scheduling.link.websocket import Hangup, LinkSocket
-from scheduling.link.writer import Known
-from scheduling.services import joining
+from quota.vocabulary.errors import Refused
+from scheduling.identity import authority
+from scheduling.link.packages.doors import PackageDoors
+from scheduling.link.shard import metrics
+from scheduling.link.shard.connection import INVALID_DATA, POLICY_VIOLATION
+from scheduling.link.shard.database import DatabaseAway
+from scheduling.link.shard.inbox import Greeting
+from scheduling.link.shard.redis_bridge import Courier
+from scheduling.link.shard.shard import Shard
+from scheduling.link.shard.writer import Known
+from scheduling.link.transport.websocket import Hangup, LinkSocket
+from scheduling.machines import joining
+from scheduling.shells import streams
 
 log = structlog.get_logger(__name__)
 Message = MutableMapping[str, Any]
@@ -133,7 +135,7 @@ class LinkApp:
     # -- WebSockets
 
     async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
-        """`/shell`; `/link` never comes here, see `scheduling.link.websocket`."""
+        """`/shell`; `/link` never comes here, see `scheduling.link.transport.websocket`."""
         await receive()  # websocket.connect
         try:
             if scope["path"] != "/shell":
@@ -163,7 +165,7 @@ class LinkApp:
 
         await send({"type": "websocket.accept"})
         try:
-            reason = await shells.relay(
+            reason = await streams.relay(
                 self._courier.shells, session, known.machine_id, lambda: _frame(receive), pass_on
             )
         except Refused as error:

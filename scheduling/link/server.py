@@ -15,15 +15,15 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from borglet.messages import MAX_FRAME_BYTES
-from scheduling.link.accepting import Acceptor, LoopProgress, listening
+from scheduling.identity.authority import AuthorityBroken
 from scheduling.link.app import LinkApp
-from scheduling.link.authority import AuthorityBroken
-from scheduling.link.certificate import server_certificate
-from scheduling.link.courier import Courier
-from scheduling.link.packages import PackageDoors
-from scheduling.link.pulse import pulse_forever
-from scheduling.link.shard import Shard
-from scheduling.link.websocket import LinkHttp
+from scheduling.link.packages.doors import PackageDoors
+from scheduling.link.shard.redis_bridge import Courier
+from scheduling.link.shard.shard import Shard
+from scheduling.link.transport.accepting import Acceptor, LoopProgress, listening
+from scheduling.link.transport.certificate import server_certificate
+from scheduling.link.transport.pulse import pulse_forever
+from scheduling.link.transport.websocket import LinkHttp
 
 log = structlog.get_logger(__name__)
 

@@ -10,11 +10,13 @@ from scheduling.models.cells import Cell
 
 
 class CapacitySample(models.Model):
-    """An hour of a cell at a band: means of what `scheduling.capacity` saw in it, vectors over `quota.resources.AXIS`.
+    """An hour of a cell at a band: means of what `scheduling.cells.capacity` saw in it, vectors over
+    `quota.vocabulary.resources.AXIS`.
 
     `band`: empty for the cell as a whole, whose row alone has `capacity` (of machines that are up) and `stranded`
-    (`scheduling.core.stranded`). `sold`: what counts in the calendar then; `granted`: what admission counted; `asked`:
-    limits of live jobs; `limit`, `reserved`, `used`: of tasks that run. `samples`: how many the means are of.
+    (`scheduling.core.reclamation.stranded`). `sold`: what counts in the calendar then; `granted`: what admission
+    counted; `asked`: limits of live jobs; `limit`, `reserved`, `used`: of tasks that run. `samples`: how many the
+    means are of.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="capacity_samples", verbose_name=_("cell"))

@@ -9,7 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField
-from scheduling.brakes import BrakeKind, BrakeState
+from scheduling.policy.brakes import BrakeKind, BrakeState
 
 
 class Cell(models.Model):
@@ -62,7 +62,8 @@ class Lease(models.Model):
 
 
 class Brake(models.Model):
-    """What keeps a cell from disturbing much of itself at once (`scheduling.brakes`). Time is the database's clock.
+    """What keeps a cell from disturbing much of itself at once (`scheduling.policy.brakes`). Time is the database's
+    clock.
 
     `level`, `at`: of the bucket behind it. `wanted`: how many tasks it holds back, as last seen at `pulled_at`.
     """

@@ -1,4 +1,4 @@
-"""The journal's rows. Append-only and partitioned by ranges of revision; see `scheduling.journal`."""
+"""The journal's rows. Append-only and partitioned by ranges of revision; see `scheduling.journal.journal`."""
 
 from __future__ import annotations
 

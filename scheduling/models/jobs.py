@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from quota.models import Tenant
 from quota.models.fields import DnsLabelField, VectorField
-from scheduling.core.states import JobState
+from scheduling.core.vocabulary.states import JobState
 from scheduling.models.cells import Cell
 
 KINDS = [("job", _("job")), ("alloc-set", _("alloc set"))]
@@ -23,9 +23,10 @@ class Job(models.Model):
 
     Counters are kept by the transactions that change the tasks. `tasks_up`: phase `up`, and healthy where a
     check is declared; this is what people mean by "running". `requested` is what quota is charged with: nothing
-    for a job inside an alloc set, whose envelope is paid for. `gang`, `disruption_budget`: `scheduling.spec.JobSpec`.
-    `published`: how its names are, as `scheduling.core.published.Published` in JSON. `key`: a client's own, so that a
-    submission repeated makes one job.
+    for a job inside an alloc set, whose envelope is paid for. `gang`, `disruption_budget`:
+    `scheduling.spec.job_spec.JobSpec`. `published`: how its names are, as
+    `scheduling.core.vocabulary.published.Published` in JSON. `key`: a client's own, so that a submission repeated makes
+    one job.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -93,7 +94,7 @@ class Job(models.Model):
 
 
 class JobSpec(models.Model):
-    """One version of a job's spec, as normalised JSON (`scheduling.spec`), kept for ever.
+    """One version of a job's spec, as normalised JSON (`scheduling.spec.job_spec`), kept for ever.
 
     `packages`: those it names, as they were when it was accepted: digest -> {"size_bytes", "format"}.
     """

@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField, VectorField, never_negative
-from scheduling.core.states import MachineStatus
+from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.models.cells import Cell
 
 REMOVED = "removed"

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from quota.models import Tenant
 from scheduling.models.cells import Cell
-from scheduling.packages.names import FORMATS
+from scheduling.spec.package_names import FORMATS
 
 
 class Package(models.Model):

@@ -9,14 +9,14 @@ from django.utils.translation import gettext_lazy as _
 
 from borglet.messages import Health, Phase
 from quota.models.fields import VectorField, never_negative
-from scheduling.core.states import TaskState
+from scheduling.core.vocabulary.states import TaskState
 from scheduling.models.cells import Cell
 from scheduling.models.jobs import Job
 from scheduling.models.machines import Machine
 
 
 class Task(models.Model):
-    """One task (or alloc). `id` is `scheduling.core.requirement.task_id(job, index)`.
+    """One task (or alloc). `id` is `scheduling.core.vocabulary.requirement.task_id(job, index)`.
 
     `incarnation` counts placements, from 1; 0 before the first; after a restore on from the next million.
     A task inside an alloc points to it and is on its machine (§2.4). `devices`: which of the machine's accelerators

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from borglet.packages.archive import inspect
-from borglet.packages.limits import ArchiveRefused
-from borglet.packages.oci import is_layout
-from scheduling.packages.names import FORMATS
+from borglet.packages.archives.archive import inspect
+from borglet.packages.archives.limits import ArchiveRefused
+from borglet.packages.archives.oci import is_layout
+from scheduling.spec.package_names import FORMATS
 
 TAR, TAR_GZIP, OCI = FORMATS
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from django.db.models import Prefetch, Q, QuerySet
 
-from quota.errors import NotFound
-from quota.permissions import Action, Principal, Scope, may
 from quota.selectors import tenants_visible
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, Principal, Scope, may
 from scheduling.models import Cell, Package, PackageTag
-from scheduling.packages import names
 from scheduling.packages.users import in_use
+from scheduling.spec import package_names
 
 
 def packages_visible(principal: Principal, *, tenant: str = "") -> QuerySet[Package]:
@@ -37,7 +37,7 @@ def packages_of(principal: Principal, cell: Cell, *, tenant: str = "", name: str
 def package_named(principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package:
     """By tag or digest. Raises `NotFound`."""
     if may(principal, Action.PACKAGE_VIEW, tenant=tenant, cell=cell.name):
-        by_digest = names.is_digest(reference)
+        by_digest = package_names.is_digest(reference)
         rows = packages_of(principal, cell, tenant=tenant, name=name)
         found = rows.filter(Q(digest=reference) if by_digest else Q(tags__tag=reference)).first()
         if found is not None:

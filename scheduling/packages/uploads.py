@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from borglet.packages.limits import ArchiveRefused
-from quota.errors import Refused
+from borglet.packages.archives.limits import ArchiveRefused
+from quota.vocabulary.errors import Refused
 from scheduling.packages import archive
 from scheduling.packages.store import CHUNK_BYTES, Store
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
-from scheduling.core.states import JobState, TaskState
+from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.models import JobSpec, Task
 
 

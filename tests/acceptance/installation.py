@@ -17,7 +17,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from portal.up import children, probes
+from portal.up.supervision import children, probes
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]

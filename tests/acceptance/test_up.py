@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from portal.up import children
 from portal.up.engines import socket_path
+from portal.up.supervision import children
 from tests.acceptance.conftest import installation_in_a_folder, say_hello
 from tests.acceptance.installation import ROOT, Installation, tree_of, wait_for
 from tests.quickness import stretch

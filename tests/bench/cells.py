@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quota.resources import Vector
-from scheduling import jobfile, spec
-from scheduling.core import events
-from scheduling.core.requirement import Constraint, Group, Relation, Requirement
-from scheduling.core.state import CellState
+from quota.vocabulary.resources import Vector
+from scheduling.core.cell.state import CellState
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import Constraint, Group, Relation, Requirement
+from scheduling.spec import job_spec, parser
 from tests.bench import google2011 as trace
 
 SEED = 2011
@@ -84,10 +84,10 @@ class _Job:
 
 @cache
 def _real_jobs() -> tuple[_Job, ...]:
-    return tuple(_read(jobfile.parse(given), int(given["name"][1:])) for given in trace.specs())
+    return tuple(_read(parser.parse(given), int(given["name"][1:])) for given in trace.specs())
 
 
-def _read(read: spec.JobSpec, number: int) -> _Job:
+def _read(read: job_spec.JobSpec, number: int) -> _Job:
     groups = read.groups()
     return _Job(
         number,

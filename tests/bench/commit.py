@@ -84,11 +84,11 @@ class Bench:
         django.setup()
 
     def _make_machines(self, machines: int) -> None:
-        from quota.permissions import system
-        from scheduling import journal
-        from scheduling.core import events
+        from quota.vocabulary.permissions import system
+        from scheduling.core.vocabulary import events
+        from scheduling.journal import journal
+        from scheduling.machines.machines import machine_drain, publish_capacity
         from scheduling.models import Cell, Machine
-        from scheduling.services.machines import machine_drain, publish_capacity
 
         cell = Cell.objects.get(name=self.cell)
         # Nobody ever hears of these machines, and nothing is to run on the one that is real.
@@ -265,11 +265,11 @@ class Bench:
 
     def clear(self) -> None:
         """End all tasks, so that the next run finds the cell as this one did; wait until all have heard."""
-        from quota.permissions import system
-        from scheduling import journal
+        from quota.vocabulary.permissions import system
+        from scheduling.journal import journal
         from scheduling.models import Task
-        from scheduling.services import transitions
-        from scheduling.services.changes import Ending
+        from scheduling.tasks import transitions
+        from scheduling.tasks.changes import Ending
 
         while True:
             ids = list(Task.objects.exclude(state="dead").order_by("id").values_list("id", flat=True)[:5000])

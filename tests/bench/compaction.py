@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from quota.resources import CPU
-from scheduling.core import events
+from quota.vocabulary.resources import CPU
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.policy import Policy
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.policy import Policy
 from tests.bench import cells, openb
 from tests.bench.wanted import wanted
 

@@ -35,8 +35,8 @@ SURVIVORS = 8
 VICTIM = "victim"
 _COLUMNS = "hostname,platform,cpu_milli,ram_bytes,disk_bytes,rack,power_domain,attributes\n"
 _SETTINGS = (
-    "from scheduling.models import Cell; from scheduling.services.cells import cell_set;"
-    " from quota.permissions import system;"
+    "from scheduling.models import Cell; from scheduling.cells.cells import cell_set;"
+    " from quota.vocabulary.permissions import system;"
     " [cell_set(principal=system('bench'), cell=c, settings={**c.settings, 'poll_interval_s': 5.0})"
     " for c in Cell.objects.all()]"
 )

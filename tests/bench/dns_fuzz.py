@@ -33,8 +33,8 @@ from typing import Any
 import dns.message
 import psutil
 
-from naming.dns.directory import Directory, Status
-from naming.table import NameTable
+from naming.dns.zones.directory import Directory, Status
+from naming.table.table import NameTable
 from tests.bench.dns import guarded, running
 from tests.bench.dns_resolver import CELL, JOBS, TENANT, ZONE, address_of, machine_of, news
 from tests.bench.wanted import wanted

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 import dns.tsig
 import uvloop
 
-from naming.dns.cookies import Cookies
-from naming.dns.directory import Directory
 from naming.dns.primary import Peers
+from naming.dns.protocol.cookies import Cookies
+from naming.dns.zones.directory import Directory
 from naming.following.news import CellFacts, News, Snapshot
 from naming.server import serve
-from scheduling.core import events
-from scheduling.core.requirement import Group, Requirement
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import Group, Requirement
 
 MACHINES, JOBS, TASKS = 5_000, 1_000, 100
 CELL, TENANT, ZONE = "cc", "ubar", "borg.internal"

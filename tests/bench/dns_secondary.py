@@ -82,7 +82,7 @@ class Churning:
         return made
 
     def _change(self) -> Any:
-        from scheduling.core import events
+        from scheduling.core.vocabulary import events
 
         job, index = self._random.randrange(JOBS), self._random.randrange(TASKS)
         well = (job, index) in self._ill
@@ -299,8 +299,8 @@ def main() -> None:
     """The primary: PORT SECONDARY CORE [FOLDER]. Lines on standard input let names change, and stop that."""
     import uvloop
 
-    from naming.dns.directory import Directory
     from naming.dns.primary import Peers
+    from naming.dns.zones.directory import Directory
     from naming.following import keeping
     from naming.server import serve
     from tests.unit.naming.test_secondaries import SECRET

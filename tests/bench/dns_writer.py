@@ -93,8 +93,8 @@ class Writer:
 
     def _report(self, ids: Sequence[int], health: str) -> None:
         """As the shard writes what its machines say, one task on each."""
-        from scheduling.link import writer
-        from scheduling.link.diff import Changes, Seen
+        from scheduling.link.shard import writer
+        from scheduling.link.views.diff import Changes, Seen
 
         up = health == "healthy"
         news = [
@@ -108,9 +108,9 @@ class Writer:
         assert not refused, refused
 
     def _evict(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
-        from scheduling import journal
-        from scheduling.link.writer import ME
-        from scheduling.services import changes, transitions
+        from scheduling.journal import journal
+        from scheduling.link.shard.writer import ME
+        from scheduling.tasks import changes, transitions
 
         with journal.write(self.cell_id, ME) as entry:
             evictions = [changes.Eviction(one, self.incarnations[one], "preemption") for one in ids]
@@ -119,10 +119,11 @@ class Writer:
 
     def _place(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
         """As the master commits a plan, its re-check included."""
-        from scheduling import commit, journal
-        from scheduling.core.plan import Assignment, Plan
-        from scheduling.core.requirement import split_task_id
-        from scheduling.link.writer import ME
+        from scheduling.core.vocabulary.plan import Assignment, Plan
+        from scheduling.core.vocabulary.requirement import split_task_id
+        from scheduling.journal import journal
+        from scheduling.link.shard.writer import ME
+        from scheduling.master import commit
 
         addresses = {}
         assignments = []
@@ -143,7 +144,7 @@ def main() -> None:
     import django
 
     django.setup()
-    from scheduling.core.requirement import split_task_id
+    from scheduling.core.vocabulary.requirement import split_task_id
     from scheduling.models import Cell, Job
 
     told = socket.socket(type=socket.SOCK_DGRAM)

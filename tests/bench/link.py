@@ -84,7 +84,7 @@ class _Cell:
         self.fleets = {"lasting": machines - machines // 10, "cut": machines // 10}
 
     def join(self, url: str) -> None:
-        from scheduling.services.joining import join_token_issue
+        from scheduling.machines.joining import join_token_issue
         from tests.integration import rows
 
         token = join_token_issue(principal=rows.ME, cell=self.cell, uses=self.machines)
@@ -216,7 +216,7 @@ class _Bench:
     def cut(self) -> dict[str, Any]:
         """A tenth of the machines is cut off for a minute, and comes back."""
         cell, (_, gone) = self.cell, self.fleets
-        from scheduling.config import CellSettings
+        from scheduling.policy.cell_settings import CellSettings
 
         with link_cell.master(cell.home, cell.cell.name):
             until(lambda: self._mastered(), what="a master", seconds=WAIT_S)

@@ -119,7 +119,8 @@ def shards(home: Path, number: int) -> Iterator[tuple[str, list[Program]]]:
 def master(home: Path, cell: str) -> Iterator[Program]:
     """A Celery worker for the master of a cell, as `make up` starts it."""
     import portal.celery  # noqa: F401 - who tells tasks where the broker is
-    from scheduling import schedulers, tasks
+    from scheduling import celery_tasks
+    from scheduling.master import schedulers
 
     queue = schedulers.queue_of(cell, schedulers.DEFAULT)
     worker = (
@@ -134,7 +135,7 @@ def master(home: Path, cell: str) -> Iterator[Program]:
     )
     env = {"DJANGO_SETTINGS_MODULE": "portal.settings.production", "BORG_SECRET_KEY": _SECRET}
     with program(home, "master", *worker, "--queues", queue, **env) as made:
-        tasks.masters_ensure()
+        celery_tasks.masters_ensure()
         yield made
 
 

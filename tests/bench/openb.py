@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from quota.resources import ACCELERATORS, CPU, DEVICE, RAM, SIZE, Vector
-from scheduling.core import events
+from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, RAM, SIZE, Vector
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Plan
-from scheduling.core.policy import Policy
-from scheduling.core.requirement import Constraint, Group, Relation, Requirement
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Constraint, Group, Relation, Requirement
 from tests.bench.cells import Workload
 
 SEEDS = 10

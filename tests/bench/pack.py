@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.explain import Budget, Explainer
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.explain import Budget, Explainer
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Plan
-from scheduling.core.policy import Policy, Search
-from scheduling.core.state import CellState
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy, Search
 from tests.bench import cells
 from tests.bench.proof import prove
 from tests.bench.wanted import wanted

@@ -26,15 +26,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quota.resources import CPU, RAM
-from scheduling.core import events
-from scheduling.core.explain import Budget, Explainer
-from scheduling.core.memory import Memory
+from quota.vocabulary.resources import CPU, RAM
+from scheduling.core.cell.tasks import PENDING, RUNNING
+from scheduling.core.explaining.explain import Budget, Explainer
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Plan
-from scheduling.core.policy import Policy
-from scheduling.core.requirement import Group, Requirement, split_task_id
-from scheduling.core.tasks import PENDING, RUNNING
+from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id
 from tests.bench import cells
 
 MACHINES, PENDING_TASKS, CLASSES, LARGE_CLASSES, FINISHING = 10_000, 1_000, 50, 40, 1_000

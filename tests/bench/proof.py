@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.resources import PORTS
-from scheduling.core.plan import Plan
-from scheduling.core.policy import Policy
-from scheduling.core.requirement import Constraint, Relation, Requirement
+from quota.vocabulary.resources import PORTS
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Constraint, Relation, Requirement
 from tests.bench.cells import PROD_FROM, Workload
 
 

@@ -54,10 +54,12 @@ class Race:
         from django.db import transaction
 
         from quota import clock
+        from quota.admission import capacity
+        from quota.admission.bands import bands_ensure
+        from quota.billing import ledger
         from quota.models import ApprovalRule, PriorityBand, Quota, Tenant
-        from quota.permissions import system
-        from quota.services import capacity, ledger, market
-        from quota.services.bands import bands_ensure
+        from quota.pricing import market
+        from quota.vocabulary.permissions import system
 
         self.sre = system("race")
         with clock.at(_BEGIN), transaction.atomic():
@@ -121,7 +123,7 @@ class Race:
 
     def _prepare(self) -> None:
         from quota import clock
-        from quota.services.prices import quote_make
+        from quota.pricing.price_lists import quote_make
 
         self._results = [("", None)] * len(self.teams)
         if self._kind == "quoted":
@@ -149,8 +151,8 @@ class Race:
         from django.db import DatabaseError
 
         from quota import clock
-        from quota.errors import Refused
-        from quota.services.orders import order_cancel, order_place
+        from quota.market.orders import order_cancel, order_place
+        from quota.vocabulary.errors import Refused
 
         quote = self._quotes[number] if self._kind == "quoted" else None
         began = time.monotonic()
@@ -172,8 +174,8 @@ class Race:
     def _settle(self, number: int) -> int:
         """Look at the round, and give the core back. Returns how many got it."""
         from quota import clock
+        from quota.market.orders import order_cancel, order_reject
         from quota.models import OrderState
-        from quota.services.orders import order_cancel, order_reject
 
         here = f"round {number} ({self._kind})"
         strange = {code for code, _ in self._results} - {"won", "sold-out"}
@@ -203,8 +205,8 @@ class Race:
         """Nothing is held any more, and every credit is somewhere."""
         from django.db.models import F, Sum
 
+        from quota.billing.ledger_check import ledger_check
         from quota.models import Account, Order, OrderState, Record
-        from quota.services.ledger_check import ledger_check
 
         self.problems += ledger_check()
         # The stream is in the order of commits: between placing and taking back, nobody else may have the core.

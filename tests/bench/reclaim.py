@@ -24,16 +24,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.resources import CPU, RAM
-from scheduling.core import events
+from quota.vocabulary.resources import CPU, RAM
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import PENDING, RUNNING
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Plan
-from scheduling.core.policy import Policy
-from scheduling.core.presets import AGGRESSIVE, BASELINE, MEDIUM, Preset
-from scheduling.core.reclaim import KINDS, Samples, UsageHistory, most_urgent
-from scheduling.core.requirement import split_task_id
-from scheduling.core.state import CellState
-from scheduling.core.tasks import PENDING, RUNNING
+from scheduling.core.reclamation.estimate import KINDS, Samples, UsageHistory, most_urgent
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.presets import AGGRESSIVE, BASELINE, MEDIUM, Preset
+from scheduling.core.vocabulary.requirement import split_task_id
 from tests.bench import cells
 from tests.bench.wanted import wanted
 

@@ -31,8 +31,8 @@ class _Cell:
 
     def __init__(self) -> None:
         from quota.models import Tenant
-        from scheduling.reclamation import Reclaimer
-        from scheduling.snapshot import load_state
+        from scheduling.master.reclamation import Reclaimer
+        from scheduling.master.snapshot import load_state
         from tests.integration import rows
 
         self.cell = rows.a_cell()
@@ -52,10 +52,10 @@ class _Cell:
         self._usage()
 
     def _machines(self) -> None:
-        from quota.permissions import system
-        from scheduling import journal
+        from quota.vocabulary.permissions import system
+        from scheduling.journal import journal
+        from scheduling.machines.machines import machine_set_event
         from scheduling.models import Machine
-        from scheduling.services.machines import machine_set_event
 
         with journal.write(self.cell.id, system("bench")) as entry:
             made = Machine.objects.bulk_create(
@@ -89,12 +89,12 @@ class _Cell:
 
     def _usage(self) -> None:
         """As link shards leave it: a fifth to a half of the limit, machine by machine."""
-        from scheduling.link import usage
+        from scheduling.usage import live
 
         tasks = self.state.tasks
         slots = np.flatnonzero(tasks.machine >= 0)
         slots = slots[np.argsort(tasks.machine[slots], kind="stable")]
-        self.sample = np.zeros(len(slots), dtype=usage.SAMPLE)
+        self.sample = np.zeros(len(slots), dtype=live.SAMPLE)
         self.sample["task_id"], self.sample["incarnation"] = tasks.id[slots], tasks.incarnation[slots]
         self.share = self.rng.uniform(0.2, 0.5, len(slots))
         self.sample["processes"] = 1
@@ -102,12 +102,12 @@ class _Cell:
         self.ids = self.state.machines.id[machines].tolist()
 
     def report(self) -> None:
-        from scheduling import notices
+        from scheduling.journal import wakeups
 
         share = self.share * self.rng.uniform(0.8, 1.2, len(self.sample))
         self.sample["cpu_milli"] = 500 * share
         self.sample["ram_bytes"] = self.sample["disk_bytes"] = 2**30 * share
-        client = notices.client()
+        client = wakeups.client()
         seconds, micros = client.time()
         self.sample["at"] = seconds + micros / 1e6
         whole = self.sample[:1].copy()
@@ -119,8 +119,8 @@ class _Cell:
 
     def cycle(self) -> tuple[list[float], int]:
         """Seconds of each turn of one cycle, and how many reservations they changed."""
-        from quota.bands import DEFAULT_BANDS
-        from scheduling.config import CellSettings
+        from quota.vocabulary.bands import DEFAULT_BANDS
+        from scheduling.policy.cell_settings import CellSettings
 
         self.clock += 5.0
         turns, changed = [], 0
@@ -133,7 +133,7 @@ class _Cell:
             changed += written
 
     def absorb(self) -> float:
-        from scheduling import journal
+        from scheduling.journal import journal
 
         began = time.perf_counter()
         for record in journal.tail(self.cell.id, after=self.state.revision):

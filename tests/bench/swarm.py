@@ -17,7 +17,7 @@ from typing import Final
 from borglet.messages import PackageSources, PeerAddress
 from borglet.packages.choosing import BUSY, THE_STORE, Ask, Choosing, GiveUp, Patience, Pause, Try
 from borglet.packages.peers import PeerSettings
-from scheduling.link.tracker import Peer, Tracker
+from scheduling.link.packages.tracker import Peer, Tracker
 
 DIGEST: Final = "sha256:" + "a" * 64
 PORT = 7000

@@ -11,11 +11,11 @@ import pytest
 from django.db import transaction
 
 from quota import clock
+from quota.admission import capacity
+from quota.billing.ledger import budget_grant
+from quota.market.orders import order_place
 from quota.models import PriceList, PriorityBand
-from quota.permissions import system
-from quota.services import capacity
-from quota.services.ledger import budget_grant
-from quota.services.orders import order_place
+from quota.vocabulary.permissions import system
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import rows
 

@@ -8,8 +8,8 @@ import pytest
 from django.conf import settings
 
 from quota import records
-from quota.permissions import system
-from quota.services.notices import tell
+from quota.notifications.notices import tell
+from quota.vocabulary.permissions import system
 from tests.browser.conftest import sign_in
 from tests.integration import portal_server, portal_world, rows
 

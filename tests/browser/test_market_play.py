@@ -11,11 +11,11 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from quota import clock
+from quota.billing.invoices import invoices_close_due
+from quota.billing.metering import MeteredRow, meter
 from quota.models import ApprovalRule, Invoice, Order
-from quota.money import tell
-from quota.services.invoices import invoices_close_due
-from quota.services.market import market_of
-from quota.services.metering import MeteredRow, meter
+from quota.pricing.market import market_of
+from quota.vocabulary.money import tell
 from scheduling.models import Job
 from tests.browser.conftest import sign_in
 from tests.integration import market_world

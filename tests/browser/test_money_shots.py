@@ -8,12 +8,13 @@ import math
 import pytest
 from django.utils import timezone
 
-from quota import clock, months
+from quota import clock
+from quota.billing.budgets import budget_set
+from quota.billing.invoices import invoice_close
+from quota.billing.ledger import budget_grant
 from quota.models import CellCapacity, MeteredHour, PriorityBand, Shortfall, Tenant
-from quota.money import CREDIT
-from quota.services.budgets import budget_set
-from quota.services.invoices import invoice_close
-from quota.services.ledger import budget_grant
+from quota.vocabulary import months
+from quota.vocabulary.money import CREDIT
 from scheduling.models import CapacitySample
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import money_rows, rows

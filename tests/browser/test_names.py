@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from scheduling import journal
-from scheduling.core import events
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal
 from scheduling.models import Job
 from tests.browser.conftest import sign_in
 from tests.integration import portal_world, rows

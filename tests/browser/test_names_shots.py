@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page
 
-from naming.dns.directory import Directory, Status
+from naming.dns.zones.directory import Directory, Status
 from scheduling.models import Job
 from tests.browser.conftest import SHOTS, sign_in
 from tests.browser.test_shots import NARROW, WIDE

@@ -11,9 +11,9 @@ from django.contrib.auth import get_user_model
 from playwright.sync_api import Page, expect
 
 from quota.models import Capability
-from scheduling.link import contact
+from scheduling.machines import contact
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Machine, ShellSession
-from scheduling.services.joining import join_token_issue
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import rows
 from tests.integration.link_world import running_link, task, until

@@ -8,20 +8,23 @@ import pytest
 from borglet.messages import TaskKey
 from quota import records
 from quota.models import NoticeChannel
-from quota.permissions import system
-from quota.services import sending
-from quota.services.channels import channel_add
-from quota.services.notices import tell
-from scheduling import journal, lease, passes, usage_history, verdicts
-from scheduling.core import events
-from scheduling.core.requirement import task_id
+from quota.notifications import sending
+from quota.notifications.channels import channel_add
+from quota.notifications.notices import tell
+from quota.vocabulary.permissions import system
+from scheduling.brakes.brakes import stops_pass
+from scheduling.cells.cells import cell_set
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.jobs import jobs, updates
+from scheduling.journal import journal
+from scheduling.machines.evacuation import tasks_drain
+from scheduling.machines.machines import machines_drain
+from scheduling.master import lease, pass_log
 from scheduling.models import Task
-from scheduling.services import changes, jobs, observations, transitions, updates
-from scheduling.services.brakes import stops_pass
-from scheduling.services.cells import cell_set
-from scheduling.services.leaving import tasks_drain
-from scheduling.services.machines import machines_drain
-from scheduling.services.observations import Observation
+from scheduling.tasks import changes, observations, transitions, verdicts
+from scheduling.tasks.observations import Observation
+from scheduling.usage import usage_windows
 from tests.browser.conftest import SHOTS, faults_of, sign_in
 from tests.integration import portal_world, rows
 from tests.integration.simulated_cell import SimulatedCell
@@ -107,7 +110,7 @@ def furnished(world):
     _notices()
     cell_set(principal=system("test"), cell=world.cell, settings={"schedulers": "by-workload"})
     lease.take(world.cell.id, scheduler="service", holder="node-1:4711:0123abcd", ttl_s=600)
-    a_pass = passes.Pass(
+    a_pass = pass_log.Pass(
         at=1.79e9, revision=7, pending=1_200, classes=50, placed=1_000, conflicts=0, preempted=2, unplaced=200,
         cache_hits=900, cache_misses=100, pass_ms=9.4, commit_ms=70.2,
     )  # fmt: skip
@@ -116,7 +119,7 @@ def furnished(world):
             a_pass, at=a_pass.at + number, revision=7 + number, conflicts=12 * (number % 40 == 39),
             pass_ms=5 + number * 37 % 11, commit_ms=40 + number * 53 % 61,
         )  # fmt: skip
-        passes.record(world.cell.id, "cc", "service", one)
+        pass_log.record(world.cell.id, "cc", "service", one)
     return world
 
 
@@ -131,7 +134,7 @@ def _crash(world) -> None:
         with journal.write(world.cell.id, rows.ME) as entry:
             observations.tasks_observe(entry, [seen])
     window = a_window(TaskKey(job.uid.hex, 1, 1), limit_cpu_milli=100, cpu_milli=40)
-    usage_history.store([usage_history.TaskWindow(world.cell.id, world.machine.id, task.id, window)])
+    usage_windows.store([usage_windows.TaskWindow(world.cell.id, world.machine.id, task.id, window)])
 
 
 def _drain(world) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from scheduling.services import jobs, updates
+from scheduling.jobs import jobs, updates
 from tests.browser.conftest import sign_in
 from tests.integration import portal_world, rows
 

@@ -6,12 +6,12 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from quota.models import Tenant
-from quota.permissions import Role
-from quota.services.access import principal_of_user
-from quota.services.capabilities import capability_answer, capability_ask, capability_grant
-from quota.services.invitations import invitation_send, link_of
-from quota.services.service_accounts import service_account_create, service_account_token
-from quota.services.tenants import tenant_create, tenant_set
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.capabilities import capability_answer, capability_ask, capability_grant
+from quota.tenancy.invitations import invitation_send, link_of
+from quota.tenancy.service_accounts import service_account_create, service_account_token
+from quota.tenancy.tenants import tenant_create, tenant_set
+from quota.vocabulary.permissions import Role
 from tests.browser.conftest import SHOTS, sign_in
 from tests.integration import rows
 from tests.integration import world as people

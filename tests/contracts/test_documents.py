@@ -12,7 +12,7 @@ import typer
 from django.apps import apps
 from django.core.management import get_commands
 
-from borglet.runtimes import launch
+from borglet.runtimes.base import launch
 from portal.cli.main import app
 from portal.settings import checks
 from portal.settings.environment import SETTINGS

@@ -25,9 +25,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from quota.permissions import Role, Scope, system
-from quota.services import capacity
-from quota.services.access import token_issue
+from quota.admission import capacity
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Role, Scope, system
 from tests.integration import rows
 from tests.integration import world as people
 

@@ -15,8 +15,8 @@ from django.db.migrations.recorder import MigrationRecorder
 from portal.settings.environment import SETTINGS
 from portal.up.schema import migrations_of_later
 from quota.models.fields import DNS_LABEL
-from scheduling.core.reasons import ReasonCode
-from scheduling.problems import DNS_LABEL as LABEL_OF_SPECS
+from scheduling.core.vocabulary.reasons import ReasonCode
+from scheduling.spec.problems import DNS_LABEL as LABEL_OF_SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 

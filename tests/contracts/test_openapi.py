@@ -11,7 +11,7 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 
 from scheduling.api.jobfile import schema as job_file_schema
-from scheduling.jobfile import parse
+from scheduling.spec.parser import parse
 from tests.contracts.routes import Route, api_routes
 
 FULL: dict[str, Any] = {

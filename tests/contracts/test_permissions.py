@@ -15,18 +15,18 @@ from django.test import Client
 
 from naming.api import survey
 from quota import clock
+from quota.admission import capacity
+from quota.billing.ledger import budget_grant
+from quota.market.orders import order_place
 from quota.models import ApprovalRule
-from quota.permissions import Role, Scope, system
-from quota.services import capacity
-from quota.services.access import token_issue
-from quota.services.capabilities import capability_ask, capability_grant
-from quota.services.channels import channel_add
-from quota.services.invitations import invitation_send
-from quota.services.ledger import budget_grant
-from quota.services.orders import order_place
-from quota.services.prices import quote_make
-from quota.services.service_accounts import service_account_create
-from scheduling.services import jobs
+from quota.notifications.channels import channel_add
+from quota.pricing.price_lists import quote_make
+from quota.tenancy.access import token_issue
+from quota.tenancy.capabilities import capability_ask, capability_grant
+from quota.tenancy.invitations import invitation_send
+from quota.tenancy.service_accounts import service_account_create
+from quota.vocabulary.permissions import Role, Scope, system
+from scheduling.jobs import jobs
 from tests.contracts.routes import Route, api_routes, pages
 from tests.integration import money_rows, rows
 from tests.integration import world as people

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from quota.models import Tenant
-from quota.permissions import Scope, system
-from quota.services.access import token_issue
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Scope, system
 from tests.integration import world
 
 BORGCTL = str(Path(sys.executable).with_name("borgctl"))

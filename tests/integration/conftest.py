@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def cell():
     """After each scenario the rows equal the journal replayed, and whatever else must be true is."""
-    from scheduling.validate import validate
+    from scheduling.master.validate import validate
     from tests.integration import rows
 
     cell = rows.a_cell()
@@ -59,7 +59,7 @@ def tenant(cell):
 @pytest.fixture
 def ann(tenant):
     """Who may submit and change the tenant's jobs."""
-    from quota.permissions import Role
+    from quota.vocabulary.permissions import Role
     from tests.integration import world
 
     return world.principal("ann", tenant=tenant, role=Role.OPERATOR)

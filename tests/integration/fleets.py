@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell, Machine
-from scheduling.services.joining import join_token_issue
 from tests.integration import rows
 from tests.integration.link_world import Link, until
 

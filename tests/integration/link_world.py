@@ -31,14 +31,15 @@ from borglet.messages import (
     decode_to_borglet,
     encode,
 )
-from scheduling import jobfile, journal
-from scheduling.core.requirement import task_id
-from scheduling.link import authority
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.identity import authority
+from scheduling.journal import journal
 from scheduling.link.server import LinkServer, make_server
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell, Job, JobSpec, Task
-from scheduling.services import transitions
-from scheduling.services.changes import Placement
-from scheduling.services.joining import join_token_issue
+from scheduling.spec import parser
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Placement
 from tests.integration import rows
 
 GIB = 2**30
@@ -258,7 +259,7 @@ def a_job(cell: Cell, name: str = "jfoo", *, tasks: int = 1, leave_s: float = 0,
         "names": {"leave_s": leave_s},
         "task": {"command": ["run", "$(port.http)"], "ports": ["http"], "limit": {"cpu": "100m"}, **task},
     }
-    parsed = jobfile.parse(file)
+    parsed = parser.parse(file)
     JobSpec.objects.update_or_create(
         job=job, version=1, defaults={"spec": parsed.to_json(), "digest": parsed.digest(), "actor": "test"}
     )

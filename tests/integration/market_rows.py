@@ -7,11 +7,13 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 
+from quota.admission import bands
+from quota.billing import ledger
+from quota.market import orders
 from quota.models import CellCapacity, Market, Membership, Order, PriceList, Quota, Tenant
-from quota.permissions import Principal, Role, system
-from quota.resources import Vector
-from quota.services import bands, ledger, orders
-from quota.services.market import market_of
+from quota.pricing.market import market_of
+from quota.vocabulary.permissions import Principal, Role, system
+from quota.vocabulary.resources import Vector
 
 ME = system("test")
 SRE = Principal("sam", sre=True)

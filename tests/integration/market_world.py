@@ -9,13 +9,13 @@ from typing import Any
 from django.db import transaction
 
 from quota import clock
+from quota.admission.bands import bands_ensure
+from quota.admission.capacity import publish
+from quota.billing.ledger import budget_grant
+from quota.market.orders import order_place
 from quota.models import Membership, Order, PriorityBand, Quota, Quote, Tenant
-from quota.permissions import Principal, Role, system
-from quota.services.bands import bands_ensure
-from quota.services.capacity import publish
-from quota.services.ledger import budget_grant
-from quota.services.orders import order_place
-from quota.services.prices import quote_make
+from quota.pricing.price_lists import quote_make
+from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import portal_world
 
 ME = system("test")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import datetime as dt
 
 from quota import clock, records
+from quota.billing import ledger
+from quota.billing.invoices import invoice_close
 from quota.models import Invoice, Order, OrderState, PriceList, PriorityBand, Tenant
-from quota.permissions import system
-from quota.resources import Vector
-from quota.services import ledger
-from quota.services.invoices import invoice_close
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import Vector
 from tests.integration import rows
 
 ME = system("test")

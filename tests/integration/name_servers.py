@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 
-from naming.dns.directory import Directory, Status
 from naming.dns.sockets import Server
-from naming.table import NameTable
+from naming.dns.zones.directory import Directory, Status
+from naming.table.table import NameTable
 
 
 def following(

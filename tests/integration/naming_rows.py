@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling import journal, notices
-from scheduling.core.requirement import task_id
-from scheduling.link import usage
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import changes, observations, transitions
+from scheduling.tasks import changes, observations, transitions
+from scheduling.usage import live
 from tests.integration.rows import ME
 
 
@@ -45,9 +45,9 @@ def evict(cell: Cell, job: Job, index: int) -> None:
 def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:
     """What its Borglet says that a placed task uses, where link shards put it."""
     row = Task.objects.get(job=job, index=index)
-    client = notices.client()
+    client = wakeups.client()
     seconds, micros = client.time()
-    rows = np.zeros(1, dtype=usage.SAMPLE)
+    rows = np.zeros(1, dtype=live.SAMPLE)
     rows["task_id"], rows["at"], rows["cpu_milli"] = row.id, seconds + micros / 1e6, cpu_milli
     rows["processes"], rows["incarnation"] = 1, incarnation
     client.hset(f"borg:usage:{job.cell_id}", str(row.machine_id), rows.tobytes())

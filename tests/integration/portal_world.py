@@ -9,12 +9,12 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from scheduling import journal
-from scheduling.core.requirement import task_id
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import observations, transitions
-from scheduling.services.changes import Placement
-from scheduling.services.observations import Observation
+from scheduling.tasks import observations, transitions
+from scheduling.tasks.changes import Placement
+from scheduling.tasks.observations import Observation
 from tests.integration import rows
 
 PASSWORD = "correct horse battery"

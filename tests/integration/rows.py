@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from quota.bands import DEFAULT_BANDS, band_of
 from quota.models import PriorityBand, Quota, Tenant
-from quota.permissions import system
-from quota.resources import NAMES, Vector, scale
-from scheduling import jobfile, journal
-from scheduling.core import events
+from quota.vocabulary.bands import DEFAULT_BANDS, band_of
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import NAMES, Vector, scale
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal
 from scheduling.models import Cell, Job, JobSpec, Machine, Package, PackageTag
-from scheduling.services import new_tasks
+from scheduling.spec import parser
+from scheduling.tasks import new_tasks
 
 ME = system("test")
 SMALL: Vector = (100, 2**26, 2**26, 0, 0, 1)
@@ -89,7 +90,7 @@ def a_job(
     limit: Vector = SMALL,
     latency_sensitive: bool = True,
 ) -> Job:
-    read = jobfile.parse(
+    read = parser.parse(
         {
             "name": name,
             "tasks": tasks,

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from borglet.events import Adopted, Ended, Event, Polled, Saved, Started
-from borglet.instructions import Remembered, Save, Start, Terminate
 from borglet.messages import EndCause, Exit, Phase, TaskKey
-from borglet.state import AgentState
-from quota.bands import DEFAULT_BANDS
-from quota.permissions import system
-from scheduling import journal
-from scheduling.commit import Outcome, commit
-from scheduling.core.explain import Explainer
+from borglet.state.events import Adopted, Ended, Event, Polled, Saved, Started
+from borglet.state.instructions import Remembered, Save, Start, Terminate
+from borglet.state.state import AgentState
+from quota.vocabulary.bands import DEFAULT_BANDS
+from quota.vocabulary.permissions import system
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.explain import Explainer
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Plan
-from scheduling.core.policy import Policy
-from scheduling.core.state import CellState
-from scheduling.link import writer
-from scheduling.link.desired import Loaded, Specs, load
-from scheduling.link.diff import compare
-from scheduling.link.writer import News
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.journal import journal
+from scheduling.link.shard import writer
+from scheduling.link.shard.writer import News
+from scheduling.link.views.desired import Loaded, Specs, load
+from scheduling.link.views.diff import compare
+from scheduling.master.commit import Outcome, commit
+from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Machine
-from scheduling.snapshot import load_state
 
 MASTER = system("master")
 

@@ -14,11 +14,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.admin_site import site
+from quota.admission import capacity
 from quota.models import Capability, Membership, PriceList, PriorityBand, Quota, Record, Tenant, Token
-from quota.services import capacity
-from scheduling import journal, lease, notices, passes
+from scheduling.brakes.brakes import stops_pass
+from scheduling.journal import journal, wakeups
+from scheduling.master import lease, pass_log
 from scheduling.models import Brake, Cell, CrashedPair, Departure, Drain, Event, Job, JoinToken, Machine, Task
-from scheduling.services.brakes import stops_pass
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 
@@ -383,16 +384,16 @@ def test_prices_that_are_none_are_told_beside_the_field(sre, world, changed, tol
 
 def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:
     path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
-    notices.client().delete(f"borg:passes:{world.cell.pk}:default")
+    wakeups.client().delete(f"borg:passes:{world.cell.pk}:default")
     page = sre.get(path).text
     assert "Nobody runs it" in page
     assert f"cell.{world.cell.name}" in page
     lease.take(world.cell.id, scheduler="default", holder="node-1:4711:ab", ttl_s=60)
-    one = passes.Pass(
+    one = pass_log.Pass(
         at=1.79e9, revision=7, pending=1_200, classes=50, placed=1_000, conflicts=25, preempted=2, unplaced=200,
         cache_hits=900, cache_misses=100, pass_ms=9.4, commit_ms=70.2,
     )  # fmt: skip
-    passes.record(world.cell.id, "cc", "default", one)
+    pass_log.record(world.cell.id, "cc", "default", one)
     page = sre.get(path).text
     assert "Run by node-1:4711:ab, epoch 1." in page
     for told in ("9.4 + 70.2", "9.4 · 9.4 ms", "25 (2.4 %)", "90.0 %", "1,200", "14:13:20", "production"):

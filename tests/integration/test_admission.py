@@ -10,12 +10,12 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from quota import clock
+from quota.admission import admission
+from quota.admission.admission import Ask
+from quota.market.grants import quota_end
 from quota.models import Budget, Quota, QuotaUse
-from quota.permissions import system
-from quota.resources import ZERO, scale
-from quota.services import admission
-from quota.services.admission import Ask
-from quota.services.grants import quota_end
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import ZERO, scale
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

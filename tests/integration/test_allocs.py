@@ -8,18 +8,20 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
 
-from quota.errors import Conflict, Refused
 from quota.models import QuotaUse
-from quota.permissions import system
-from quota.resources import CPU
-from scheduling import journal
-from scheduling.commit import commit
-from scheduling.core import events
-from scheduling.core.plan import Assignment, Plan
-from scheduling.core.requirement import task_id
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import CPU
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment, Plan
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.jobs import jobs, updates
+from scheduling.journal import journal
+from scheduling.machines import machines
+from scheduling.master.commit import commit
 from scheduling.models import Departure, Job, Machine, Task
-from scheduling.services import jobs, machines, transitions, updates
-from scheduling.services.changes import Ending, Eviction, Placement
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Ending, Eviction, Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,8 +9,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from quota.permissions import Role, Scope
-from scheduling import journal
+from quota.vocabulary.permissions import Role, Scope
+from scheduling.journal import journal
 from scheduling.models import Job, JobSpec, PendingVerdict, Task
 from tests.integration import rows, world
 

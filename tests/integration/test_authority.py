@@ -17,11 +17,12 @@ from cryptography.x509.oid import NameOID
 from django.core.management import CommandError, call_command
 
 from borglet.messages import Refusal, authority_digest
-from quota.errors import Conflict, Forbidden
 from quota.models import Record
-from quota.permissions import Principal
-from scheduling.link import authority, certificate, succession
-from scheduling.link.authority import AuthorityBroken, bundle_pem
+from quota.vocabulary.errors import Conflict, Forbidden
+from quota.vocabulary.permissions import Principal
+from scheduling.identity import authority, authority_rotation
+from scheduling.identity.authority import AuthorityBroken, bundle_pem
+from scheduling.link.transport import certificate
 from scheduling.models import Machine
 from tests.integration import rows
 from tests.integration.link_world import Link, Played, running_link
@@ -77,9 +78,9 @@ def test_one_authority_takes_the_place_of_another_and_no_machine_is_shut_out(cel
             secret = machine.secret
         with link.dial("m1", secret) as socket:
             assert says(Played(socket, "m1", secret), first) == ""  # nothing new
-        staged = succession.stage(principal=rows.ME)
+        staged = authority_rotation.stage(principal=rows.ME)
         with pytest.raises(Conflict, match="1 machines don't trust the staged authority yet: m1; wait"):
-            succession.switch(principal=rows.ME)
+            authority_rotation.switch(principal=rows.ME)
         link = restarted(running)
         assert opens(link, first)
         with link.dial("m1", secret) as socket:
@@ -88,15 +89,15 @@ def test_one_authority_takes_the_place_of_another_and_no_machine_is_shut_out(cel
         with link.dial("m1", secret) as socket:
             assert says(Played(socket, "m1", secret), both) == ""
         assert Machine.objects.get().authority == authority_digest(both)
-        assert succession.switch(principal=rows.ME) == staged == authority.fingerprint()
+        assert authority_rotation.switch(principal=rows.ME) == staged == authority.fingerprint()
         link = restarted(running)
         assert opens(link, both)
         assert not opens(link, first)
         link.context = trusting(both)
         with link.dial("m1", secret) as socket:
             assert says(Played(socket, "m1", secret), both) == ""
-        succession.retire(principal=rows.ME)
-        succession.retire(principal=rows.ME)
+        authority_rotation.retire(principal=rows.ME)
+        authority_rotation.retire(principal=rows.ME)
         link = restarted(running)
         link.context = trusting(both)
         with link.dial("m1", secret) as socket:
@@ -114,19 +115,19 @@ def test_one_authority_takes_the_place_of_another_and_no_machine_is_shut_out(cel
 def test_a_borglet_that_knows_nothing_of_authorities_is_told_nothing(cell) -> None:
     with running_link() as link, link.machine(cell) as machine:
         assert machine.session == 2
-    succession.stage(principal=rows.ME)
+    authority_rotation.stage(principal=rows.ME)
     with running_link() as link, link.dial("m1", machine.secret) as socket:
         answer = Played(socket, "m1", machine.secret).hello()
         assert answer.authority == ""
-    assert succession.standing().behind == ["m1"]
-    assert succession.switch(principal=rows.ME, leave_behind=True)
+    assert authority_rotation.standing().behind == ["m1"]
+    assert authority_rotation.switch(principal=rows.ME, leave_behind=True)
 
 
 @pytest.mark.parametrize("written", [0, 1, 2, 3])
 def test_a_switch_that_broke_off_is_finished_or_never_was(home: Path, written: int) -> None:
     """Each file is written whole, in an order in which any part of them can be understood."""
     before = authority.fingerprint()
-    staged = succession.stage(principal=rows.ME)
+    staged = authority_rotation.stage(principal=rows.ME)
     both = authority_digest(bundle_pem())
     for source, target in [("ca.pem", "old.pem"), ("next.key", "ca.key"), ("next.pem", "ca.pem")][:written]:
         shutil.copy(home / source, home / target)
@@ -134,24 +135,26 @@ def test_a_switch_that_broke_off_is_finished_or_never_was(home: Path, written: i
     assert authority_digest(bundle_pem()) == both  # whoever trusts it can dial in all the while
     certificate.issue_server_certificate(["localhost"])
     if written < 2:
-        assert succession.switch(principal=rows.ME) == staged
+        assert authority_rotation.switch(principal=rows.ME) == staged
     assert not (home / "next.key").exists()
     assert authority.fingerprint() == staged
 
 
 def test_only_one_is_staged_and_only_by_those_who_may(home: Path, tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="no authority is staged"):
-        succession.switch(principal=rows.ME)
-    for step in (succession.stage, succession.switch, succession.retire):
+        authority_rotation.switch(principal=rows.ME)
+    for step in (authority_rotation.stage, authority_rotation.switch, authority_rotation.retire):
         with pytest.raises(Forbidden):
             step(principal=Principal("eve"))
     (tmp_path / "bad.pem").write_text("nothing")
     with pytest.raises(AuthorityBroken, match="must be a certificate in PEM form"):
-        succession.stage(principal=rows.ME, certificate=tmp_path / "bad.pem", key=tmp_path / "bad.pem")
+        authority_rotation.stage(
+            principal=rows.ME, certificate=tmp_path / "bad.pem", key=tmp_path / "bad.pem"
+        )
     assert not (home / "next.pem").exists()
-    succession.stage(principal=rows.ME)
+    authority_rotation.stage(principal=rows.ME)
     with pytest.raises(Conflict, match="one is staged already"):
-        succession.stage(principal=rows.ME)
+        authority_rotation.stage(principal=rows.ME)
 
 
 def test_the_command_shows_how_far_it_is(cell, home: Path) -> None:
@@ -265,11 +268,11 @@ def test_a_certificate_that_machines_would_refuse_is_refused_at_the_start(
 def test_an_authority_kept_elsewhere_is_replaced_too(elsewhere: Elsewhere, settings, tmp_path: Path) -> None:
     other = Elsewhere(tmp_path / "other")
     (tmp_path / "root.pem").write_text(other.root_pem())
-    succession.stage(principal=rows.ME, certificate=tmp_path / "root.pem")
+    authority_rotation.stage(principal=rows.ME, certificate=tmp_path / "root.pem")
     chain, key = other.write("localhost")
     settings.BORG_LINK_CERTIFICATE, settings.BORG_LINK_KEY = str(chain), str(key)
     certificate.server_certificate(["localhost"])  # machines that were told trust it already
-    succession.switch(principal=rows.ME)
+    authority_rotation.switch(principal=rows.ME)
     assert authority.authority_pem() == other.root_pem()
 
 

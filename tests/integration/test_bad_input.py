@@ -22,12 +22,12 @@ from websockets.exceptions import InvalidStatus
 
 from borglet.messages import Health, Phase, Refusal, TaskKey, TaskReport
 from quota import clock
+from quota.admission import capacity
 from quota.models import Token
-from quota.permissions import Scope, system
-from quota.services import capacity
-from quota.services.access import token_issue
-from scheduling import journal
-from scheduling.services.joining import join_token_issue
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Scope, system
+from scheduling.journal import journal
+from scheduling.machines.joining import join_token_issue
 from tests.integration import portal_server, rows, world
 from tests.integration.link_world import Played, running_link
 

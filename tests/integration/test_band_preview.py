@@ -7,14 +7,14 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.bands import BATCH, BEST_EFFORT, PRODUCTION
-from quota.errors import Forbidden
+from quota.admission import capacity
+from quota.admission.bands import bands_ensure
 from quota.models import Order, OrderState, PriorityBand, Quota, QuotaUse, Tenant
-from quota.permissions import Principal, Role, system
-from quota.services import capacity
-from quota.services.band_preview import band_preview
-from quota.services.bands import bands_ensure
-from quota.services.prices import price_list_at
+from quota.pricing.band_preview import band_preview
+from quota.pricing.price_lists import price_list_at
+from quota.vocabulary.bands import BATCH, BEST_EFFORT, PRODUCTION
+from quota.vocabulary.errors import Forbidden
+from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

@@ -9,11 +9,11 @@ from django.apps import apps
 from django.utils.module_loading import import_string
 
 from quota import clock
-from quota.bands import BATCH, DEFAULT_FACTORS, PRODUCTION
-from quota.errors import Conflict, Forbidden, Refused
+from quota.admission.bands import band_set, bands_ensure
 from quota.models import Notice, PriorityBand, Quota, Record
-from quota.permissions import Principal, Role, system
-from quota.services.bands import band_set, bands_ensure
+from quota.vocabulary.bands import BATCH, DEFAULT_FACTORS, PRODUCTION
+from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes import proctable
-from scheduling import journal
-from scheduling.core.requirement import task_id
+from borglet.runtimes.supervisor import proctable
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Job, Machine, Task
-from scheduling.services import transitions
-from scheduling.services.changes import Eviction, Placement
-from scheduling.services.joining import join_token_issue
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Eviction, Placement
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, running_link, until
 from tests.integration.real_borglet import Borglet

@@ -6,17 +6,19 @@ import datetime as dt
 
 import pytest
 
-from quota.errors import Conflict, Forbidden, NotFound, Refused
-from quota.permissions import Principal
-from scheduling import brakes, journal
-from scheduling.brakes import BrakeState
-from scheduling.config import CellSettings
-from scheduling.core import events
-from scheduling.core.requirement import task_id
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.brakes import brakes as service
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines import evacuation, machines
 from scheduling.models import Brake, Machine, Task
-from scheduling.services import brakes as service
-from scheduling.services import leaving, machines, transitions
-from scheduling.services.changes import Placement
+from scheduling.policy import brakes
+from scheduling.policy.brakes import BrakeState
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Placement
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -64,7 +66,7 @@ def back(cell, machines_: list[Machine]) -> None:
 
 def second(cell, *, late: int = 0) -> int:
     """One of the master's, and the clock a second on: the rows' times are a second older."""
-    evicted = leaving.tasks_leave(cell.id, SETTINGS, seconds=1.0, late=late)
+    evicted = evacuation.tasks_leave(cell.id, SETTINGS, seconds=1.0, late=late)
     older(cell, 1.0)
     return evicted
 

@@ -7,12 +7,12 @@ import datetime as dt
 import pytest
 
 from quota import clock, records
-from quota.errors import Refused
+from quota.billing import budgets, ledger
+from quota.billing.budgets import budget_set, budgets_watch, buying_stopped, submitting_stopped
 from quota.models import Budget, Notice, OrderState
-from quota.money import MOST
-from quota.permissions import Role
-from quota.services import budgets, ledger
-from quota.services.budgets import budget_set, budgets_watch, buying_stopped, submitting_stopped
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.money import MOST
+from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
 from tests.integration import rows, world
 

@@ -7,19 +7,20 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.errors import Conflict, Forbidden, NotFound, Refused
 from quota.models import Capability, CapabilityRequest, Notice, Record
-from quota.permissions import Action, CapabilityKind, Role, may
-from quota.services.access import principal_of_user
-from quota.services.capabilities import (
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.capabilities import (
     USUAL,
     capability_answer,
     capability_ask,
     capability_grant,
     capability_revoke,
 )
-from quota.services.service_accounts import service_account_create
-from scheduling.services import jobs, shells, updates
+from quota.tenancy.service_accounts import service_account_create
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Action, CapabilityKind, Role, may
+from scheduling.jobs import jobs, updates
+from scheduling.shells import shells
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db

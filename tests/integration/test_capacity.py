@@ -12,16 +12,17 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from quota.errors import Forbidden
 from quota.models import PriorityBand, Quota
-from quota.permissions import Principal, Role, system
-from quota.resources import CPU, RAM
-from scheduling import capacity, notices
-from scheduling.capacity import capacity_sample, samples_drop_old
-from scheduling.capacity_reports import Step, history, step_for, table
-from scheduling.core.requirement import task_id
-from scheduling.link import usage
+from quota.vocabulary.errors import Forbidden
+from quota.vocabulary.permissions import Principal, Role, system
+from quota.vocabulary.resources import CPU, RAM
+from scheduling.cells import capacity
+from scheduling.cells.capacity import capacity_sample, samples_drop_old
+from scheduling.cells.capacity_reports import Step, history, step_for, table
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import wakeups
 from scheduling.models import CapacitySample, Job
+from scheduling.usage import live
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db
@@ -37,17 +38,17 @@ def world():
     world = portal_world.make()
     uses(world.cell, {task_id(world.job.id, 0): (30, 10, 2**20, 2**10)})
     yield world
-    notices.client().delete(f"borg:usage:{world.cell.id}")
+    wakeups.client().delete(f"borg:usage:{world.cell.id}")
 
 
 def uses(cell, tasks, *, age_s: float = 0.0) -> None:
     """CPU used, CPU denied, RAM, disk by task."""
-    seconds, micros = notices.client().time()
-    found = np.zeros(len(tasks), dtype=usage.SAMPLE)
+    seconds, micros = wakeups.client().time()
+    found = np.zeros(len(tasks), dtype=live.SAMPLE)
     for row, (task, (cpu, denied, ram, disk)) in zip(found, tasks.items(), strict=True):
         row["task_id"], row["at"], row["incarnation"] = task, seconds + micros / 1e6 - age_s, 1
         row["cpu_milli"], row["throttled_milli"], row["ram_bytes"], row["disk_bytes"] = cpu, denied, ram, disk
-    notices.client().hset(f"borg:usage:{cell.id}", "1", found.tobytes())
+    wakeups.client().hset(f"borg:usage:{cell.id}", "1", found.tobytes())
 
 
 def sample(band: str = "") -> CapacitySample:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portal.plots import HEIGHT, WIDTH, Plot
-from portal.sigma.charts import Sample, usage_charts
-from quota.resources import CPU, RAM
+from portal.sigma.jobs.charts import Sample, usage_charts
+from quota.vocabulary.resources import CPU, RAM
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 FIVE = dt.timedelta(minutes=5)

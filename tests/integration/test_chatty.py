@@ -10,9 +10,9 @@ from statistics import median
 
 import pytest
 
-from scheduling.link import contact, logs
+from scheduling.machines import contact, log_requests
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Machine
-from scheduling.services.joining import join_token_issue
 from tests.integration import rows
 from tests.integration.link_world import a_job, place, running_link, task, until
 from tests.integration.real_borglet import Borglet
@@ -47,17 +47,17 @@ def test_polls_are_answered_while_a_task_chatters(tmp_path: Path, command: list[
         key = place(job, machine.id)
         until(lambda: task(job).up, what="up")
         until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
-        until(lambda: logs.fetch(machine, key).end > 2**20, what="a MiB printed")
-        began, first = time.monotonic(), logs.fetch(machine, key).end
+        until(lambda: log_requests.fetch(machine, key).end > 2**20, what="a MiB printed")
+        began, first = time.monotonic(), log_requests.fetch(machine, key).end
         latencies: list[float] = []
         while time.monotonic() - began < MEASURED_S:
             number, asked = len(latencies), time.monotonic()
             if number % 5:
-                assert logs.fetch(machine, key).text
+                assert log_requests.fetch(machine, key).text
             else:
-                assert not logs.fetch(machine, key, offset=0, search="is not there").lines
+                assert not log_requests.fetch(machine, key, offset=0, search="is not there").lines
             latencies.append(time.monotonic() - asked)
-        printed = logs.fetch(machine, key).end - first
+        printed = log_requests.fetch(machine, key).end - first
         took_s = time.monotonic() - began
         kept = sum(path.stat().st_size for path in (tmp_path / "home" / "logs").rglob("*") if path.is_file())
     print(f"slowest of {len(latencies)} answers {max(latencies):.3f} s, median {median(latencies):.4f} s,",

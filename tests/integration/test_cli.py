@@ -16,11 +16,12 @@ from django.contrib.auth import get_user_model
 
 from naming.ports import reserved
 from quota.models import Token
-from scheduling import journal, usage_history
-from scheduling.core.requirement import task_id
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
 from scheduling.models import Job
-from scheduling.services import changes, departures, transitions
-from scheduling.services.changes import Ending
+from scheduling.tasks import changes, departures, transitions
+from scheduling.tasks.changes import Ending
+from scheduling.usage import usage_windows
 from tests.integration import cli_world, link_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.test_naming_process import Process as Resolver
@@ -298,8 +299,8 @@ def test_what_a_task_used_is_shown(ann, cell) -> None:
     key = link_world.place(job, rows.a_machine(cell).id)
     assert "Nothing was told yet" in ann.out("usage", "ubar/jfoo/0")
     identity = task_id(job.id, 0)
-    usage_history.store(
-        [usage_history.TaskWindow(cell.id, 1, identity, a_window(key, ago=ago)) for ago in (0, 1)]
+    usage_windows.store(
+        [usage_windows.TaskWindow(cell.id, 1, identity, a_window(key, ago=ago)) for ago in (0, 1)]
     )
     first, second = ann.out("usage", "ubar/jfoo/0").splitlines()[1:]
     assert "0.25" in first

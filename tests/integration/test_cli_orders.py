@@ -6,9 +6,9 @@ import datetime as dt
 
 import pytest
 
-from quota import money
 from quota.models import Order, Tenant
-from quota.permissions import Role
+from quota.vocabulary import money
+from quota.vocabulary.permissions import Role
 from tests.integration import cli_world, market_rows, rows, world
 from tests.integration.cli_world import Cli
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quota.permissions import Role
+from quota.vocabulary.permissions import Role
 from scheduling.models import Package
 from tests.archives import an_image, digest_of
 from tests.integration import cli_world, portal_server, rows, world

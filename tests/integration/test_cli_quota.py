@@ -7,10 +7,10 @@ import datetime as dt
 import pytest
 
 from quota import records
+from quota.market.orders import order_place
 from quota.models import NoticeChannel, Order, Quote, Tenant
-from quota.permissions import system
-from quota.services.notices import tell
-from quota.services.orders import order_place
+from quota.notifications.notices import tell
+from quota.vocabulary.permissions import system
 from tests.integration import cli_world, market_rows, rows, world
 from tests.integration.cli_world import Cli
 

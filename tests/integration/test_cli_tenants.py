@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quota.models import Membership, ServiceAccount, Tenant
-from quota.permissions import Role
+from quota.vocabulary.permissions import Role
 from tests.integration import cli_world, rows, world
 from tests.integration.cli_world import Cli
 

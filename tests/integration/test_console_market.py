@@ -11,7 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from quota import clock
-from quota.errors import Forbidden, NotFound
+from quota.billing.ledger import balance_of, budget_grant
+from quota.billing.ledger_check import ledger_check
+from quota.market.approval_rules import rule_remove, rule_set
+from quota.market.orders import order_place
 from quota.models import (
     Account,
     ApprovalRule,
@@ -25,12 +28,9 @@ from quota.models import (
     Shortfall,
     Tenant,
 )
-from quota.money import CREDIT
-from quota.permissions import Principal, system
-from quota.services.approval_rules import rule_remove, rule_set
-from quota.services.ledger import balance_of, budget_grant
-from quota.services.ledger_check import ledger_check
-from quota.services.orders import order_place
+from quota.vocabulary.errors import Forbidden, NotFound
+from quota.vocabulary.money import CREDIT
+from quota.vocabulary.permissions import Principal, system
 from tests.integration import money_rows, portal_world, rows
 from tests.integration.portal_world import signed_in
 

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from naming.api.survey import TIMEOUT_S
-from naming.dns.directory import Directory, Status
+from naming.dns.zones.directory import Directory, Status
 from scheduling.models import Job
 from tests.integration import portal_world, rows
 from tests.integration.name_servers import following, serving

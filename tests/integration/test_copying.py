@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from scheduling import copying
+from scheduling.journal import copy_rows
 from scheduling.models import Job, JobSpec
 from tests.integration import rows
 
@@ -32,7 +32,7 @@ def test_rows_are_what_save_would_have_made_of_them() -> None:
         cell, tenant, name="one", labels=labels, port_names=names, submitted_by=ODD, latency_sensitive=True
     )
     other = a_job(cell, tenant, name="two", ended_at=NOW)
-    copying.rows(Job, [made, other])
+    copy_rows.rows(Job, [made, other])
     spec = JobSpec(
         job=made,
         version=1,
@@ -41,7 +41,7 @@ def test_rows_are_what_save_would_have_made_of_them() -> None:
         actor="x",
         created_at=NOW,
     )
-    copying.rows(JobSpec, [spec])
+    copy_rows.rows(JobSpec, [spec])
     for job in (made, other):
         read = Job.objects.get(pk=job.id)
         for field in Job._meta.concrete_fields:
@@ -56,8 +56,8 @@ def test_ids_are_given_once_and_none_of_no_rows() -> None:
     cell, tenant = rows.a_cell(), rows.a_tenant()
     many = [a_job(cell, tenant, name=f"j{i}") for i in range(20)]
     with CaptureQueriesContext(connection) as captured:
-        copying.rows(Job, many)
-        copying.rows(Job, [])
+        copy_rows.rows(Job, many)
+        copy_rows.rows(Job, [])
     assert len(captured) == 2
     assert len({job.id for job in many}) == 20
     assert rows.a_job(cell, tenant, "later").id > max(job.id for job in many)
@@ -66,13 +66,14 @@ def test_ids_are_given_once_and_none_of_no_rows() -> None:
 def test_a_value_without_a_text_is_refused_by_its_type() -> None:
     job = a_job(rows.a_cell(), rows.a_tenant(), name="one", submitted_by=b"bytes")
     with pytest.raises(TypeError, match="bytes"):
-        copying.rows(Job, [job])
+        copy_rows.rows(Job, [job])
     assert not Job.objects.exists()
 
 
 def test_a_column_of_numbers_is_an_array() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT %s::bigint[], %s::integer[]", [copying.column([1, None, -(2**62)]), copying.column([])]
+            "SELECT %s::bigint[], %s::integer[]",
+            [copy_rows.column([1, None, -(2**62)]), copy_rows.column([])],
         )
         assert cursor.fetchone() == ([1, None, -(2**62)], [])

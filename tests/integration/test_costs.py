@@ -7,10 +7,10 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.costs import Cost, costs
-from quota.errors import Refused
+from quota.billing.costs import Cost, costs
+from quota.billing.metering import MeteredRow, meter
 from quota.models import Order, Quota
-from quota.services.metering import MeteredRow, meter
+from quota.vocabulary.errors import Refused
 from tests.integration import money_rows as market
 from tests.integration import rows
 

@@ -14,14 +14,16 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from borglet.messages import EndCause, Exit, LogChunk, Phase, Refusal, Usage
-from quota.errors import Conflict, Forbidden
-from quota.permissions import Principal
-from scheduling import journal, notices
-from scheduling.core.events import MachineCredential
-from scheduling.link import contact, usage, writer
+from quota.vocabulary.errors import Conflict, Forbidden
+from quota.vocabulary.permissions import Principal
+from scheduling.core.vocabulary.events import MachineCredential
+from scheduling.journal import journal, wakeups
+from scheduling.link.shard import writer
+from scheduling.machines import contact
+from scheduling.machines.credentials import machine_revoke, machine_rotate, secrets_offered
+from scheduling.machines.joining import join_token_issue, machine_join
 from scheduling.models import Cell, Machine
-from scheduling.services.credentials import machine_revoke, machine_rotate, secrets_offered
-from scheduling.services.joining import join_token_issue, machine_join
+from scheduling.usage import live
 from tests.integration import rows
 from tests.integration.link_world import Link, Played, a_job, a_join, place, ran, running_link, task, until
 from tests.integration.test_link_borglet import Borglet
@@ -187,7 +189,7 @@ def test_a_revoked_machine_is_cut_off_until_it_joins_again(cell, link: Link) -> 
     with pytest.raises(Conflict, match="join the machine again"):
         machine_rotate(principal=rows.ME, machine=row)
     late = {str(row.id): time.time()}  # a heartbeat that was on its way
-    notices.client().zadd(contact.contact_key(cell.id), late)
+    wakeups.client().zadd(contact.contact_key(cell.id), late)
     with link.machine(cell) as again:  # at once: nobody holds its name
         again.report(again.poll_with_desired())
         assert the_machine().state == "up"
@@ -278,8 +280,8 @@ def test_what_a_stolen_secret_says_of_others_tasks_is_not_believed(cell, link: L
         row = task(theirs)
         assert (row.state, row.phase, row.up, row.restarts) == ("running", "starting", False, 0)
         ours = the_machine("m1").id
-        until(lambda: usage.read(cell.id, [ours]))
-        assert usage.read(cell.id, [ours])[ours].tasks == []
+        until(lambda: live.read(cell.id, [ours]))
+        assert live.read(cell.id, [ours])[ours].tasks == []
 
 
 def test_a_stolen_secret_answers_no_request_for_the_log_of_another_machine(cell, link: Link) -> None:

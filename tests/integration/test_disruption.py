@@ -7,12 +7,13 @@ import datetime as dt
 import pytest
 from django.utils import timezone
 
-from scheduling import journal
-from scheduling.config import CellSettings
-from scheduling.core.requirement import task_id
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines import evacuation, machines
 from scheduling.models import Job, Task
-from scheduling.services import leaving, machines, transitions
-from scheduling.services.changes import Placement
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,7 +23,7 @@ SETTINGS = CellSettings()
 
 def drain(cell) -> int:
     """A second of the master's work."""
-    return leaving.tasks_leave(cell.id, SETTINGS, seconds=1.0)
+    return evacuation.tasks_leave(cell.id, SETTINGS, seconds=1.0)
 
 
 def draining(machine) -> None:
@@ -134,7 +135,7 @@ def test_what_lives_in_an_alloc_of_a_dead_machine_leaves_with_it(cell, machine, 
     web = world.submit(ann, cell, world.a_file("web", alloc_set="shelf", priority=120))
     put(web, shelf, machine, {0: 0, 1: 0, 2: 1})
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
-    assert leaving.tasks_evict_from(cell.id, 1) == 3
-    assert leaving.tasks_evict_from(cell.id, 1) == 2
+    assert evacuation.tasks_evict_from(cell.id, 1) == 3
+    assert evacuation.tasks_evict_from(cell.id, 1) == 2
     machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
     assert Task.objects.filter(state="pending").count() == 5

@@ -9,14 +9,16 @@ import pytest
 from django.db.models import F
 
 from borglet.messages import JoinRequest
-from quota.errors import Conflict, Refused
-from scheduling import brakes, drains, journal
-from scheduling.config import CellSettings
-from scheduling.core import events
-from scheduling.core.requirement import task_id
+from quota.vocabulary.errors import Conflict, Refused
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines import drains, evacuation, joining, machines
 from scheduling.models import Departure, Drain, Job, Machine, Task
-from scheduling.services import departures, joining, leaving, machines, transitions
-from scheduling.services.changes import Placement
+from scheduling.policy import brakes
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.tasks import departures, transitions
+from scheduling.tasks.changes import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +28,7 @@ SETTINGS = CellSettings()
 
 def second(cell) -> int:
     """One of the master's."""
-    return leaving.tasks_leave(cell.id, SETTINGS, seconds=1.0)
+    return evacuation.tasks_leave(cell.id, SETTINGS, seconds=1.0)
 
 
 def wishes(cell) -> list[events.MachineState]:
@@ -76,7 +78,7 @@ def test_tasks_on_machines_that_are_down_use_up_budgets_too(cell, machine, ann) 
     world.report(job, *range(4))
     machines.machine_down(principal=rows.ME, machine=other, reason="silent")
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
-    assert leaving.tasks_drain(cell.id, 10, patience_s=600.0) == 0
+    assert evacuation.tasks_drain(cell.id, 10, patience_s=600.0) == 0
 
 
 def test_past_its_deadline_a_drain_breaks_budgets_only_where_it_was_told_to(cell, machine, ann) -> None:

@@ -11,6 +11,8 @@ from django.db import transaction
 from django.test import Client
 
 from quota import clock
+from quota.admission import capacity
+from quota.billing.ledger import budget_grant
 from quota.models import (
     Account,
     ApprovalRule,
@@ -27,11 +29,9 @@ from quota.models import (
     Tenant,
     Token,
 )
-from quota.permissions import Scope, system
-from quota.services import capacity
-from quota.services.access import token_issue
-from quota.services.ledger import budget_grant
-from scheduling import journal
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Scope, system
+from scheduling.journal import journal
 from scheduling.models import JoinToken, Machine
 from tests.integration import rows
 

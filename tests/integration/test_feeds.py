@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from naming.api.selectors import MOST_ENDPOINTS
 from quota.models import Capability, Tenant
-from quota.permissions import Role, Scope
+from quota.vocabulary.permissions import Role, Scope
 from scheduling.models import Cell, Job, Machine
 from tests.integration.naming_rows import place, report, use
 from tests.integration.rows import a_cell, a_job, a_machine, a_tenant

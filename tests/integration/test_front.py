@@ -13,11 +13,11 @@ import django.db
 import pytest
 from django.test import RequestFactory
 
-from portal import front
-from portal.api.errors import broken
 from portal.database import _until
-from portal.front import Front
-from portal.outages import Overloaded
+from portal.http import front
+from portal.http.errors import broken
+from portal.http.front import Front
+from portal.http.outages import Overloaded
 
 Message = dict[str, Any]
 

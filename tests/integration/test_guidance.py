@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from quota.permissions import system
-from scheduling.guidance import guidance
+from quota.vocabulary.permissions import system
+from scheduling.jobs import jobs
+from scheduling.jobs.guidance import guidance
 from scheduling.models import Cell, Machine
-from scheduling.services import jobs
-from scheduling.spec import JobSpec
+from scheduling.spec.job_spec import JobSpec
 from tests.integration import portal_world, rows, world
 from tests.integration.test_why import place
 

@@ -12,8 +12,8 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from portal import health
-from portal.front import Front
+from portal.http import health
+from portal.http.front import Front
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

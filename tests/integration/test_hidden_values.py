@@ -8,10 +8,10 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from quota.permissions import Role, Scope
-from scheduling.masking import MASK
+from quota.vocabulary.permissions import Role, Scope
+from scheduling.jobs import jobs
 from scheduling.models import Cell, JobSpec
-from scheduling.services import jobs
+from scheduling.spec.masking import MASK
 from tests.integration import cli_world, portal_server, rows, world
 
 pytestmark = pytest.mark.django_db

@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from quota.permissions import system
-from scheduling import journal
-from scheduling.master import Master
+from quota.vocabulary.permissions import system
+from scheduling.cells.cells import cell_new_history
+from scheduling.journal import journal
+from scheduling.machines.machines import quarantine_release
+from scheduling.master.loop import Master
 from scheduling.models import JobSpec, Machine, Task
-from scheduling.services.cells import cell_new_history
-from scheduling.services.machines import quarantine_release
 from tests.integration import rows, world
 from tests.integration.simulated_cell import SimulatedCell
 

@@ -18,21 +18,21 @@ from django.conf import settings
 from django.utils import timezone
 
 from borglet.messages import RunTask, TaskKey
-from naming.names import JobName
+from naming.table.names import JobName
 from portal.live.callers import principal_of
 from portal.live.names import watched
-from quota.errors import NotFound
 from quota.models import Tenant
-from quota.permissions import system
-from quota.services.tenants import tenant_set
-from scheduling import journal
-from scheduling.identities import RENEW_S, issue
-from scheduling.link.identities import SPREAD_S
+from quota.tenancy.tenants import tenant_set
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import system
+from scheduling.identity.signing_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
+from scheduling.identity.tokens import RENEW_S, issue
+from scheduling.journal import journal
+from scheduling.link.shard.identities import SPREAD_S
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Event, IdentityKey, Job, JobSpec, Machine
-from scheduling.services import transitions
-from scheduling.services.changes import Eviction
-from scheduling.services.identity_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
-from scheduling.services.joining import join_token_issue
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Eviction
 from tests.integration import rows
 from tests.integration.link_world import Link, Played, a_job, place, ran, running_link, task, until
 from tests.integration.test_link_borglet import Borglet
@@ -208,7 +208,7 @@ def test_an_expired_identity_is_refused_with_the_cure(cell, client) -> None:
 def test_calling_takes_two_queries_for_the_identity(cell, client, django_assert_num_queries) -> None:
     _, key = a_running_task(cell, "read")
     token = identity(key)
-    from scheduling.services.identities import principal_of_identity
+    from scheduling.identity.principals import principal_of_identity
 
     with django_assert_num_queries(2):
         assert principal_of_identity(token).name == "task:cc/ubar/jfoo/0"

@@ -10,11 +10,9 @@ from django.core import mail
 from django.db import connection
 
 from quota import clock
-from quota.errors import Conflict, Forbidden, Refused
 from quota.models import Invitation, Membership, Record
-from quota.permissions import Role
-from quota.services.access import principal_of_user
-from quota.services.invitations import (
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.invitations import (
     A_DAY_PER_ADDRESS,
     invitation_accept,
     invitation_mail,
@@ -22,9 +20,11 @@ from quota.services.invitations import (
     invitation_withdraw,
     link_of,
 )
-from quota.services.members import membership_set
-from quota.services.service_accounts import service_account_create
-from quota.services.tenants import tenant_create
+from quota.tenancy.members import membership_set
+from quota.tenancy.service_accounts import service_account_create
+from quota.tenancy.tenants import tenant_create
+from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.permissions import Role
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db

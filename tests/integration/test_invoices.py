@@ -10,14 +10,15 @@ from django.db import IntegrityError, connection, transaction
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from quota import clock, months, records
-from quota.errors import Conflict, Refused
+from quota import clock, records
+from quota.billing import ledger
+from quota.billing.invoices import invoice_check, invoice_close, invoice_draft, invoices_close_due
+from quota.billing.ledger_check import ledger_check
+from quota.billing.metering import MeteredRow, meter
 from quota.models import Invoice, MeteredHour, Notice, Posting
-from quota.permissions import Role
-from quota.services import ledger
-from quota.services.invoices import invoice_check, invoice_close, invoice_draft, invoices_close_due
-from quota.services.ledger_check import ledger_check
-from quota.services.metering import MeteredRow, meter
+from quota.vocabulary import months
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
 from tests.integration import rows, world
 

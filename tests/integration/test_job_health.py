@@ -10,16 +10,17 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from quota.models import Notice
-from quota.permissions import Role
-from scheduling import journal
-from scheduling.core.job_health import Troubles
-from scheduling.job_healths import crashing_tasks, with_health
+from quota.vocabulary.permissions import Role
+from scheduling.core.vocabulary.job_health import Troubles
+from scheduling.jobs import updates
+from scheduling.jobs.health import crashing_tasks, with_health
+from scheduling.jobs.health_watch import failing_jobs_watch
+from scheduling.jobs.jobs import job_kill
+from scheduling.journal import journal
 from scheduling.models import FailingJob, Job, Task
-from scheduling.services import observations, transitions, updates
-from scheduling.services.changes import Ending, Eviction
-from scheduling.services.health_watch import failing_jobs_watch
-from scheduling.services.jobs import job_kill
-from scheduling.services.observations import Observation
+from scheduling.tasks import observations, transitions
+from scheduling.tasks.changes import Ending, Eviction
+from scheduling.tasks.observations import Observation
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

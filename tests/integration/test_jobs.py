@@ -6,15 +6,15 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from quota.errors import Conflict, Forbidden, NotFound, Refused
 from quota.models import QuotaUse
-from quota.permissions import Role
-from quota.resources import CPU
-from scheduling import journal
-from scheduling.core import events
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Role
+from quota.vocabulary.resources import CPU
+from scheduling.core.vocabulary import events
+from scheduling.jobs import jobs
+from scheduling.journal import journal
+from scheduling.master.validate import validate
 from scheduling.models import Job, JobSpec, Task, Update
-from scheduling.services import jobs
-from scheduling.validate import validate
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,14 +12,16 @@ from django.db import connection
 from django.utils import timezone
 
 from borglet.messages import encode
-from quota.errors import Forbidden, Refused
 from quota.models import CellCapacity
-from quota.permissions import Principal
-from scheduling import journal
-from scheduling.link import authority, certificate, contact
+from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.identity import authority
+from scheduling.journal import journal
+from scheduling.link.transport import certificate
+from scheduling.machines import contact
+from scheduling.machines.joining import join_token_issue, machine_join, machines_join
+from scheduling.machines.machines import machine_remove
 from scheduling.models import JoinToken, Machine
-from scheduling.services.joining import join_token_issue, machine_join, machines_join
-from scheduling.services.machines import machine_remove
 from tests.integration import rows
 from tests.integration.link_world import Played, a_join, running_link
 

@@ -8,9 +8,9 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from quota.permissions import Principal, system
-from scheduling import journal
-from scheduling.core import events
+from quota.vocabulary.permissions import Principal, system
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal
 from scheduling.models import Cell, Event
 
 pytestmark = pytest.mark.django_db(transaction=True)

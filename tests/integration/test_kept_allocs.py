@@ -9,20 +9,23 @@ import pytest
 from django.utils import timezone
 
 from borglet.messages import AllocReport, Desired, EndCause, Exit, Phase, TaskKey, TaskReport
-from quota.errors import Conflict, Refused
-from quota.permissions import system
-from quota.resources import CPU, DISK
-from scheduling import journal
-from scheduling.core.requirement import task_id
-from scheduling.core.states import EvictionCause
-from scheduling.link.desired import Specs, load
-from scheduling.link.diff import Changes, compare
-from scheduling.link.writer import News, apply
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import CPU, DISK
+from scheduling.allocs import kept_allocs
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.jobs import jobs
+from scheduling.journal import journal
+from scheduling.link.shard.writer import News, apply
+from scheduling.link.views.desired import Specs, load
+from scheduling.link.views.diff import Changes, compare
+from scheduling.machines import machines
+from scheduling.master.snapshot import load_state
+from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, KeptAlloc, Machine, Task
-from scheduling.services import jobs, keeping, machines, transitions
-from scheduling.services.changes import Eviction, Placement
-from scheduling.snapshot import load_state
-from scheduling.validate import validate
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Eviction, Placement
 from tests.integration import link_world, world
 from tests.integration.test_allocs import envelope, put
 
@@ -163,10 +166,10 @@ def test_a_saver_that_fails_has_not_saved(machine, shelf) -> None:
 
 def test_when_its_time_is_up_it_is_released_unsaved(machine, shelf) -> None:
     kept = leave(shelf)
-    assert keeping.release_late(shelf.cell_id) == 0
+    assert kept_allocs.release_late(shelf.cell_id) == 0
     KeptAlloc.objects.update(until=timezone.now() - dt.timedelta(seconds=1))
-    assert keeping.release_late(shelf.cell_id) == 1
-    assert keeping.release_late(shelf.cell_id) == 0
+    assert kept_allocs.release_late(shelf.cell_id) == 1
+    assert kept_allocs.release_late(shelf.cell_id) == 0
     (released,) = [
         record.event
         for record in journal.tail(shelf.cell_id, after=0)
@@ -189,9 +192,9 @@ def test_an_alloc_set_that_is_killed_leaves_its_logs_to_the_saver(cell, ann, mac
 
 def test_an_sre_may_drop_it_once(machine, shelf) -> None:
     kept = leave(shelf)
-    keeping.kept_release(principal=ME, kept=kept)
+    kept_allocs.kept_release(principal=ME, kept=kept)
     with pytest.raises(Conflict, match="no more"):
-        keeping.kept_release(principal=ME, kept=kept)
+        kept_allocs.kept_release(principal=ME, kept=kept)
 
 
 def test_without_a_saver_nothing_is_kept(cell, ann, machine) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from quota.permissions import system
-from scheduling import journal
-from scheduling.core.requirement import task_id
-from scheduling.core.states import EvictionCause
+from quota.vocabulary.permissions import system
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.journal import journal
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, KeptAlloc, Machine, Task
-from scheduling.services import transitions
-from scheduling.services.changes import Eviction, Placement
-from scheduling.services.joining import join_token_issue
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Eviction, Placement
 from tests.integration import world
 from tests.integration.link_world import Link, running_link, until
 from tests.integration.real_borglet import Borglet

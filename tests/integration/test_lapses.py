@@ -9,22 +9,22 @@ import pytest
 from django.utils import timezone
 
 from quota import clock, records
-from quota.errors import Refused
+from quota.billing import ledger
+from quota.billing.budgets import budget_set, examine
+from quota.market.quota_expiry import lapses_due, lapses_watch
 from quota.models import Budget, Lapse, Market, Notice, PriorityBand, Quota, QuotaUse
-from quota.permissions import Role
-from quota.resources import CPU
-from quota.services import ledger
-from quota.services.budgets import budget_set, examine
-from quota.services.lapses import lapses_due, lapses_watch
-from scheduling import journal
-from scheduling.core import events
-from scheduling.master import Master
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Role
+from quota.vocabulary.resources import CPU
+from scheduling.celery_tasks import lapses_run
+from scheduling.core.vocabulary import events
+from scheduling.demotion.quota_expiry import lapses_drop
+from scheduling.demotion.spent_budgets import spent_budgets_drop
+from scheduling.jobs import jobs, updates
+from scheduling.journal import journal
+from scheduling.master.loop import Master
+from scheduling.master.validate import validate
 from scheduling.models import Job, Task
-from scheduling.services import jobs, updates
-from scheduling.services.lapses import lapses_drop
-from scheduling.services.spent_budgets import spent_budgets_drop
-from scheduling.tasks import lapses_run
-from scheduling.validate import validate
 from tests.integration import money_rows as market
 from tests.integration import rows, world
 

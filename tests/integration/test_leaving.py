@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scheduling.link.desired import Specs, load
+from scheduling.jobs import updates
+from scheduling.link.views.desired import Specs, load
 from scheduling.models import Cell, Job, Machine
-from scheduling.services import updates
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

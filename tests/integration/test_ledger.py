@@ -9,12 +9,12 @@ from django.core.management import call_command
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from quota import records
-from quota.errors import Conflict, Refused
+from quota.billing import ledger
+from quota.billing.ledger_check import ledger_check
 from quota.models import Account, Budget, LedgerEntry, OrderState, Posting, Record
-from quota.money import MOST
-from quota.permissions import Role
-from quota.services import ledger
-from quota.services.ledger_check import ledger_check
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.money import MOST
+from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
 from tests.integration import rows, world
 

@@ -13,15 +13,18 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
 from quota.models import CellCapacity
-from scheduling import brakes, journal, metrics, notices
-from scheduling.core.events import TaskReported
-from scheduling.core.requirement import task_id
-from scheduling.link import contact, logs, usage
-from scheduling.link.database import DatabaseAway
+from scheduling.cells.cells import cell_new_history
+from scheduling.core.vocabulary.events import TaskReported
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal, wakeups
+from scheduling.link.shard.database import DatabaseAway
+from scheduling.machines import contact, joining, log_requests, machines
+from scheduling.master import metrics
 from scheduling.models import Brake, Departure, Machine, Task
-from scheduling.services import changes, joining, machines, transitions
-from scheduling.services.cells import cell_new_history
-from scheduling.services.changes import Eviction
+from scheduling.policy import brakes
+from scheduling.tasks import changes, transitions
+from scheduling.tasks.changes import Eviction
+from scheduling.usage import live
 from tests.integration import link_world, rows
 from tests.integration.link_world import Link, a_job, exited, place, ran, running_link, task, until
 
@@ -106,18 +109,18 @@ def test_a_shard_tells_its_figures(cell, link: Link) -> None:
 
 def test_a_shard_goes_on_whatever_it_finds_in_redis(cell, link: Link) -> None:
     """Else it would be thought dead, and all its machines silent."""
-    notices.client().hset("borg:link:loads", "another", "of a release to come")
-    notices.client().publish("borg:link:sessions", "of a release to come")
+    wakeups.client().hset("borg:link:loads", "another", "of a release to come")
+    wakeups.client().publish("borg:link:sessions", "of a release to come")
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
         shards = contact.shards_key(cell.id)
-        ((_, before),) = notices.client().zrange(shards, 0, -1, withscores=True)
+        ((_, before),) = wakeups.client().zrange(shards, 0, -1, withscores=True)
         until(
-            lambda: notices.client().zrange(shards, 0, -1, withscores=True)[0][1] > before + 1.5,
+            lambda: wakeups.client().zrange(shards, 0, -1, withscores=True)[0][1] > before + 1.5,
             what="two heartbeats",
         )
-        until(lambda: notices.client().publish("borg:link:sessions", "0 0"), what="it listens again")
-    notices.client().delete("borg:link:loads")
+        until(lambda: wakeups.client().publish("borg:link:sessions", "0 0"), what="it listens again")
+    wakeups.client().delete("borg:link:loads")
 
 
 def hung_up(machine: link_world.Played) -> int:
@@ -133,7 +136,7 @@ def test_a_shard_that_serves_too_many_sends_some_away(cell, link: Link) -> None:
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
         until(
-            lambda: link.shard.name.encode() in notices.client().hgetall("borg:link:loads"),
+            lambda: link.shard.name.encode() in wakeups.client().hgetall("borg:link:loads"),
             what="a load told",
         )
         link.shard._pump.get_loop().call_soon_threadsafe(link.shard.send_away, 1)
@@ -595,10 +598,10 @@ def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
             machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key, usage=used), usage=used
         )
         (read,) = machine.keep_answering(
-            lambda: [one for found in usage.read(cell.id, [machine_id()]).values() for one in found.tasks]
+            lambda: [one for found in live.read(cell.id, [machine_id()]).values() for one in found.tasks]
         )
         assert (read.task_id, read.incarnation, read.cpu_milli) == (task_id(job.id, 0), 1, 42)
-        whole, row = usage.read_cell(cell.id).rows
+        whole, row = live.read_cell(cell.id).rows
         assert whole["task_id"] == -machine_id()
         assert (row["task_id"], row["throttled_milli"], row["ram_bytes"]) == (task_id(job.id, 0), 3, 7)
         contacts = contact.read(cell.id)
@@ -614,7 +617,7 @@ def test_a_log_is_fetched_from_its_machine(cell, link: Link) -> None:
         until(lambda: contact.holder_of(cell.id, machine_id()), what="holder known")
         answers: list[LogChunk] = []
         row = Machine.objects.get()
-        asking = threading.Thread(target=lambda: answers.append(logs.fetch(row, key, timeout_s=30)))
+        asking = threading.Thread(target=lambda: answers.append(log_requests.fetch(row, key, timeout_s=30)))
         asking.start()
         poll = machine.poll()
         while not poll.logs:
@@ -626,12 +629,12 @@ def test_a_log_is_fetched_from_its_machine(cell, link: Link) -> None:
         asking.join(30)
         assert answers[0].text == "hello"
     until(lambda: not link.shard.connections, what="disconnected")
-    assert logs.fetch(row, key, timeout_s=5).error == "the machine has just disconnected; try again"
+    assert log_requests.fetch(row, key, timeout_s=5).error == "the machine has just disconnected; try again"
 
 
 def test_logs_of_a_machine_never_connected_say_so(cell) -> None:
     row = rows.a_machine(cell)
-    with pytest.raises(logs.LogUnavailable, match="machine m1 is connected to no link shard now"):
-        logs.fetch(row, TaskKey("b" * 32, 0, 1))
-    with pytest.raises(logs.Refused, match="limit_bytes: 0: give 1 to 1048576"):
-        logs.fetch(row, TaskKey("b" * 32, 0, 1), limit_bytes=0)
+    with pytest.raises(log_requests.LogUnavailable, match="machine m1 is connected to no link shard now"):
+        log_requests.fetch(row, TaskKey("b" * 32, 0, 1))
+    with pytest.raises(log_requests.Refused, match="limit_bytes: 0: give 1 to 1048576"):
+        log_requests.fetch(row, TaskKey("b" * 32, 0, 1), limit_bytes=0)

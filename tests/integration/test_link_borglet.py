@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from scheduling import journal
-from scheduling.core import events
-from scheduling.core.requirement import task_id
-from scheduling.link import contact, logs
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines import contact, log_requests
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Machine
-from scheduling.services import transitions
-from scheduling.services.changes import Ending
-from scheduling.services.joining import join_token_issue
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Ending
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, place, running_link, task, until
 from tests.integration.real_borglet import Borglet
@@ -140,5 +140,7 @@ def test_a_log_is_read_through_the_link(cell, borglet: Borglet, tmp_path: Path) 
     key = place(job, machine.id)
     until(lambda: task(job).up, what="up")
     until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
-    until(lambda: logs.fetch(machine, key, timeout_s=5).text == "I am cc/ubar/jfoo/0\n", what="the line")
-    assert "f" * 32 in logs.fetch(machine, type(key)("f" * 32, 0, 1), timeout_s=5).error
+    until(
+        lambda: log_requests.fetch(machine, key, timeout_s=5).text == "I am cc/ubar/jfoo/0\n", what="the line"
+    )
+    assert "f" * 32 in log_requests.fetch(machine, type(key)("f" * 32, 0, 1), timeout_s=5).error

@@ -18,18 +18,18 @@ import pytest
 
 from borglet.messages import PackageFailed, PackageHave, PackageSources, PeerAddress, Phase
 from borglet.packages import tickets
-from quota.permissions import Role
+from quota.vocabulary.permissions import Role
 from scheduling.core.warm import compile_kernels
-from scheduling.link import authority
-from scheduling.master import Master
+from scheduling.identity import authority
+from scheduling.jobs.jobs import job_kill
+from scheduling.jobs.why import explain_task
+from scheduling.machines.joining import join_token_issue
+from scheduling.machines.machines import machine_down, machine_remove
+from scheduling.master.loop import Master
+from scheduling.master.validate import validate
 from scheduling.models import Cell, Event, Machine, Task
 from scheduling.packages.choice import store
-from scheduling.services.jobs import job_kill
-from scheduling.services.joining import join_token_issue
-from scheduling.services.machines import machine_down, machine_remove
-from scheduling.services.packages import package_upload
-from scheduling.validate import validate
-from scheduling.why import explain_task
+from scheduling.packages.packages import package_upload
 from tests.archives import a_tar, digest_of
 from tests.integration import rows, world
 from tests.integration.link_world import GIB, Link, Played, ran, running_link, until

@@ -10,11 +10,11 @@ import redis.asyncio
 import uvloop
 from django.conf import settings
 
-from scheduling import notices
-from scheduling.link import contact
-from scheduling.link.courier import Courier
-from scheduling.link.shard import Shard
-from scheduling.link.swarms import News
+from scheduling.journal import wakeups
+from scheduling.link.packages.swarms import News
+from scheduling.link.shard.redis_bridge import Courier
+from scheduling.link.shard.shard import Shard
+from scheduling.machines import contact
 
 
 def test_who_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> None:
@@ -31,10 +31,10 @@ def test_who_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> No
 
     asyncio.run(beat("dead", {orphan: 50.0}, {orphan}))
     asyncio.run(beat("alive", {mover: 50.0}, {mover}))
-    notices.client().zadd(contact.shards_key(cell), {"dead": time.time() - 40})
+    wakeups.client().zadd(contact.shards_key(cell), {"dead": time.time() - 40})
     at = asyncio.run(beat("new", {}, {orphan, mover}))
     last = contact.read(cell).last
-    notices.client().delete(*keys)
+    wakeups.client().delete(*keys)
     assert last[orphan] == pytest.approx(at)
     assert last[mover] < at - 45
 

@@ -20,10 +20,10 @@ from websockets.sync.client import connect
 from portal.live.hub import OUTBOX, Hub, Viewer
 from portal.live.topics import MOST_ROWS, Machines, Tasks, news_of
 from quota.models import Membership
-from scheduling import journal
-from scheduling.core.requirement import task_id
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
 from scheduling.models import Job
-from scheduling.services import changes, transitions
+from scheduling.tasks import changes, transitions
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.portal_world import signed_in
 

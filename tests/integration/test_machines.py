@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from quota.errors import Conflict, Forbidden, Refused
 from quota.models import CellCapacity
-from quota.permissions import Principal
-from scheduling import journal
-from scheduling.config import CellSettings
-from scheduling.core import events
-from scheduling.core.requirement import task_id
-from scheduling.link import contact
-from scheduling.link.contact import Contacts
+from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.permissions import Principal
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines import contact, evacuation, machines
+from scheduling.machines.contact import Contacts
+from scheduling.machines.silence import Silence
 from scheduling.models import Departure, Machine, Task
-from scheduling.services import leaving, machines, observations, transitions
-from scheduling.services.changes import Placement
-from scheduling.services.contact import Silence
-from scheduling.services.observations import Observation
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.tasks import observations, transitions
+from scheduling.tasks.changes import Placement
+from scheduling.tasks.observations import Observation
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,8 +61,8 @@ def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machi
     job = placed(cell, machine, tasks=25)  # a tenth may be down: 2
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
     assert machine.state == "draining"
-    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 2
-    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
+    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 2
+    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
     evicted = newest(cell, events.TaskEvicted)
     assert (evicted.event.cause, evicted.event.detail) == (
         "machine-shutdown", "machine m1 is being drained: new disk",
@@ -76,15 +76,15 @@ def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machi
 def test_tasks_that_are_not_up_leave_a_draining_machine_freely(cell, machine) -> None:
     placed(cell, machine, tasks=5, up=False)
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
-    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 5
+    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 5
 
 
 def test_tasks_of_a_machine_that_is_down_are_evicted_at_once(cell, machine) -> None:
     rows.a_machine(cell, "m2")
     job = placed(cell, machine, tasks=12)
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
-    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 12
-    assert leaving.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
+    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 12
+    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
     assert running(job) == 0
     evicted = newest(cell, events.TaskEvicted).event
     assert (evicted.cause, evicted.gone) == ("machine-failure", False)
@@ -94,7 +94,7 @@ def test_a_rate_of_nothing_stops_evictions(cell, machine) -> None:
     placed(cell, machine)
     rows.a_machine(cell, "m2")
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
-    assert leaving.tasks_leave(cell.id, CellSettings(evictions_per_s=0.0), seconds=1.0) == 0
+    assert evacuation.tasks_leave(cell.id, CellSettings(evictions_per_s=0.0), seconds=1.0) == 0
 
 
 def test_the_same_wish_twice_is_one_event(cell, machine) -> None:
@@ -124,7 +124,7 @@ def test_a_busy_machine_is_not_removed_and_a_dead_one_is(cell, machine) -> None:
     with pytest.raises(Conflict, match="3 tasks run on m1; drain it"):
         machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
-    leaving.tasks_evict_from(cell.id, 1)
+    evacuation.tasks_evict_from(cell.id, 1)
     machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
     assert (machine.state, machine.secret_digest) == ("removed", "")
     assert (running(job), Departure.objects.count()) == (0, 0)

@@ -11,12 +11,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota import clock
-from quota.errors import Refused
+from quota.admission import bands
 from quota.models import ApprovalRule, CellCapacity, Market, Order, OrderState, PriorityBand, Quota, Tenant
-from quota.permissions import Principal, system
-from quota.resources import ZERO, Vector
-from quota.services import bands, market
-from quota.services.prices import price_list_at
+from quota.pricing import market
+from quota.pricing.price_lists import price_list_at
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal, system
+from quota.vocabulary.resources import ZERO, Vector
 
 pytestmark = pytest.mark.django_db
 

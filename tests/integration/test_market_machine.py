@@ -28,7 +28,23 @@ from hypothesis.stateful import (
 )
 
 from quota import clock
-from quota.errors import Refused
+from quota.admission import capacity
+from quota.admission.bands import bands_ensure
+from quota.billing.budgets import budget_set
+from quota.billing.invoices import invoice_check, invoices_close_due
+from quota.billing.ledger import budget_grant
+from quota.billing.ledger_check import ledger_check
+from quota.market.order_sweep import orders_advance
+from quota.market.orders import (
+    order_approve,
+    order_cancel,
+    order_change,
+    order_place,
+    order_reject,
+    order_renewal_set,
+    order_transfer,
+)
+from quota.market.shortfalls import shortfalls_examine_all
 from quota.models import (
     Account,
     ApprovalRule,
@@ -43,27 +59,11 @@ from quota.models import (
     Shortfall,
     Tenant,
 )
-from quota.permissions import system
-from quota.resources import CPU, NAMES, RAM, SIZE, Vector
-from quota.services import capacity
-from quota.services.bands import bands_ensure
-from quota.services.budgets import budget_set
-from quota.services.invoices import invoice_check, invoices_close_due
-from quota.services.ledger import budget_grant
-from quota.services.ledger_check import ledger_check
-from quota.services.market import market_set
-from quota.services.order_sweep import orders_advance
-from quota.services.orders import (
-    order_approve,
-    order_cancel,
-    order_change,
-    order_place,
-    order_reject,
-    order_renewal_set,
-    order_transfer,
-)
-from quota.services.prices import price_list_set, quote_make
-from quota.services.shortfalls import shortfalls_examine_all
+from quota.pricing.market import market_set
+from quota.pricing.price_lists import price_list_set, quote_make
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import CPU, NAMES, RAM, SIZE, Vector
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(600)]
 

@@ -10,6 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from quota.admission.sold import sold_at
 from quota.metrics import MarketCollector
 from quota.models import (
     Account,
@@ -22,8 +23,7 @@ from quota.models import (
     PriorityBand,
     Shortfall,
 )
-from quota.services.market import sold_steps
-from quota.sold import sold_at
+from quota.pricing.market import sold_steps
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

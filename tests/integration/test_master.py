@@ -12,16 +12,18 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client import REGISTRY
 
 from quota.models import Tenant
-from scheduling import journal, lease, notices
-from scheduling import master as master_module
-from scheduling.core import events
-from scheduling.core.requirement import task_id
-from scheduling.core.state import CellState
-from scheduling.master import Master
+from scheduling.core.cell.state import CellState
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.jobs import updates
+from scheduling.journal import journal, wakeups
+from scheduling.master import lease
+from scheduling.master import loop as master_module
+from scheduling.master.loop import Master
+from scheduling.master.snapshot import load_state
+from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, JobSpec, Lease, PendingVerdict, Task
-from scheduling.services import observations, updates
-from scheduling.snapshot import load_state
-from scheduling.validate import validate
+from scheduling.tasks import observations
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -276,7 +278,7 @@ def placed_within_a_slice(cell: Cell, tenant: Tenant, slice_s: float) -> bool:
     while not Lease.objects.filter(cell=cell).exists() and worker.is_alive():
         time.sleep(0.01)
     job = rows.a_job(cell, tenant, f"within-{slice_s:g}")
-    notices.publish(cell.id, journal.newest(cell.id))
+    wakeups.publish(cell.id, journal.newest(cell.id))
     while placed(job) < 3 and worker.is_alive():
         time.sleep(0.01)
     in_time = worker.is_alive()

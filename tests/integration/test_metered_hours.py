@@ -9,13 +9,13 @@ from django.utils import timezone
 
 from borglet.messages import TaskKey, UsageWindow
 from quota.models import MeteredHour
-from quota.resources import CPU, DISK_BANDWIDTH, RAM, SIZE, scale
-from scheduling import metering, usage_history
-from scheduling.metering import HOUR, look, meter_due, rows_of
+from quota.vocabulary.resources import CPU, DISK_BANDWIDTH, RAM, SIZE, scale
+from scheduling.celery_tasks import metering_run
+from scheduling.jobs import updates
 from scheduling.models import Job, JobSpec, MeteringHour, ReservedInHour, Task
-from scheduling.services import updates
-from scheduling.tasks import metering_run
-from scheduling.usage_history import TaskWindow
+from scheduling.usage import metering, usage_windows
+from scheduling.usage.metering import HOUR, look, meter_due, rows_of
+from scheduling.usage.usage_windows import TaskWindow
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -125,7 +125,7 @@ def test_tasks_inside_allocs_reserve_nothing_of_their_own(cell, job) -> None:
 
 def test_usage_is_what_windows_say_by_the_hour_they_begin_in(cell, job) -> None:
     run(job, 0, 1)
-    usage_history.store(
+    usage_windows.store(
         [
             window(job, 0, TEN - 5 * MINUTE, cpu_milli=9_000),
             window(job, 0, TEN),
@@ -141,7 +141,7 @@ def test_usage_is_what_windows_say_by_the_hour_they_begin_in(cell, job) -> None:
 
 def test_what_ran_after_its_job_ended_is_told_of_too(cell, job) -> None:
     Job.objects.update(state="dead", ended_at=TEN - MINUTE)
-    usage_history.store([window(job, 0, TEN)])
+    usage_windows.store([window(job, 0, TEN)])
     row = one_row(cell)
     assert (any(row.limit), row.used[RAM]) == (False, 2**20 * 300)
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota import clock
-from quota.errors import Refused
+from quota.admission.sizing import usage_of
+from quota.billing import ledger
+from quota.billing.ledger_check import ledger_check
+from quota.billing.metering import MeteredRow, meter, usage_charge, usage_price
+from quota.billing.planning import planned
 from quota.models import LedgerEntry, MeteredHour, Posting
-from quota.planning import planned
-from quota.services import ledger
-from quota.services.ledger_check import ledger_check
-from quota.services.metering import MeteredRow, meter, usage_charge, usage_price
-from quota.sizing import usage_of
+from quota.vocabulary.errors import Refused
 from tests.integration import money_rows as market
 from tests.integration import rows
 

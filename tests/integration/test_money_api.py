@@ -9,10 +9,10 @@ import io
 import pytest
 
 from quota import clock
+from quota.billing.ledger_check import ledger_check
 from quota.models import Budget, Invoice, Order, Posting
-from quota.money import MOST
-from quota.permissions import Role
-from quota.services.ledger_check import ledger_check
+from quota.vocabulary.money import MOST
+from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as money
 from tests.integration import rows, world
 

@@ -12,15 +12,15 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota import clock
-from quota.costs import costs
-from quota.errors import Forbidden
+from quota.billing.costs import costs
+from quota.billing.invoices import invoice_close
+from quota.billing.ledger import balance_of, budget_grant
+from quota.billing.ledger_check import ledger_check
+from quota.billing.movements import month_days, movements, movements_number
 from quota.models import Account, Budget, Invoice, LedgerEntry, Membership, MeteredHour, PriorityBand, Tenant
-from quota.money import CREDIT
-from quota.movements import month_days, movements, movements_number
-from quota.permissions import Principal, Role, system
-from quota.services.invoices import invoice_close
-from quota.services.ledger import balance_of, budget_grant
-from quota.services.ledger_check import ledger_check
+from quota.vocabulary.errors import Forbidden
+from quota.vocabulary.money import CREDIT
+from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import money_rows, portal_world, rows
 from tests.integration.portal_world import signed_in
 

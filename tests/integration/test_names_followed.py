@@ -13,16 +13,16 @@ from django.test.utils import CaptureQueriesContext
 
 from naming.api import placed, selectors
 from naming.api.changes import MOST_REVISIONS, members_changed_after
-from naming.names import JobName, ServiceName, TaskName
+from naming.table.names import JobName, ServiceName, TaskName
 from portal.live.hub import Hub, Viewer
 from portal.live.names import Names, NamesHub, NamesTold
-from quota.permissions import system
-from scheduling import journal, notices
-from scheduling.core import events
-from scheduling.core.requirement import task_id
+from quota.vocabulary.permissions import system
+from scheduling.cells.cells import cell_new_history
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import changes, transitions
-from scheduling.services.cells import cell_new_history
+from scheduling.tasks import changes, transitions
 from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 
@@ -380,14 +380,14 @@ def test_news_come_though_redis_is_away(
     job: Job, following: Following, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.BORG_REDIS_URL = "redis://127.0.0.1:1/0"
-    monkeypatch.setattr(notices, "_client", None)
-    monkeypatch.setattr(notices, "_sender", None)
+    monkeypatch.setattr(wakeups, "_client", None)
+    monkeypatch.setattr(wakeups, "_sender", None)
     viewer = Viewer(Names(JOB, job.cell_id, job.tenant_id), following)  # type: ignore[arg-type]
     following.hub.watch(viewer, revision=0)
     assert isinstance(viewer.topic, Names)
     viewer.topic.begin()
     report(job.cell, job, 1)
-    assert following.told.wait(notices.POLL_S + WAIT_S)
+    assert following.told.wait(wakeups.POLL_S + WAIT_S)
     assert [one.index for one in news(viewer)[0].changed] == [1]
 
 

@@ -9,9 +9,9 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from naming.names import ServiceName
+from naming.table.names import ServiceName
 from portal.live.topics import Behind, Happened, News, news_of
-from scheduling import journal
+from scheduling.journal import journal
 from scheduling.models import Cell, Job, Task
 from tests.integration import naming_rows, portal_world, rows
 from tests.integration.portal_world import signed_in

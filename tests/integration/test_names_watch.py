@@ -24,14 +24,14 @@ from naming.ports import reserved
 from portal.live.consumers import LivePage
 from portal.live.watch import NamesWatch
 from quota.models import Token
-from quota.permissions import Scope, system
-from quota.services.access import token_issue
-from scheduling import journal
-from scheduling.core import events
-from scheduling.core.requirement import task_id
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Scope, system
+from scheduling.cells.cells import cell_new_history
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine
-from scheduling.services import changes, transitions
-from scheduling.services.cells import cell_new_history
+from scheduling.tasks import changes, transitions
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.cli_world import Cli, started
 from tests.integration.cuts import Cut

@@ -9,8 +9,8 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from quota.permissions import Role
-from quota.services.access import principal_of_user, token_issue
+from quota.tenancy.access import principal_of_user, token_issue
+from quota.vocabulary.permissions import Role
 from scheduling.models import Cell, Job, Machine
 from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.rows import a_cell, a_job, a_machine, a_tenant

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from naming.table import serial_of, serial_start
+from naming.table.table import serial_of, serial_start
 from scheduling.models import Cell, Job
 from tests.integration.naming_rows import place, report
 from tests.integration.rows import a_cell, a_job, a_machine, a_tenant

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from naming.following.rows import snapshot as snapshot_of
-from naming.table import NameTable
-from scheduling import journal
-from scheduling.core import events
-from scheduling.core.published import Published
-from scheduling.core.requirement import task_id
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import changes, transitions
+from scheduling.tasks import changes, transitions
 from tests.integration.naming_rows import evict, place, report
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 

@@ -11,12 +11,12 @@ import time
 import pytest
 from django.db import connection
 
-from quota import clock, receivers, records
+from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Record, Tenant
-from quota.permissions import system
-from quota.services import channels, sending
-from quota.services.notices import tell
-from quota.webhooks import is_signed
+from quota.notifications import channels, sending, webhook_client
+from quota.notifications.notices import tell
+from quota.notifications.webhooks import is_signed
+from quota.vocabulary.permissions import system
 from tests.integration.listeners import Hook, Post, listening
 
 pytestmark = pytest.mark.django_db
@@ -241,9 +241,9 @@ def test_a_slow_receiver_holds_up_nobody(demo, hook):
 def test_one_that_never_answers_is_cut_off(hook):
     hook.slow.add("/in")
     began = time.monotonic()
-    with pytest.raises(receivers.Failed, match=r"did not answer within 0\.3 seconds"):
-        receivers.post(
-            receivers.receiver(hook.url()),
+    with pytest.raises(webhook_client.Failed, match=r"did not answer within 0\.3 seconds"):
+        webhook_client.post(
+            webhook_client.receiver(hook.url()),
             b"{}",
             {},
             allowed=[ipaddress.ip_network("127.0.0.0/8")],

@@ -7,11 +7,11 @@ import pathlib
 import pytest
 
 from quota import records
-from quota.errors import Refused
 from quota.models import Notice, Tenant
-from quota.notice_kinds import KINDS
-from quota.permissions import system
-from quota.services.notices import tell
+from quota.notifications.notice_kinds import KINDS
+from quota.notifications.notices import tell
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
 
 pytestmark = pytest.mark.django_db
 

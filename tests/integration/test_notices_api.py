@@ -7,8 +7,8 @@ from django.core.cache import cache
 
 from quota import records
 from quota.models import Membership, Notice, NoticeChannel, Record
-from quota.permissions import Role, system
-from quota.services.notices import tell
+from quota.notifications.notices import tell
+from quota.vocabulary.permissions import Role, system
 from tests.integration import rows
 from tests.integration import world as people
 

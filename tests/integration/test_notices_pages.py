@@ -9,9 +9,9 @@ from django.urls import reverse
 
 from quota import records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, NoticeRead, Tenant
-from quota.permissions import system
-from quota.services import channels
-from quota.services.notices import tell
+from quota.notifications import channels
+from quota.notifications.notices import tell
+from quota.vocabulary.permissions import system
 from tests.integration import portal_world
 from tests.integration.portal_world import signed_in
 

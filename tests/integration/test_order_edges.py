@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from quota import calendar, clock
-from quota.errors import Forbidden, Refused
+from quota import clock
+from quota.market import order_sweep, orders
+from quota.market.grants import quota_grant
 from quota.models import ApprovalRule, OrderState, Quota, Tenant
-from quota.services import market, order_sweep, orders
-from quota.services.access import principal_of_user
-from quota.services.grants import quota_grant
-from quota.services.service_accounts import service_account_create
+from quota.pricing import market
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.service_accounts import service_account_create
+from quota.vocabulary import calendar
+from quota.vocabulary.errors import Forbidden, Refused
 from tests.integration.market_rows import (
     DAY,
     HOUR,

@@ -11,10 +11,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota import clock
+from quota.market.order_sweep import orders_advance
 from quota.models import Account, ApprovalRule, Membership, Order, Quota
-from quota.money import tell
-from quota.services.market import market_of
-from quota.services.order_sweep import orders_advance
+from quota.pricing.market import market_of
+from quota.vocabulary.money import tell
 from tests.integration import market_world
 from tests.integration.market_world import CREDIT, cores
 from tests.integration.portal_world import person, signed_in

@@ -10,11 +10,11 @@ import pytest
 from django.db import connections
 
 from quota import clock
-from quota.errors import Refused
+from quota.billing import ledger_check
+from quota.market.order_sweep import orders_advance
+from quota.market.orders import order_approve, order_cancel
 from quota.models import ApprovalRule, Order, Quota
-from quota.services import ledger_check
-from quota.services.order_sweep import orders_advance
-from quota.services.orders import order_approve, order_cancel
+from quota.vocabulary.errors import Refused
 from tests.integration.market_rows import DAY, NOW, SRE, a_rich_tenant, a_selling_cell, buyer, money, place
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -7,11 +7,12 @@ import datetime as dt
 import pytest
 
 from quota import clock
+from quota.billing import ledger_check
+from quota.market import orders
+from quota.market.order_sweep import orders_advance
 from quota.models import CellCapacity, Market, Notice, Order, OrderState, Quota, Tenant
-from quota.permissions import Role
-from quota.services import ledger_check, orders
-from quota.services.market import availability
-from quota.services.order_sweep import orders_advance
+from quota.pricing.market import availability
+from quota.vocabulary.permissions import Role
 from tests.integration.market_rows import (
     CREDIT,
     DAY,
@@ -164,7 +165,7 @@ def test_what_cannot_be_renewed_is_told_once_a_reason_and_tried_again(ubar: Tena
     orders_advance(NOW + 190 * HOUR)
     assert told("order.renewal-failed") == 2
     CellCapacity.objects.update(capacity=[10_000, 0, 0, 0, 0, 0])
-    from quota.services.ledger import budget_grant
+    from quota.billing.ledger import budget_grant
 
     budget_grant(principal=SRE, tenant=poor, amount=1000 * CREDIT, text="more")
     assert advanced(order, 10.5) == "expired"

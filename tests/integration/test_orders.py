@@ -10,7 +10,9 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from quota import clock
-from quota.errors import Conflict, Forbidden, NotFound, Refused
+from quota.market import orders
+from quota.market.order_steps import TRANSITIONS, Event, step
+from quota.market.order_sweep import orders_advance
 from quota.models import (
     ApprovalRule,
     CellCapacity,
@@ -23,12 +25,10 @@ from quota.models import (
     ServiceAccount,
     Tenant,
 )
-from quota.permissions import Principal, Role
-from quota.services import orders
-from quota.services.market import availability
-from quota.services.order_steps import TRANSITIONS, Event, step
-from quota.services.order_sweep import orders_advance
-from quota.services.prices import quote_make
+from quota.pricing.market import availability
+from quota.pricing.price_lists import quote_make
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Principal, Role
 from tests.integration.market_rows import (
     CREDIT,
     DAY,

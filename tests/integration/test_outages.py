@@ -17,8 +17,8 @@ import pytest
 from django.conf import settings
 from django.db import connection, transaction
 
-from quota.permissions import Role, Scope, system
-from quota.services.access import token_issue
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.models import Cell, Job
 from tests.integration import portal_server, rows
 from tests.integration.portal_world import signed_in

@@ -11,9 +11,10 @@ import pytest
 from django.conf import settings
 
 from borglet.messages import LogChunk, TaskKey
-from scheduling import notices
-from scheduling.link import contact, logs, shells
+from scheduling.journal import wakeups
+from scheduling.machines import contact, log_requests
 from scheduling.models import Machine
+from scheduling.shells import streams
 from tests.integration import rows
 from tests.integration.link_world import running_link, until
 
@@ -24,7 +25,7 @@ SECRET = "hunter2-in-the-output"
 @pytest.fixture
 def kept() -> Iterator[Path]:
     """The folder of a Redis that keeps an append-only file, each write at once, as `make up` does each second."""
-    redis = notices.client()
+    redis = wakeups.client()
     redis.config_set("appendfsync", "always")
     redis.config_set("appendonly", "yes")
     until(lambda: not redis.info("persistence")["aof_rewrite_in_progress"], what="the file is begun")
@@ -40,12 +41,12 @@ def holds(folder: Path, text: str) -> bool:
 
 def test_logs_are_not_in_the_append_only_file(kept: Path) -> None:
     cell, key, answers = rows.a_cell(), TaskKey("b" * 32, 0, 1), list[LogChunk]()
-    notices.client().set("borg:test", "a key that is kept", ex=60)
+    wakeups.client().set("borg:test", "a key that is kept", ex=60)
     with running_link() as link, link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
         until(lambda: contact.holder_of(cell.id, Machine.objects.get().id), what="holder known")
         row = Machine.objects.get()
-        asking = threading.Thread(target=lambda: answers.append(logs.fetch(row, key, timeout_s=30)))
+        asking = threading.Thread(target=lambda: answers.append(log_requests.fetch(row, key, timeout_s=30)))
         asking.start()
         poll = machine.poll()
         while not poll.logs:
@@ -60,12 +61,12 @@ def test_logs_are_not_in_the_append_only_file(kept: Path) -> None:
 
 def test_what_a_shell_types_and_prints_is_not_in_the_append_only_file(kept: Path) -> None:
     async def through() -> list[bytes]:
-        pool = shells.connect(settings.BORG_REDIS_URL)
+        pool = streams.connect(settings.BORG_REDIS_URL)
         try:
-            stream = shells.outward(pool, "f" * 32)
+            stream = streams.outward(pool, "f" * 32)
             await stream.put(SECRET.encode(), b"more")
             assert 0 < await pool.ttl(f"borg:shell:{'f' * 32}:out") <= 120
-            taken = await shells.outward(pool, "f" * 32).take()
+            taken = await streams.outward(pool, "f" * 32).take()
             await stream.drop()
             return taken
         finally:

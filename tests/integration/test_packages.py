@@ -12,11 +12,11 @@ from django.test import Client
 from django.utils import timezone
 
 from quota.models import Record
-from quota.permissions import Role
-from scheduling.link.desired import Specs, load
+from quota.vocabulary.permissions import Role
+from scheduling.link.views.desired import Specs, load
 from scheduling.models import JobSpec, Package, Task
+from scheduling.packages import sweep
 from scheduling.packages.choice import open_store, store
-from scheduling.services import package_sweep
 from tests.archives import a_device, a_tar, an_image, digest_of
 from tests.integration import rows, world
 from tests.integration.test_api_jobs import post, problem, put
@@ -332,11 +332,11 @@ def aged(folder: Path, seconds: float) -> None:
 def test_the_sweep_takes_what_no_row_names_once_it_is_old(cell, tenant, operator, folder) -> None:
     upload(operator, a_tar({"a": b"1"}), "v1"), upload(operator, a_tar({"a": b"2"}), "v2")
     delete(operator, "v1")
-    assert package_sweep.packages_sweep(cell) == 0, "an upload may be under way"
-    aged(folder, 2 * package_sweep.ORPHAN_S)
+    assert sweep.packages_sweep(cell) == 0, "an upload may be under way"
+    aged(folder, 2 * sweep.ORPHAN_S)
     (store().spool() / "borg-package-killed").write_bytes(b"half")
     aged(store().spool(), 2 * 86400)
-    assert package_sweep.packages_sweep(cell) == 1
+    assert sweep.packages_sweep(cell) == 1
     assert [path.name for path in files_in(folder)] == [digest_of(a_tar({"a": b"2"}))[7:]]
 
 
@@ -345,9 +345,9 @@ def test_the_sweep_lets_go_of_old_untagged_packages_that_no_job_runs(cell, opera
     upload(operator, archives[0], "live")
     put(operator, with_packages("tool@live"), WEB)
     upload(operator, archives[1], "live"), upload(operator, archives[2], "live")
-    package_sweep.packages_sweep(cell)
+    sweep.packages_sweep(cell)
     assert Package.objects.count() == 3
-    package_sweep.packages_sweep(cell, now=timezone.now() + dt.timedelta(days=31))
+    sweep.packages_sweep(cell, now=timezone.now() + dt.timedelta(days=31))
     assert set(Package.objects.values_list("digest", flat=True)) == {
         digest_of(archives[0]),
         digest_of(archives[2]),

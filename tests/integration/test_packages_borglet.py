@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from quota.permissions import Role
+from quota.vocabulary.permissions import Role
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Job, Machine, Task
-from scheduling.services.joining import join_token_issue
-from scheduling.services.packages import package_upload
+from scheduling.packages.packages import package_upload
 from tests.archives import a_tar, digest_of
 from tests.integration import rows, world
 from tests.integration.link_world import Link, running_link, until

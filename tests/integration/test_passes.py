@@ -10,11 +10,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from scheduling import journal, notices, passes, queue_health
-from scheduling.core import events
-from scheduling.master import PLACED_AT_ONCE, Master
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal, wakeups
+from scheduling.master import pass_log, queue_health
+from scheduling.master.loop import PLACED_AT_ONCE, Master
+from scheduling.master.pass_log import Pass
 from scheduling.models import Cell, Task
-from scheduling.passes import Pass
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def cell() -> Cell:
     cell = rows.a_cell()
-    notices.client().delete(f"borg:passes:{cell.id}:default")
+    wakeups.client().delete(f"borg:passes:{cell.id}:default")
     return cell
 
 
@@ -43,7 +44,7 @@ def test_a_pass_is_kept_with_its_figures(cell) -> None:
     master.tick()
     rows.a_job(cell, tenant, "high", tasks=1, priority=200)
     master.tick()
-    second, first = passes.recent(cell.id, "default")
+    second, first = pass_log.recent(cell.id, "default")
     assert (first.pending, first.classes, first.placed, first.preempted, first.unplaced) == (3, 1, 2, 0, 1)
     assert (second.pending, second.placed, second.preempted, second.conflicts) == (2, 1, 1, 0)
     assert second.revision > first.revision
@@ -52,13 +53,13 @@ def test_a_pass_is_kept_with_its_figures(cell) -> None:
 
 
 def test_only_the_last_passes_are_kept(cell) -> None:
-    for number in range(passes.KEPT + 5):
-        passes.record(cell.id, cell.name, "default", a_pass(revision=number))
-    kept = passes.recent(cell.id, "default")
-    assert [one.revision for one in kept] == list(range(passes.KEPT + 4, 4, -1))
-    assert [one.revision for one in passes.recent(cell.id, "default", 2)] == [204, 203]
-    assert notices.client().llen(f"borg:passes:{cell.id}:default") == passes.KEPT
-    assert passes.recent(cell.id, "batch") == []
+    for number in range(pass_log.KEPT + 5):
+        pass_log.record(cell.id, cell.name, "default", a_pass(revision=number))
+    kept = pass_log.recent(cell.id, "default")
+    assert [one.revision for one in kept] == list(range(pass_log.KEPT + 4, 4, -1))
+    assert [one.revision for one in pass_log.recent(cell.id, "default", 2)] == [204, 203]
+    assert wakeups.client().llen(f"borg:passes:{cell.id}:default") == pass_log.KEPT
+    assert pass_log.recent(cell.id, "batch") == []
 
 
 def test_passes_are_summed_up() -> None:
@@ -66,7 +67,7 @@ def test_passes_are_summed_up() -> None:
         a_pass(pass_ms=number, commit_ms=2 * number, placed=3, conflicts=1, cache_hits=9, cache_misses=1)
         for number in range(1, 101)
     ]
-    told = passes.summary(made)
+    told = pass_log.summary(made)
     assert told is not None
     assert (told.passes, told.placed, told.conflicts) == (100, 300, 100)
     assert (told.pass_p50, told.pass_p99) == pytest.approx((50.5, 99.01))
@@ -75,8 +76,8 @@ def test_passes_are_summed_up() -> None:
 
 
 def test_nothing_has_no_percentage() -> None:
-    assert passes.summary([]) is None
-    told = passes.summary([a_pass(pass_ms=1)])
+    assert pass_log.summary([]) is None
+    told = pass_log.summary([a_pass(pass_ms=1)])
     assert told is not None
     assert (told.conflict_percent, told.cache_percent) == (None, None)
 
@@ -126,7 +127,7 @@ def test_who_waits_and_for_how_long_is_told_by_priority(cell) -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    told = "".join(readme.read_text() for readme in Path(passes.__file__).parent.rglob("README.md"))
+    told = "".join(readme.read_text() for readme in Path(pass_log.__file__).parent.rglob("README.md"))
     families = {
         line.split()[2]
         for line in Client().get("/metrics").content.decode().splitlines()
@@ -142,11 +143,11 @@ def test_a_redis_that_stands_still_costs_a_writer_a_moment_once(tmp_path) -> Non
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "redis.sock"))
         mute.listen()
-        sender = notices.Sender(f"unix://{tmp_path}/redis.sock")
+        sender = wakeups.Sender(f"unix://{tmp_path}/redis.sock")
         started = time.monotonic()
         assert sender.send("notice", lambda redis: redis.publish("c", 1)) is False
         once = time.monotonic() - started
-        assert notices.HURRY_S <= once < notices.HURRY_S + 10.0
+        assert wakeups.HURRY_S <= once < wakeups.HURRY_S + 10.0
         for _ in range(1_000):
             sender.send("notice", lambda redis: redis.publish("c", 1))
         assert time.monotonic() - started < once + 20.0, "it tried again and again"

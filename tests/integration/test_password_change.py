@@ -13,10 +13,11 @@ from websockets.sync.client import connect
 from borglet.messages import ShellFrame, shell_frame_of
 from portal.live.callers import principal_of_session
 from quota.models import Capability, Record, Token
-from quota.permissions import Scope, system
-from quota.services.access import token_issue
-from scheduling import notices
-from scheduling.link import contact, shells
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Scope, system
+from scheduling.journal import wakeups
+from scheduling.machines import contact
+from scheduling.shells import streams
 from tests.integration import portal_server, portal_world
 from tests.integration.portal_world import PASSWORD, signed_in
 
@@ -68,9 +69,9 @@ def test_an_open_shell_ends_within_seconds_of_a_password_change(world, tmp_path)
         user=get_user_model().objects.get(username="operator"), kind="shell", reason="on call"
     )
     thief = signed_in("operator")
-    shard = notices.client().pubsub()
-    shard.subscribe(shells.channel("shard-1"))
-    notices.client().hset(contact.holder_key(world.cell.id), str(world.machine.id), "shard-1")
+    shard = wakeups.client().pubsub()
+    shard.subscribe(streams.channel("shard-1"))
+    wakeups.client().hset(contact.holder_key(world.cell.id), str(world.machine.id), "shard-1")
     cookie = thief.cookies[settings.SESSION_COOKIE_NAME].value
     with (
         portal_server.running(tmp_path / "log", BORG_SECRET_KEY=settings.SECRET_KEY) as url,

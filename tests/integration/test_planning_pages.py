@@ -12,11 +12,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota import clock
-from quota.errors import Forbidden
+from quota.billing.planning import places_of, planned
 from quota.models import CellCapacity, MeteredHour, PriorityBand, Quota
-from quota.permissions import Principal, Role
-from quota.planning import places_of, planned
-from quota.resources import SIZE
+from quota.vocabulary.errors import Forbidden
+from quota.vocabulary.permissions import Principal, Role
+from quota.vocabulary.resources import SIZE
 from scheduling.models import CapacitySample
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in

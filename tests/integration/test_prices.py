@@ -7,13 +7,10 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.errors import Conflict, Forbidden, NotFound, Refused
+from quota.admission import capacity
 from quota.models import Market, Notice, Order, OrderState, PriceList, PriorityBand, Quota, Quote, Record
-from quota.permissions import Principal, Role, system
-from quota.pricing import MICRO
-from quota.resources import RAM, ZERO, as_mapping
-from quota.services import capacity
-from quota.services.prices import (
+from quota.pricing.arithmetic import MICRO
+from quota.pricing.price_lists import (
     DEFAULT_BASE,
     price_list_at,
     price_list_set,
@@ -21,6 +18,9 @@ from quota.services.prices import (
     quote_preview,
     quote_taken,
 )
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Principal, Role, system
+from quota.vocabulary.resources import RAM, ZERO, as_mapping
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

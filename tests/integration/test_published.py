@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from naming.following.rows import snapshot as names_of
-from scheduling import journal, snapshot
-from scheduling.core import events
-from scheduling.core.published import Published
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
+from scheduling.jobs import jobs, updates
+from scheduling.journal import journal
+from scheduling.master import snapshot
 from scheduling.models import Cell, Departure, Job, Task
-from scheduling.services import jobs, updates
 from tests.integration import world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,8 +13,8 @@ from django.test import Client
 from django.utils import timezone
 
 from quota.models import CellCapacity, Membership, Record, Tenant, Token
-from quota.permissions import Scope, system
-from quota.services.access import token_issue
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Scope, system
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

@@ -10,15 +10,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from quota.errors import Refused
 from quota.models import QuotaUse
-from quota.permissions import system
-from scheduling import journal
-from scheduling.core import events
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
+from scheduling.core.vocabulary import events
+from scheduling.jobs import jobs, updates
+from scheduling.journal import journal
+from scheduling.machines.machines import machine_drain, machine_undrain, machines_down
+from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import changes, jobs, new_tasks, transitions, updates
-from scheduling.services.machines import machine_drain, machine_undrain, machines_down
-from scheduling.validate import validate
+from scheduling.tasks import changes, new_tasks, transitions
 from tests.integration import rows, world
 from tests.integration.simulated_cell import SimulatedCell
 

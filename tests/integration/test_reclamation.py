@@ -14,20 +14,22 @@ from django.urls import reverse
 from prometheus_client import REGISTRY
 
 from borglet.messages import Phase, Report, TaskKey, TaskReport, Usage, decode_to_shard, encode
-from quota.bands import DEFAULT_BANDS
-from quota.errors import Refused
-from scheduling import config, journal, notices, utilisation
-from scheduling.config import CellSettings
-from scheduling.core import events
-from scheduling.core.requirement import task_id
-from scheduling.link import usage
-from scheduling.link.diff import Expected, View
-from scheduling.link.said import said
-from scheduling.master import Master
+from quota.vocabulary.bands import DEFAULT_BANDS
+from quota.vocabulary.errors import Refused
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal, wakeups
+from scheduling.link.views.diff import Expected, View
+from scheduling.link.views.last_report import said
+from scheduling.master import utilisation
+from scheduling.master.loop import Master
+from scheduling.master.reclamation import EVERY_S, Reclaimer, jobs_without_reclamation
+from scheduling.master.snapshot import load_state
+from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, JobSpec, Machine, Task
-from scheduling.reclamation import EVERY_S, Reclaimer, jobs_without_reclamation
-from scheduling.snapshot import load_state
-from scheduling.validate import validate
+from scheduling.policy import cell_settings
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.usage import live
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,7 +41,7 @@ LIMIT = (1000, GIB, GIB, 0, 0, 1)
 def cell():
     cell = rows.a_cell()
     yield cell
-    notices.client().delete(f"borg:usage:{cell.id}", f"borg:reclaim:{cell.id}")
+    wakeups.client().delete(f"borg:usage:{cell.id}", f"borg:reclaim:{cell.id}")
     assert [problem for problem in validate(cell.id) if "is charged" not in problem] == []
 
 
@@ -57,7 +59,7 @@ class Cycle:
 
     def report(self) -> None:
         """As link shards do."""
-        seconds, micros = notices.client().time()
+        seconds, micros = wakeups.client().time()
         machines: dict[int, bytes] = {}
         for machine in Machine.objects.filter(cell=self.cell):
             here = Task.objects.filter(machine=machine).select_related("job")
@@ -69,11 +71,11 @@ class Cycle:
             ]  # fmt: skip
             heard = said(None, decode_to_shard(encode(Report(1, 1, "", "", 0, reported))))
             heard.assign(view, machine.id)
-            machines |= usage.pack([(heard.measured(machine.id), seconds + micros / 1e6)])
+            machines |= live.pack([(heard.measured(machine.id), seconds + micros / 1e6)])
 
         async def send() -> None:
             client = redis.asyncio.Redis.from_url(settings.BORG_REDIS_URL)
-            await usage.store(client, {self.cell.id: machines})
+            await live.store(client, {self.cell.id: machines})
             await client.aclose()
 
         asyncio.run(send())
@@ -185,21 +187,21 @@ def test_stale_usage_is_no_usage(cell) -> None:
     cycle.after(500)
     held = reservation(job)
     key = f"borg:usage:{cell.id}"
-    for field, value in notices.client().hgetall(key).items():
-        aged = np.frombuffer(value, dtype=usage.SAMPLE).copy()
+    for field, value in wakeups.client().hgetall(key).items():
+        aged = np.frombuffer(value, dtype=live.SAMPLE).copy()
         aged["at"] -= 60
-        notices.client().hset(key, field, aged.tobytes())
+        wakeups.client().hset(key, field, aged.tobytes())
     for _ in range(20):
         assert cycle.turn(seconds=25) == 0
     assert reservation(job) == held
     figures = utilisation.figures_of([cell.id])[cell.id]
     assert (figures.running, figures.measured) == (1, 0)
-    for field, value in notices.client().hgetall(key).items():
-        aged = np.frombuffer(value, dtype=usage.SAMPLE).copy()
-        aged["at"] -= usage.FORGET_S
-        notices.client().hset(key, field, aged.tobytes())
+    for field, value in wakeups.client().hgetall(key).items():
+        aged = np.frombuffer(value, dtype=live.SAMPLE).copy()
+        aged["at"] -= live.FORGET_S
+        wakeups.client().hset(key, field, aged.tobytes())
     cycle.turn(seconds=EVERY_S)
-    assert notices.client().hlen(key) == 0
+    assert wakeups.client().hlen(key) == 0
 
 
 def test_an_eviction_in_between_wins(cell) -> None:
@@ -315,7 +317,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
     world = portal_world.make()
     path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
     sre = portal_world.signed_in("sre")
-    notices.client().delete(f"borg:reclaim:{world.cell.pk}")
+    wakeups.client().delete(f"borg:reclaim:{world.cell.pk}")
     assert "nobody has looked in the last minute" in sre.get(path).text
     sums = dict.fromkeys(("cpu", "ram", "disk"), 0)
     utilisation.tell(
@@ -327,11 +329,11 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
     )  # fmt: skip
     page = sre.get(path).text
     assert "0.5 cores used, 1 core reserved, 4 cores of limits, 8 cores in all; 75% reclaimed" in page
-    notices.client().delete(f"borg:reclaim:{world.cell.pk}")
+    wakeups.client().delete(f"borg:reclaim:{world.cell.pk}")
 
 
 def test_settings_are_checked() -> None:
     with pytest.raises(Refused, match="reclamation is one of off, baseline, medium, aggressive"):
-        config.load({"reclamation": "reckless"})
+        cell_settings.load({"reclamation": "reckless"})
     with pytest.raises(Refused, match="shortage_at lies between 0 and 1"):
-        config.load({"shortage_at": 1.5})
+        cell_settings.load({"shortage_at": 1.5})

@@ -10,13 +10,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota import clock
-from quota.errors import Refused
 from quota.models import CellCapacity, PriceList, PriorityBand, Quota, Tenant
-from quota.permissions import Role, Scope, system
-from quota.services.market import capacity_of, market_set
+from quota.pricing.market import capacity_of, market_set
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Role, Scope, system
+from scheduling.jobs import jobs, updates
+from scheduling.jobs.quota_rejections import CURED, HOLDERS, TOLD
 from scheduling.models import Job
-from scheduling.services import jobs, updates
-from scheduling.services.refusals import CURED, HOLDERS, TOLD
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -193,7 +193,7 @@ def test_who_may_not_see_jobs_is_not_told_of_them(cell, tenant, ann) -> None:
 
 
 def test_the_journal_keeps_the_shortfall_alone(cell, tenant, ann) -> None:
-    from scheduling import journal
+    from scheduling.journal import journal
 
     refused(ann, cell, file("web", cpu=2000))
     (record,) = journal.tail(cell.id, after=0)

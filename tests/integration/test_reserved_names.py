@@ -5,13 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from naming import names
-from quota.errors import Refused
+from naming.table import names
 from quota.models import Record, Tenant
-from quota.services import tenants
-from scheduling import jobfile, journal
+from quota.tenancy import tenants
+from quota.vocabulary.errors import Refused
+from scheduling.cells import cells
+from scheduling.jobs import jobs, plans, updates
+from scheduling.jobs import names as job_names
+from scheduling.journal import journal
 from scheduling.models import Cell, Job
-from scheduling.services import cells, job_names, jobs, plans, updates
+from scheduling.spec import parser
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,7 +96,7 @@ def test_the_label_service_is_a_name(value: str) -> None:
     with pytest.raises(Refused, match="use lower-case letters") as caught:
         jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
     assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
-    assert jobfile.load(file).labels["service"] == value  # what was accepted before is read
+    assert parser.load(file).labels["service"] == value  # what was accepted before is read
 
 
 def test_the_longest_name_of_a_service_fits(settings) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from borglet.messages import Hello
-from quota.errors import Conflict, Forbidden, Refused
 from quota.models import CellCapacity, QuotaUse
-from quota.permissions import system
-from scheduling import journal
-from scheduling.core import events
-from scheduling.link import writer
-from scheduling.master import Master
+from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.permissions import system
+from scheduling.cells import cells
+from scheduling.core.vocabulary import events
+from scheduling.jobs import updates
+from scheduling.journal import journal
+from scheduling.link.shard import writer
+from scheduling.machines import machines
+from scheduling.master.loop import Master
 from scheduling.models import Cell, Machine, PendingVerdict, Task
-from scheduling.services import cells, machines, updates
 from tests.integration import world
 
 pytestmark = pytest.mark.django_db(transaction=True)

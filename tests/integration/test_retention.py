@@ -7,6 +7,7 @@ import datetime as dt
 import pytest
 
 from quota import clock
+from quota.billing.ledger_check import ledger_check
 from quota.models import (
     CapabilityRequest,
     Invitation,
@@ -24,8 +25,7 @@ from quota.models import (
     Shortfall,
     Token,
 )
-from quota.services.ledger_check import ledger_check
-from quota.services.retention import ANSWERS_KEPT, HOURS_KEPT, NOTICES_KEPT, QUOTES_KEPT, forget_old
+from quota.retention import ANSWERS_KEPT, HOURS_KEPT, NOTICES_KEPT, QUOTES_KEPT, forget_old
 from tests.integration import money_rows as market
 from tests.integration import rows, world
 

@@ -6,13 +6,15 @@ import os
 
 import pytest
 
-from scheduling import brakes, journal
-from scheduling.core import events
-from scheduling.core.requirement import task_id
-from scheduling.metrics import CellCollector
+from scheduling.brakes import brakes as brake_services
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines import evacuation, machines
+from scheduling.master.metrics import CellCollector
 from scheduling.models import Drain, Job, Machine
-from scheduling.services import brakes as brake_services
-from scheduling.services import changes, leaving, machines, transitions
+from scheduling.policy import brakes
+from scheduling.tasks import changes, transitions
 from tests.integration import cli_world, portal_server, rows, world
 from tests.integration.cli_world import Cli
 
@@ -54,7 +56,7 @@ def test_a_rack_is_drained_and_what_holds_it_up_is_told(cell, busy, sre, eve) ->
     assert sre.out("drains") == "No machine drains.\n"
     said = sre.out("machine", "drain", "--rack", "r7", "--reason", "new switch", "--deadline", "30m")
     assert said == "m1 is draining.\nm2 is draining.\n"
-    assert leaving.tasks_drain(cell.id, 50, patience_s=600.0) == 1
+    assert evacuation.tasks_drain(cell.id, 50, patience_s=600.0) == 1
     head, *lines = eve.out("drains").splitlines()
     assert head.split()[:5] == ["MACHINE", "STATE", "LEFT", "OF", "LEAVING"]
     assert [line.split()[:5] for line in lines] == [

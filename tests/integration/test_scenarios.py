@@ -24,13 +24,14 @@ from hypothesis.stateful import (
 )
 
 from borglet.messages import EndCause, Exit
-from quota.errors import Refused
-from quota.permissions import system
-from scheduling.config import CellSettings
-from scheduling.core.plan import Plan
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.jobs import jobs, updates
+from scheduling.machines import evacuation, machines
+from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, Machine, Task
-from scheduling.services import jobs, leaving, machines, updates
-from scheduling.validate import validate
+from scheduling.policy.cell_settings import CellSettings
 from tests.integration import rows, world
 from tests.integration.simulated_cell import SimulatedCell, SimulatedMachine
 
@@ -171,7 +172,7 @@ class Cell(RuleBasedStateMachine):
     @rule()
     def work(self) -> None:
         """Everybody does what is due."""
-        leaving.tasks_leave(self.row.id, RATES, seconds=1.0)
+        evacuation.tasks_leave(self.row.id, RATES, seconds=1.0)
         updates.updates_advance(self.row.id)
         self.cell.commit(self.cell.decide())
         for machine in self.cell.machines:
@@ -183,14 +184,14 @@ class Cell(RuleBasedStateMachine):
 
     @rule()
     def leave(self) -> None:
-        leaving.tasks_leave(self.row.id, RATES, seconds=1.0)
+        evacuation.tasks_leave(self.row.id, RATES, seconds=1.0)
 
     @rule(number=st.integers(0, 2))
     def falls_silent(self, number: int) -> None:
         machines.machines_down(
             principal=SRE, cell_id=self.row.id, machine_ids=[self._machine(number).row.id], reason="silent"
         )
-        leaving.tasks_leave(self.row.id, RATES, seconds=1.0)
+        evacuation.tasks_leave(self.row.id, RATES, seconds=1.0)
 
     # -- what machines do
 

@@ -14,15 +14,18 @@ from django.db import connection
 from prometheus_client import REGISTRY
 
 from portal.celery import app
-from quota.errors import Refused
-from scheduling import config, journal, lease, notices, schedulers, tasks
-from scheduling.core import events
-from scheduling.master import Master
+from quota.vocabulary.errors import Refused
+from scheduling import celery_tasks
+from scheduling.cells.cells import cell_set
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal, wakeups
+from scheduling.machines import machines
+from scheduling.master import lease, schedulers
+from scheduling.master.loop import Master
+from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE, Scheduler
+from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, Lease, PendingVerdict, Task
-from scheduling.schedulers import BATCH, DEFAULT, SERVICE, Scheduler
-from scheduling.services import machines
-from scheduling.services.cells import cell_set
-from scheduling.validate import validate
+from scheduling.policy import cell_settings
 from tests.integration import master_processes, rows, world
 from tests.integration.test_races import Threads, wait_until_blocked
 
@@ -129,11 +132,11 @@ def test_what_is_wanted_and_held_by_nobody_is_asked_for_once(cell) -> None:
     assert schedulers.unheld() == [("cc", SERVICE), ("cc", BATCH)]
     lease.take(cell.id, scheduler="service", holder="somebody", ttl_s=60)
     assert schedulers.unheld() == [("cc", BATCH)]
-    queue = notices.client()
+    queue = wakeups.client()
     queue.delete("cell.cc", "cell.cc.batch")
     app.set_current()
     for _ in range(3):
-        tasks.masters_ensure()
+        celery_tasks.masters_ensure()
     assert (queue.llen("cell.cc"), queue.llen("cell.cc.batch")) == (0, 1)
     queue.delete("cell.cc.batch")
 
@@ -141,16 +144,16 @@ def test_what_is_wanted_and_held_by_nobody_is_asked_for_once(cell) -> None:
 def test_a_standby_passes_the_next_slice_on_to_who_has_the_lease(cell) -> None:
     """But not for ever: what nobody takes, beat asks for again when the lease has run out."""
     app.set_current()
-    queue = notices.client()
+    queue = wakeups.client()
     queue.delete("cell.cc")
     for scheduler in ("service", "batch"):
         lease.take(cell.id, scheduler=scheduler, holder="another", ttl_s=60)
     turns = []
-    tasks.master_run("cc", "service", 0)
+    celery_tasks.master_run("cc", "service", 0)
     while message := queue.lpop("cell.cc"):
         (_, _, passed_on), *_ = json.loads(base64.b64decode(json.loads(message)["body"]))
         turns.append(passed_on)
-        tasks.master_run("cc", "service", passed_on)
+        celery_tasks.master_run("cc", "service", passed_on)
     assert turns == [1, 2, 3, 4, 5]
     assert placed() == 0
 
@@ -162,7 +165,7 @@ def test_a_cell_whose_settings_are_broken_stops_no_other(cell) -> None:
 
 def test_the_setting_takes_what_there_is() -> None:
     with pytest.raises(Refused, match="schedulers is one of one, by-workload"):
-        config.load({"schedulers": "three"})
+        cell_settings.load({"schedulers": "three"})
 
 
 @pytest.mark.parametrize(
@@ -271,13 +274,13 @@ def test_both_work_at_once_on_a_crowded_cell(cell, tenant) -> None:
 def processes(cell, tmp_path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A worker for each of the cell's queues; where a scheduler is wanted and not there, it is asked for."""
     app.set_current()
-    notices.client().delete("cell.cc", "cell.cc.batch")
+    wakeups.client().delete("cell.cc", "cell.cc.batch")
     with master_processes.running(tmp_path, "cell.cc", "cell.cc.batch") as workers:
         yield workers
 
 
 def held(cell: Cell, *wanted: Scheduler) -> bool:
-    tasks.masters_ensure()
+    celery_tasks.masters_ensure()
     return lease.held() == {(cell.id, scheduler.name) for scheduler in wanted}
 
 

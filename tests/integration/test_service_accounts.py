@@ -8,24 +8,24 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from quota import clock
-from quota.errors import Conflict, Forbidden, NotFound, Refused
 from quota.models import Record, ServiceAccount, Token
-from quota.permissions import Role, Scope
-from quota.services.access import (
+from quota.tenancy.access import (
     InvalidToken,
     principal_of_token,
     principal_of_user,
     token_issue,
     token_revoke,
 )
-from quota.services.members import member_leave, membership_set
-from quota.services.service_accounts import (
+from quota.tenancy.members import member_leave, membership_set
+from quota.tenancy.service_accounts import (
     service_account_create,
     service_account_named,
     service_account_remove,
     service_account_set,
     service_account_token,
 )
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Role, Scope
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db

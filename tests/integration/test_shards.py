@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduling import notices
-from scheduling.link import contact
-from scheduling.link.spread import FEW
-from scheduling.master import Master
+from scheduling.cells.cells import cell_set
+from scheduling.journal import wakeups
+from scheduling.link.transport.spread import FEW
+from scheduling.machines import contact
+from scheduling.master.loop import Master
 from scheduling.models import Cell, Machine, Task
-from scheduling.services.cells import cell_set
 from tests.integration import rows, world
 from tests.integration.fleets import fleet
 from tests.integration.link_world import running_link
@@ -63,7 +63,7 @@ def another_shard(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def served_by(process: subprocess.Popen[bytes]) -> int:
     """How many machines a shard said that it serves; -1 before it said anything."""
-    loads = notices.client().hgetall("borg:link:loads")
+    loads = wakeups.client().hgetall("borg:link:loads")
     told = [value for name, value in loads.items() if f"-{process.pid}-" in name.decode()]
     return int(told[0].split()[1]) if told else -1
 

@@ -12,8 +12,8 @@ from websockets.sync.client import connect
 
 from borglet.messages import ShellFrame, shell_frame_of
 from quota.models import Capability
-from quota.permissions import Scope, system
-from quota.services.access import token_issue
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import Scope, system
 from scheduling.models import ShellSession
 from tests.integration import portal_server, portal_world
 from tests.integration.link_world import until

@@ -10,15 +10,16 @@ import pytest
 from django.utils import timezone
 
 from borglet.messages import ShellClaims
-from quota.errors import Conflict, Forbidden, NotFound, Refused
 from quota.models import Capability
-from quota.permissions import Principal, Scope
-from quota.services.access import principal_of_user
-from scheduling import journal
-from scheduling.core.requirement import task_id
+from quota.tenancy.access import principal_of_user
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Principal, Scope
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
 from scheduling.models import Event, ShellSession, Task
-from scheduling.services import shells, transitions
-from scheduling.services.changes import Eviction
+from scheduling.shells import shells
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Eviction
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import World
 from tests.integration.world import a_user

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes import proctable
+from borglet.runtimes.supervisor import proctable
 from quota.models import Capability, Tenant
-from quota.permissions import Role
-from scheduling import journal
-from scheduling.core.requirement import task_id
-from scheduling.link import contact
+from quota.vocabulary.permissions import Role
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal import journal
+from scheduling.machines import contact
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell, Event, Job, Machine, ShellSession
-from scheduling.services import transitions
-from scheduling.services.changes import Ending
-from scheduling.services.joining import join_token_issue
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Ending
 from tests.integration import cli_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.link_world import a_job, place, running_link, task, until

@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from quota import clock
+from quota.billing.budgets import budget_set
 from quota.models import Account, Order, Quote
-from quota.services.budgets import budget_set
-from quota.services.market import market_set
+from quota.pricing.market import market_set
 from tests.integration import market_world
 from tests.integration.market_world import CREDIT
 from tests.integration.portal_world import signed_in

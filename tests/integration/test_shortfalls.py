@@ -8,14 +8,11 @@ import pytest
 from django.db import transaction
 
 from quota import clock
-from quota.errors import Refused
+from quota.admission import capacity
+from quota.market import orders
+from quota.market.shortfalls import shortfalls_examine, shortfalls_examine_all, shortfalls_examine_lowered
 from quota.models import CellCapacity, Notice, Order, Shortfall, Tenant
-from quota.services import capacity, orders
-from quota.services.shortfalls import (
-    shortfalls_examine,
-    shortfalls_examine_all,
-    shortfalls_examine_lowered,
-)
+from quota.vocabulary.errors import Refused
 from tests.integration.market_rows import DAY, NOW, SRE, a_rich_tenant, a_selling_cell, buyer, place
 
 pytestmark = pytest.mark.django_db

@@ -13,11 +13,12 @@ from django.test.utils import CaptureQueriesContext
 
 from borglet.messages import TaskKey
 from quota.models import Token
-from scheduling import journal, notices, usage_history
-from scheduling.link import usage
+from scheduling.journal import journal, wakeups
 from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
-from scheduling.services import observations
-from scheduling.services.observations import Observation
+from scheduling.tasks import observations
+from scheduling.tasks.observations import Observation
+from scheduling.usage import live as usage
+from scheduling.usage import usage_windows
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 from tests.integration.test_usage_history import a_window
@@ -76,7 +77,7 @@ def test_a_task_shows_what_it_used(world) -> None:
     found = Task.objects.get(job=world.job, index=0)
     assert "The first sample arrives within 15 seconds" in signed_in("viewer").get(JOB + "0/").text
     window = a_window(TaskKey(world.job.uid.hex, 0, max(1, found.incarnation)))
-    usage_history.store([usage_history.TaskWindow(world.job.cell_id, 1, found.id, window)])
+    usage_windows.store([usage_windows.TaskWindow(world.job.cell_id, 1, found.id, window)])
     page = signed_in("viewer").get(JOB + "0/").text
     assert page.count('<svg class="plot-box"') == 2
     assert page.count("<polyline") == 5
@@ -90,7 +91,7 @@ def test_a_task_shows_its_newest_sample_before_the_first_window(world) -> None:
     samples["at"], samples["incarnation"] = time.time(), found.incarnation
     samples["task_id"] = [-world.machine.id, found.id]
     samples["cpu_milli"], samples["ram_bytes"] = 50, 2**25
-    client, key = notices.client(), f"borg:usage:{world.cell.id}"
+    client, key = wakeups.client(), f"borg:usage:{world.cell.id}"
     client.hset(key, str(world.machine.id), samples.tobytes())
     try:
         page = signed_in("viewer").get(JOB + "0/").text
@@ -331,10 +332,10 @@ def test_the_job_page_tells_what_happened_and_why(world) -> None:
 
 
 def test_an_eviction_is_told_with_what_caused_it(world) -> None:
-    from scheduling import journal
-    from scheduling.core import events
-    from scheduling.core.requirement import task_id
-    from scheduling.services import changes, transitions
+    from scheduling.core.vocabulary import events
+    from scheduling.core.vocabulary.requirement import task_id
+    from scheduling.journal import journal
+    from scheduling.tasks import changes, transitions
 
     with journal.write(world.cell.id, rows.ME) as entry:
         drained = entry.append(
@@ -396,9 +397,9 @@ def test_the_password_and_the_second_factor_have_pages(world, path) -> None:
 
 
 def test_who_lives_in_an_alloc_is_told_to(world) -> None:
-    from scheduling import journal
-    from scheduling.core.requirement import task_id
-    from scheduling.services import changes, transitions
+    from scheduling.core.vocabulary.requirement import task_id
+    from scheduling.journal import journal
+    from scheduling.tasks import changes, transitions
     from tests.integration import world as submitting
 
     owner = submitting.principal("owner")

@@ -7,11 +7,11 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.errors import Forbidden, NotFound, Refused
+from quota.admission.sizing import usage_of
 from quota.models import MeteredHour, PriorityBand
-from quota.permissions import Role, system
-from quota.resources import NAMES, ZERO
-from quota.sizing import usage_of
+from quota.vocabulary.errors import Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Role, system
+from quota.vocabulary.resources import NAMES, ZERO
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,9 +10,9 @@ from django.db import connection, transaction
 from django.test import Client
 
 from quota.models import Tenant
-from quota.permissions import Role
+from quota.vocabulary.permissions import Role
+from scheduling.jobs import jobs
 from scheduling.models import Cell, Job
-from scheduling.services import jobs
 from tests.integration.world import a_file, a_user, bearer, principal
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -8,11 +8,11 @@ from django.test import Client
 from django.urls import reverse
 
 from quota.models import Capability, CapabilityRequest, Membership, Record, Tenant
-from quota.services.access import principal_of_user
-from quota.services.capabilities import capability_ask
-from quota.services.invitations import invitation_send
-from quota.services.service_accounts import service_account_create
-from quota.services.tenants import tenant_create
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.capabilities import capability_ask
+from quota.tenancy.invitations import invitation_send
+from quota.tenancy.service_accounts import service_account_create
+from quota.tenancy.tenants import tenant_create
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db

@@ -11,11 +11,11 @@ from django.core.cache import cache
 from django.test import Client
 
 from quota.models import CapabilityRequest, Invitation, Membership, Record, ServiceAccount, Tenant, Token
-from quota.permissions import Role
-from quota.services.access import principal_of_user
-from quota.services.invitations import invitation_send
-from quota.services.service_accounts import service_account_create
-from quota.services.tenants import tenant_create
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.invitations import invitation_send
+from quota.tenancy.service_accounts import service_account_create
+from quota.tenancy.tenants import tenant_create
+from quota.vocabulary.permissions import Role
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db

@@ -6,13 +6,13 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from quota.errors import Conflict, Forbidden, NotFound, Refused
 from quota.models import Membership, Notice, Record, Tenant
-from quota.permissions import Action, Role, may
 from quota.selectors import tenant_named, tenants_visible
-from quota.services.access import principal_of_user
-from quota.services.members import member_leave, membership_set
-from quota.services.tenants import tenant_create, tenant_move, tenant_set
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.members import member_leave, membership_set
+from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Action, Role, may
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db

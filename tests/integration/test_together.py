@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from quota.permissions import Role
-from quota.resources import ACCELERATORS
-from scheduling import journal
-from scheduling.core.requirement import task_id
-from scheduling.master import Master
+from quota.vocabulary.permissions import Role
+from quota.vocabulary.resources import ACCELERATORS
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.jobs import jobs
+from scheduling.journal import journal
+from scheduling.machines import machines
+from scheduling.master.loop import Master
+from scheduling.master.snapshot import load_state
+from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, Machine, Task
-from scheduling.services import departures, jobs, machines, transitions
-from scheduling.services.changes import Eviction
-from scheduling.snapshot import load_state
-from scheduling.validate import validate
+from scheduling.tasks import departures, transitions
+from scheduling.tasks.changes import Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

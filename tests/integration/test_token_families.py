@@ -11,12 +11,12 @@ from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
-from quota.errors import Forbidden
 from quota.models import Membership, Record, Token
-from quota.permissions import Scope, system
-from quota.services.access import CHILD_LASTS, principal_of_token, token_issue, token_revoke
-from quota.services.retention import forget_old
-from quota.services.service_accounts import service_account_create
+from quota.retention import forget_old
+from quota.tenancy.access import CHILD_LASTS, principal_of_token, token_issue, token_revoke
+from quota.tenancy.service_accounts import service_account_create
+from quota.vocabulary.errors import Forbidden
+from quota.vocabulary.permissions import Scope, system
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

@@ -6,14 +6,14 @@ import pytest
 from django.test import Client
 
 from quota.models import PriorityBand, QuotaUse
-from scheduling import journal
-from scheduling.core import events
-from scheduling.core.requirement import Requirement, task_id
-from scheduling.core.states import EvictionCause
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import Requirement, task_id
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.journal import journal
 from scheduling.models import Departure, Job, NoticeCount, Task
-from scheduling.services import departures, observations, transitions
-from scheduling.services.changes import Ending, Eviction, Placement
-from scheduling.services.observations import Observation
+from scheduling.tasks import departures, observations, transitions
+from scheduling.tasks.changes import Ending, Eviction, Placement
+from scheduling.tasks.observations import Observation
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

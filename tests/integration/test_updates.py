@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from quota.errors import Conflict, Forbidden, Refused
 from quota.models import QuotaUse
-from quota.permissions import Role
-from quota.resources import CPU, RAM
-from scheduling import jobfile, journal
-from scheduling.core import events
-from scheduling.core.requirement import task_id
+from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.permissions import Role
+from quota.vocabulary.resources import CPU, RAM
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.jobs import jobs, plans, updates
+from scheduling.journal import journal
+from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, JobSpec, Task, Update
-from scheduling.services import jobs, plans, transitions, updates
-from scheduling.services.changes import Ending, Eviction
-from scheduling.validate import validate
+from scheduling.spec import parser
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -358,7 +360,7 @@ def test_a_job_whose_stored_spec_names_an_undefined_variable_can_be_updated_and_
     """An earlier version accepted such specs."""
     row = JobSpec.objects.get(job=job, version=1)
     row.spec["task"]["command"] = ["serve", "$(nope)"]
-    stored = jobfile.load(row.spec)
+    stored = parser.load(row.spec)
     JobSpec.objects.filter(pk=row.pk).update(spec=stored.to_json(), digest=stored.digest())
     with pytest.raises(Refused) as refused:
         update(ann, job, world.with_task(command=["serve", "$(nope)", "--fast"]))

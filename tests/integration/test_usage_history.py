@@ -9,11 +9,12 @@ import pytest
 from django.db import connection
 
 from borglet.messages import TaskKey, UsageWindow
-from scheduling import journal, usage_history
+from scheduling.journal import journal
 from scheduling.models import InstanceUsage, Machine
-from scheduling.services import transitions
-from scheduling.services.changes import Ending
-from scheduling.usage_history import TaskWindow, drop_old, sensible, store
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Ending
+from scheduling.usage import usage_windows
+from scheduling.usage.usage_windows import TaskWindow, drop_old, sensible, store
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, place, ran, running_link, task, until
 
@@ -123,7 +124,7 @@ def windows_of(number: int, *, ago: int = 0) -> list[TaskWindow]:
 
 
 def usage_history_id(job: int) -> int:
-    from scheduling.core.requirement import task_id
+    from scheduling.core.vocabulary.requirement import task_id
 
     return task_id(10**6 + job, 0)
 
@@ -168,6 +169,6 @@ def test_people_and_programs_read_what_a_task_used(cell) -> None:
     job = a_job(cell)
     key = place(job, rows.a_machine(cell).id)
     store([TaskWindow(cell.id, 1, task(job).id, a_window(key, ago=n)) for n in (0, 2)])
-    found = list(usage_history.of_task(task(job), since=dt.datetime.now(dt.UTC) - dt.timedelta(hours=3)))
+    found = list(usage_windows.of_task(task(job), since=dt.datetime.now(dt.UTC) - dt.timedelta(hours=3)))
     assert [row.start_time for row in found] == sorted(row.start_time for row in found)
     assert len(found) == 2

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.master import Master
+from scheduling.cells.cells import cell_set
+from scheduling.master.loop import Master
 from scheduling.models import Brake, Cell, Departure, Job, Machine, Task
-from scheduling.services.cells import cell_set
 from tests.integration import rows, world
 from tests.integration.fleets import fleet
 from tests.integration.link_world import running_link

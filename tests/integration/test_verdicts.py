@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduling import verdicts
-from scheduling.core.explain import Budget, Explainer
-from scheduling.core.plan import Plan
-from scheduling.core.reasons import Expected, Place, Why
+from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.reasons import Expected, Place, Why
 from scheduling.models import PendingVerdict
+from scheduling.tasks import verdicts
 from tests.integration import rows
 from tests.integration.simulated_cell import SimulatedCell
 

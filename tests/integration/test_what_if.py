@@ -7,13 +7,13 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.errors import Forbidden, Refused
+from quota.admission import capacity
+from quota.admission.bands import bands_ensure
 from quota.models import MeteredHour, Order, OrderState, PriceList, PriorityBand
-from quota.permissions import Principal, Role, system
-from quota.services import capacity
-from quota.services.bands import bands_ensure
-from quota.services.prices import DEFAULT_BASE, DEFAULT_CURVE, price_list_at, quote_preview
-from quota.services.what_if import what_if
+from quota.pricing.price_lists import DEFAULT_BASE, DEFAULT_CURVE, price_list_at, quote_preview
+from quota.pricing.what_if import what_if
+from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

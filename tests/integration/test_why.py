@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduling import journal, verdicts, why
-from scheduling.core.requirement import task_id
-from scheduling.core.states import MachineStatus
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.jobs import why
+from scheduling.journal import journal
 from scheduling.models import Cell, Job, PendingVerdict, Task
-from scheduling.services import transitions
-from scheduling.services.changes import Eviction, Placement
+from scheduling.tasks import transitions, verdicts
+from scheduling.tasks.changes import Eviction, Placement
 from tests.integration import portal_world, rows, world
 from tests.integration.simulated_cell import SimulatedCell
 

@@ -10,14 +10,16 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from quota.permissions import Principal, Role, Scope, system
-from quota.services.access import principal_of_user, token_issue
-from scheduling import jobfile, journal, spec
-from scheduling.core.requirement import task_id
+from quota.tenancy.access import principal_of_user, token_issue
+from quota.vocabulary.permissions import Principal, Role, Scope, system
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.jobs import jobs
+from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.services import jobs, observations, transitions
-from scheduling.services.changes import Placement
-from scheduling.services.observations import Observation
+from scheduling.spec import job_spec, parser
+from scheduling.tasks import observations, transitions
+from scheduling.tasks.changes import Placement
+from scheduling.tasks.observations import Observation
 
 ALL_SCOPES = tuple(Scope)
 
@@ -71,8 +73,8 @@ def submit(who: Principal, cell: Cell, file: dict[str, Any], *, tenant: str = "u
     return submission.job
 
 
-def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> spec.JobSpec:
-    return jobfile.parse(file, limits=jobs.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
+def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> job_spec.JobSpec:
+    return parser.parse(file, limits=jobs.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
 
 
 def place(job: Job, machine: Machine, *indexes: int) -> None:

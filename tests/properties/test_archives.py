@@ -11,10 +11,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from borglet.packages.archive import OCI, TAR, TAR_GZIP, unpack
-from borglet.packages.build import pack
-from borglet.packages.disk import digests_of, remove_tree
-from borglet.packages.limits import ArchiveRefused, Limits
+from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, unpack
+from borglet.packages.archives.build import pack
+from borglet.packages.archives.disk import digests_of, remove_tree
+from borglet.packages.archives.limits import ArchiveRefused, Limits
 from tests.unit.borglet_packages.archives import (
     Layout,
     archive,

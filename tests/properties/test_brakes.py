@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.brakes import (
+from scheduling.policy.brakes import (
     ALWAYS_BELIEVED,
     CALM_S,
     BrakeState,
@@ -18,7 +18,7 @@ from scheduling.brakes import (
     lost_rate,
     lost_state,
 )
-from scheduling.config import CellSettings
+from scheduling.policy.cell_settings import CellSettings
 
 EACH = 10
 SETTINGS = CellSettings()

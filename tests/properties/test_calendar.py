@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota import calendar
-from quota.calendar import Span
-from quota.resources import SIZE, Vector
+from quota.vocabulary import calendar
+from quota.vocabulary.calendar import Span
+from quota.vocabulary.resources import SIZE, Vector
 
 START = dt.datetime(2027, 3, 27, tzinfo=dt.UTC)
 HOUR = dt.timedelta(hours=1)

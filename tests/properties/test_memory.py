@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.audit import tasks_on
-from scheduling.core.memory import Memory
+from scheduling.core.cell.audit import tasks_on
+from scheduling.core.cell.state import CellState
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.policy import Policy
-from scheduling.core.state import CellState
+from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.vocabulary.policy import Policy
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough
 from tests.properties.worlds import add_job, full, step, worlds

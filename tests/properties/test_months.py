@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quota import months
+from quota.vocabulary import months
 
 ZONES = sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC")
 MOMENTS = st.datetimes(

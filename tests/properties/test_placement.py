@@ -7,10 +7,10 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.resources import ACCELERATORS
-from scheduling.core.plan import Assignment
-from scheduling.core.policy import Policy, Search
-from scheduling.core.requirement import split_task_id
+from quota.vocabulary.resources import ACCELERATORS
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.policy import Policy, Search
+from scheduling.core.vocabulary.requirement import split_task_id
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough
 from tests.properties.worlds import full, worlds

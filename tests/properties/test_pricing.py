@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.errors import Refused
-from quota.pricing import (
+from quota.pricing.arithmetic import (
     FULL_MILLI,
     LARGEST,
     UNIT,
@@ -25,7 +24,8 @@ from quota.pricing import (
     share_with,
     total,
 )
-from quota.resources import AXIS, CPU, NAMES, PORTS, SIZE, ZERO
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import AXIS, CPU, NAMES, PORTS, SIZE, ZERO
 
 BASE = {"cpu": 20_000, "ram": 2_500, "disk": 50, "disk_bandwidth": 20_000, "accelerators": 500_000}
 CURVE = ((500, 1000), (800, 1300), (950, 2000), (1000, 3000))

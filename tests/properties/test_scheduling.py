@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quota.bands import DEFAULT_BANDS, may_preempt
-from quota.resources import NAMES
-from scheduling.core import events
+from quota.vocabulary.bands import DEFAULT_BANDS, may_preempt
+from quota.vocabulary.resources import NAMES
+from scheduling.core.cell.state import CellState
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Assignment, Plan
-from scheduling.core.policy import Policy, Search
-from scheduling.core.requirement import split_task_id
-from scheduling.core.state import CellState
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment, Plan
+from scheduling.core.vocabulary.policy import Policy, Search
+from scheduling.core.vocabulary.requirement import split_task_id
 from tests.builders import World
 from tests.properties.worlds import add_job, add_machine, full, worlds
 from tests.unit.core.twins import Twin

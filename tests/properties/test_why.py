@@ -6,12 +6,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.resources import NAMES
-from scheduling.core.explain import Budget, Explainer
-from scheduling.core.judgement import WHOLE_CORES
-from scheduling.core.policy import Policy
-from scheduling.core.reasons import Change, ChangeKind, Why
-from scheduling.core.requirement import Requirement
+from quota.vocabulary.resources import NAMES
+from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.judgement import WHOLE_CORES
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.reasons import Change, ChangeKind, Why
+from scheduling.core.vocabulary.requirement import Requirement
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough
 from tests.properties.worlds import add_job, worlds

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from scheduling.core.requirement import Requirement
+from scheduling.core.vocabulary.requirement import Requirement
 from tests.builders import GIB, World, must, needs, wish
 
 PRIORITIES = (0, 25, 101, 110, 119, 120, 200, 359, 360, 370)

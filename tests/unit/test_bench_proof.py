@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from scheduling.core import events
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Assignment, Plan
-from scheduling.core.policy import Policy
-from scheduling.core.requirement import Constraint, Group, Relation, Requirement
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment, Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Constraint, Group, Relation, Requirement
 from tests.bench.cells import Workload
 from tests.bench.proof import prove
 

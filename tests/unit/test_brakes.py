@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.brakes import (
+from scheduling.policy.brakes import (
     BrakeState,
     Bucket,
     Extent,
@@ -14,7 +14,7 @@ from scheduling.brakes import (
     stops_allowed,
     stops_bucket,
 )
-from scheduling.config import CellSettings
+from scheduling.policy.cell_settings import CellSettings
 
 SETTINGS = CellSettings()
 OPEN, BOUNDED, HELD = BrakeState.OPEN, BrakeState.BOUNDED, BrakeState.HELD

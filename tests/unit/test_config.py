@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quota.errors import Refused
-from scheduling import config
+from quota.vocabulary.errors import Refused
+from scheduling.policy import cell_settings
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,6 @@ from scheduling import config
 )
 def test_bad_settings_are_refused_by_name(settings: Any, field: str, told: str) -> None:
     with pytest.raises(Refused) as caught:
-        config.load(settings)
+        cell_settings.load(settings)
     assert told in caught.value.fields[field]
     assert told in caught.value.detail

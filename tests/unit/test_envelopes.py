@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduling.envelopes import fits, misfits
-from scheduling.jobfile import Limits, parse
-from scheduling.spec import JobSpec
+from scheduling.spec.alloc_fit import fits, misfits
+from scheduling.spec.job_spec import JobSpec
+from scheduling.spec.parser import Limits, parse
 
 LIMITS = Limits(extra=("tpu",))
 

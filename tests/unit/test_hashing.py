@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from portal.hashing import Turns
-from portal.outages import Overloaded, outage_of
+from portal.http.hashing import Turns
+from portal.http.outages import Overloaded, outage_of
 
 
 def test_only_so_many_run_at_once() -> None:

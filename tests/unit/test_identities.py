@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from borglet.messages import RunTask, TaskKey
-from scheduling.identities import (
+from scheduling.identity.tokens import (
     LEVELS,
     TTL_S,
     BadIdentity,
@@ -25,7 +25,7 @@ from scheduling.identities import (
     looks_like_one,
     read,
 )
-from scheduling.spec import API_LEVELS
+from scheduling.spec.job_spec import API_LEVELS
 
 PORTAL = "https://portal.example"
 UID = "0f" * 16

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 
-from quota.errors import Refused
-from scheduling import jobfile
-from scheduling.masking import MASK, looks_secret, masked
+from quota.vocabulary.errors import Refused
+from scheduling.spec import parser
+from scheduling.spec.masking import MASK, looks_secret, masked
 
 NAMES = [
     "PASSWORD", "DB_PASSWORD", "PGPASSWORD", "dbPassword", "MYSQL_PWD", "FTP_PASS", "SSH_PASSPHRASE", "SECRET",
@@ -82,16 +82,16 @@ def test_a_job_file_is_masked_in_its_task_and_its_overrides() -> None:
 
 def test_a_masked_job_file_is_rejected_and_the_variable_is_named() -> None:
     file = {**FILE, "overrides": {"0": {"env": {"TOKEN": "borg_1"}}}}
-    assert jobfile.parse(file).task(0).env["TOKEN"] == "borg_1"
+    assert parser.parse(file).task(0).env["TOKEN"] == "borg_1"
     shown = masked(file)
     for part, field in (("task", "task.env.PASSWORD"), ("overrides", "overrides.0.env.TOKEN")):
         with pytest.raises(Refused) as problem:
-            jobfile.parse({**file, part: shown[part]})
+            parser.parse({**file, part: shown[part]})
         assert list(problem.value.fields) == [field]
         assert "stands for a hidden value" in problem.value.detail
 
 
 def test_what_was_stored_before_masks_existed_still_loads() -> None:
-    stored = jobfile.parse({**FILE, "overrides": {}}).to_json()
+    stored = parser.parse({**FILE, "overrides": {}}).to_json()
     stored["task"]["env"]["MODE"] = MASK
-    assert jobfile.load(stored).base.env["MODE"] == MASK
+    assert parser.load(stored).base.env["MODE"] == MASK

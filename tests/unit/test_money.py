@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota import money
+from quota.vocabulary import money
 
 
 @pytest.mark.parametrize(

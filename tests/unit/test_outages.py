@@ -10,7 +10,7 @@ import pytest
 from psycopg_pool import PoolTimeout
 from redis.exceptions import ConnectionError as RedisLost
 
-from portal.outages import outage_of
+from portal.http.outages import outage_of
 
 AWAY, FULL = "database-unavailable", "storage-full"
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quota.errors import Refused
-from scheduling import jobfile, spec
-from scheduling.packages import pins
-from scheduling.packages.names import LATEST, Reference, parse
-from scheduling.taskspec import Change
+from quota.vocabulary.errors import Refused
+from scheduling.spec import job_spec, package_pins, parser
+from scheduling.spec.package_names import LATEST, Reference, parse
+from scheduling.spec.task_spec import Change
 
 DIGEST = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -43,8 +42,8 @@ def test_what_names_no_package_says_the_cure(text: str, told: str) -> None:
         parse(text)
 
 
-def a_spec(*packages: str, **overrides: list[str]) -> spec.JobSpec:
-    return jobfile.parse(
+def a_spec(*packages: str, **overrides: list[str]) -> job_spec.JobSpec:
+    return parser.parse(
         {
             "name": "web",
             "tasks": 9,
@@ -56,21 +55,25 @@ def a_spec(*packages: str, **overrides: list[str]) -> spec.JobSpec:
 
 def test_every_mention_is_found_and_pinned_and_reads_back_equal() -> None:
     given = a_spec("web", "lib@v1", t3=["web@v2"])
-    assert {str(reference) for reference in pins.mentions(given).values()} == {"web", "lib@v1", "web@v2"}
-    done = pins.pinned(given, {"web": DIGEST, "lib@v1": DIGEST, "web@v2": OTHER})
+    assert {str(reference) for reference in package_pins.mentions(given).values()} == {
+        "web",
+        "lib@v1",
+        "web@v2",
+    }
+    done = package_pins.pinned(given, {"web": DIGEST, "lib@v1": DIGEST, "web@v2": OTHER})
     assert done.base.packages == (f"web@{DIGEST}", f"lib@v1@{DIGEST}")
     assert done.task(3).packages == (f"web@v2@{OTHER}",)
-    assert jobfile.load(done.to_json()) == done
+    assert parser.load(done.to_json()) == done
     assert done.digest() != given.digest()
-    again = {text: parse(text).digest for text in pins.mentions(done)}
-    assert pins.pinned(done, again) is done, "what is pinned stays as it is"
+    again = {text: parse(text).digest for text in package_pins.mentions(done)}
+    assert package_pins.pinned(done, again) is done, "what is pinned stays as it is"
 
 
 def test_a_mention_is_told_by_its_place() -> None:
     with pytest.raises(Refused) as refused:
-        pins.mentions(a_spec("web", "No", t3=["web@v1", f"web@{DIGEST}"]))
+        package_pins.mentions(a_spec("web", "No", t3=["web@v1", f"web@{DIGEST}"]))
     assert set(refused.value.fields) == {"task.packages[1]", "overrides.3.packages[1]"}
-    assert pins.path_of(a_spec("web", t3=["lib"]), "lib") == "overrides.3.packages[0]"
+    assert package_pins.path_of(a_spec("web", t3=["lib"]), "lib") == "overrides.3.packages[0]"
 
 
 @pytest.mark.parametrize(
@@ -87,4 +90,4 @@ def test_a_mention_is_told_by_its_place() -> None:
 def test_tasks_start_again_when_their_content_changes(
     before: list[str], after: list[str], change: Change
 ) -> None:
-    assert spec.change(a_spec(*before), a_spec(*after), 0) is change
+    assert job_spec.change(a_spec(*before), a_spec(*after), 0) is change

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling import publishing
-from scheduling.jobfile import parse
+from scheduling.spec import name_changes
+from scheduling.spec.parser import parse
 
 
 def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",), **changes: Any) -> Any:
@@ -57,12 +57,12 @@ def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",),
     ],
 )  # fmt: skip
 def test_a_change_is_told_in_words(old: Any, new: Any, told: list[str]) -> None:
-    assert list(publishing.told(old, new, ttl_s=5)) == told
+    assert list(name_changes.told(old, new, ttl_s=5)) == told
 
 
 def test_many_ranges_are_not_all_told() -> None:
     new = web(tasks=100, overrides={str(index): {"weight": 3} for index in range(0, 100, 2)})
-    told = publishing.told(web(tasks=100), new, ttl_s=5)
+    told = name_changes.told(web(tasks=100), new, ttl_s=5)
     assert len(told) == 6
     assert told[-1] == "So it goes on for 45 more ranges of tasks."
 
@@ -77,7 +77,7 @@ def of(weights: list[int]) -> Any:
 @given(old=WEIGHTS, new=WEIGHTS)
 def test_ranges_of_weights_tell_each_task(old: list[int], new: list[int]) -> None:
     found: dict[int, tuple[int | None, int]] = {}
-    for first, last, before, after in publishing._pieces(of(old), of(new)):
+    for first, last, before, after in name_changes._pieces(of(old), of(new)):
         for index in range(first, last + 1):
             assert index not in found
             found[index] = (before, after)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from borglet.messages import HealthCheck
-from quota.errors import Refused
-from quota.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
-from scheduling import jobfile, problems, spec
-from scheduling.jobfile import Limits, parse
-from scheduling.taskspec import Change
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
+from scheduling.spec import job_spec, parser, problems
+from scheduling.spec.parser import Limits, parse
+from scheduling.spec.task_spec import Change
 
 
 def hello(**changes: Any) -> dict[str, Any]:
@@ -244,7 +244,7 @@ FULL = hello(
 
 def test_a_spec_written_out_reads_back_equal() -> None:
     job = parse(FULL)
-    again = jobfile.load(json.loads(json.dumps(job.to_json(), sort_keys=True)))
+    again = parser.load(json.loads(json.dumps(job.to_json(), sort_keys=True)))
     assert again == job
     assert again.digest() == job.digest()
     assert [override.key for override in job.overrides] == ["5-9", "11"]
@@ -278,7 +278,7 @@ def test_the_digest_sees_content_and_not_spelling() -> None:
     ],
 )  # fmt: skip
 def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Change) -> None:
-    assert spec.change(parse(hello()), parse(with_task(**{field: value})), 0) is expected
+    assert job_spec.change(parse(hello()), parse(with_task(**{field: value})), 0) is expected
 
 
 @pytest.mark.parametrize(
@@ -293,13 +293,13 @@ def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Chan
     ],
 )  # fmt: skip
 def test_changes_of_the_job_reach_its_tasks(changes: dict[str, Any], expected: Change) -> None:
-    assert spec.change(parse(hello()), parse(hello(**changes)), 2) is expected
+    assert job_spec.change(parse(hello()), parse(hello(**changes)), 2) is expected
 
 
 def test_changes_are_told_by_ranges() -> None:
     old = parse(hello(tasks=8, overrides={"2-3": {"env": {"A": "1"}}}))
     new = parse(hello(tasks=6, overrides={"3-4": {"env": {"A": "1"}}}))
-    assert spec.changes(old, new) == [
+    assert job_spec.changes(old, new) == [
         (0, 1, Change.NONE), (2, 2, Change.RESTART), (3, 3, Change.NONE), (4, 4, Change.RESTART), (5, 5, Change.NONE)
     ]  # fmt: skip
 
@@ -322,7 +322,7 @@ def test_accelerators_are_a_share_of_one_or_several_whole_ones(asked: Any, milli
 def test_specs_stored_before_devices_were_whole_are_still_read() -> None:
     stored = parse(with_task(limit={"accelerators": 1})).to_json()
     stored["task"]["limit"]["accelerators"] = "1500m"
-    assert jobfile.load(stored).base.limit[ACCELERATORS] == 1500
+    assert parser.load(stored).base.limit[ACCELERATORS] == 1500
 
 
 def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
@@ -341,14 +341,14 @@ def test_isolation_changes_in_place() -> None:
     old = parse(hello(appclass="latency-sensitive", task=task))
     for changed in ({"whole_cores": True}, {"slack": {"cpu": False}}, {"limit": {"disk_bandwidth": "5M"}}):
         new = parse(hello(appclass="latency-sensitive", task=task | changed))
-        assert spec.change(old, new, 0) is Change.IN_PLACE
+        assert job_spec.change(old, new, 0) is Change.IN_PLACE
         assert parse(new.to_json()) == new
 
 
 def test_gang_and_budget_change_in_place() -> None:
     old = parse(hello())
     for changed in (hello(gang=True), hello(disruption_budget=2)):
-        assert spec.change(old, parse(changed), 0) is Change.IN_PLACE
+        assert job_spec.change(old, parse(changed), 0) is Change.IN_PLACE
         assert parse(parse(changed).to_json()) == parse(changed)
 
 
@@ -365,24 +365,24 @@ def test_a_job_inside_an_alloc_set_is_charged_nothing() -> None:
 def test_single_tasks_may_have_other_flags() -> None:
     """§2.3: the properties of a task can be overridden, its flags above all."""
     file = with_task(command=["serve"], flags={"level": 3, "debug": False, "name": "$(index)"})
-    job = jobfile.parse({**file, "tasks": 2, "overrides": {"0": {"flags": {"leader": True, "level": 4}}}})
+    job = parser.parse({**file, "tasks": 2, "overrides": {"0": {"flags": {"leader": True, "level": 4}}}})
     assert job.task(1).argv == ["serve", "--level=3", "--name=$(index)"]
     assert job.task(0).argv == ["serve", "--leader", "--level=4", "--name=$(index)"]
-    assert jobfile.load(job.to_json()) == job
-    assert spec.change(job, jobfile.parse({**file, "tasks": 2}), 0) is spec.Change.RESTART
+    assert parser.load(job.to_json()) == job
+    assert job_spec.change(job, parser.parse({**file, "tasks": 2}), 0) is job_spec.Change.RESTART
 
 
 def test_what_a_task_needs_of_a_runtime_is_a_demand_on_machines() -> None:
     file = with_task(root="packages", packages=["web@v1"], network="own", whole_cores=True, limit={"cpu": 2})
-    job = jobfile.parse({**file, "appclass": "latency-sensitive"})
+    job = parser.parse({**file, "appclass": "latency-sensitive"})
     assert [(c.attribute, c.relation, c.value, c.hard) for c in job.requirement(0).constraints] == [
         ("borglet.protocol", ">=", "2", True),
         ("isolation.cores", "!=", "none", True),
         ("isolation.network", "=", "own", True),
         ("runtime", "=", "oci", True),
     ]
-    assert jobfile.parse(hello()).requirement(0).constraints == ()
-    inside = jobfile.parse({**file, "appclass": "latency-sensitive", "alloc_set": "shelf"})
+    assert parser.parse(hello()).requirement(0).constraints == ()
+    inside = parser.parse({**file, "appclass": "latency-sensitive", "alloc_set": "shelf"})
     assert inside.requirement(0).constraints == ()
 
 
@@ -425,7 +425,7 @@ def test_a_stored_spec_with_an_undefined_variable_is_still_read() -> None:
     job = parse(with_task(command=["serve"]))
     stored = job.to_json()
     stored["task"]["command"] = ["serve", "$(nope)"]
-    assert jobfile.load(stored).base.command == ("serve", "$(nope)")
+    assert parser.load(stored).base.command == ("serve", "$(nope)")
 
 
 def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
@@ -437,7 +437,7 @@ def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
         "task": {"command": "sleep 1", "limit": {"cpu": "lots"}, "constraints": [{"attribute": 3}]},
     }
     with pytest.raises(Refused) as caught:
-        jobfile.parse(given)
+        parser.parse(given)
     wrong = {
         "name",
         "tasks",
@@ -453,5 +453,5 @@ def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
 
 def test_wrong_shapes_that_are_named_have_a_bound() -> None:
     with pytest.raises(Refused) as caught:
-        jobfile.parse({"name": "web", "task": {"command": ["x"]}, **{f"field{n}": 1 for n in range(500)}})
+        parser.parse({"name": "web", "task": {"command": ["x"]}, **{f"field{n}": 1 for n in range(500)}})
     assert len(caught.value.fields) == problems.MOST_SHAPES

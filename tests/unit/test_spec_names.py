@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from quota.errors import Refused
-from scheduling import jobfile, spec
-from scheduling.core.published import Published
-from scheduling.jobfile import parse
-from scheduling.taskspec import Change
+from quota.vocabulary.errors import Refused
+from scheduling.core.vocabulary.published import Published
+from scheduling.spec import job_spec, parser
+from scheduling.spec.parser import parse
+from scheduling.spec.task_spec import Change
 
 
 def web(*, weight: int | None = None, **changes: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def refused(data: dict[str, Any]) -> dict[str, str]:
 def test_what_is_published_follows_from_the_file(file: dict[str, Any], published: Published) -> None:
     job = parse(file)
     assert job.published() == published
-    again = jobfile.load(job.to_json())
+    again = parser.load(job.to_json())
     assert (again, again.digest(), again.published()) == (job, job.digest(), published)
     for first, last, weight in published.weights:
         assert {job.task(index).weight for index in range(first, last + 1)} == {weight}
@@ -69,7 +69,7 @@ def test_what_was_stored_before_keeps_its_digest() -> None:
 )
 def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> None:
     old, new = parse(web()), parse(web(**changes))
-    kinds = {kind for _, _, kind in spec.changes(old, new)}
+    kinds = {kind for _, _, kind in job_spec.changes(old, new)}
     assert Change.IN_PLACE in kinds
     assert Change.RESTART not in kinds
 

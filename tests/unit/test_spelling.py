@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from naming.names import InvalidName, JobName, MachineName, ServiceName
+from naming.table.names import InvalidName, JobName, MachineName, ServiceName
 from portal.sigma.spelling import Part, ServicePart, read
 
 ZONE = "borg.internal"

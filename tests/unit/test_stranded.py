@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduling.core.stranded import stranded
+from scheduling.core.reclamation.stranded import stranded
 
 V = np.array
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from portal.live.watches import TooManyWatches, Watch, Watches
-from quota.permissions import Principal
+from quota.vocabulary.permissions import Principal
 
 ANN, BOB, TASK = Principal("ann", user_id=1), Principal("bob", user_id=2), Principal("task:cc/ubar/web/0")
 

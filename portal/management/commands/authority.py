@@ -8,10 +8,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from quota.errors import Refused
-from quota.permissions import system
-from scheduling.link import succession
-from scheduling.link.authority import AuthorityBroken
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
+from scheduling.identity import authority_rotation
+from scheduling.identity.authority import AuthorityBroken
 
 ME = system("authority")
 
@@ -32,16 +32,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, step: str, **options: Any) -> None:
         try:
             if step == "stage":
-                succession.stage(principal=ME, certificate=options["certificate"], key=options["key"])
+                authority_rotation.stage(principal=ME, certificate=options["certificate"], key=options["key"])
             elif step == "switch":
-                succession.switch(principal=ME, leave_behind=options["leave_behind"])
+                authority_rotation.switch(principal=ME, leave_behind=options["leave_behind"])
             elif step == "retire":
-                succession.retire(principal=ME)
-            self._show(succession.standing())
+                authority_rotation.retire(principal=ME)
+            self._show(authority_rotation.standing())
         except (Refused, AuthorityBroken) as error:
             raise CommandError(str(error)) from error
 
-    def _show(self, standing: succession.Standing) -> None:
+    def _show(self, standing: authority_rotation.Standing) -> None:
         for part, (fingerprint, until) in standing.part.items():
             self.stdout.write(f"{part:<5} {fingerprint}  until {until:%Y-%m-%d}")
         trusting = standing.machines - len(standing.behind)

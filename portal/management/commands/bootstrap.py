@@ -10,21 +10,21 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
+from quota.admission.bands import bands_ensure
+from quota.billing.ledger import budget_grant
+from quota.market.grants import quota_grant
 from quota.models import Membership, Quota, Tenant
-from quota.money import CREDIT
-from quota.permissions import Role, Scope, system
-from quota.resources import Vector
-from quota.services.access import token_issue
-from quota.services.bands import bands_ensure
-from quota.services.grants import quota_grant
-from quota.services.ledger import budget_grant
-from quota.services.members import membership_set
-from quota.services.tenants import tenant_create
-from scheduling import journal
-from scheduling.link.authority import ensure_authority
+from quota.tenancy.access import token_issue
+from quota.tenancy.members import membership_set
+from quota.tenancy.tenants import tenant_create
+from quota.vocabulary.money import CREDIT
+from quota.vocabulary.permissions import Role, Scope, system
+from quota.vocabulary.resources import Vector
+from scheduling.cells.cells import cell_create
+from scheduling.identity.authority import ensure_authority
+from scheduling.journal import journal
+from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell
-from scheduling.services.cells import cell_create
-from scheduling.services.joining import join_token_issue
 
 ME = system("bootstrap")
 # The demonstration tenant may ask for this at each band that costs quota.

@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from quota.permissions import system
+from quota.vocabulary.permissions import system
+from scheduling.cells.cells import cell_new_history
 from scheduling.models import Cell
-from scheduling.services.cells import cell_new_history
 
 
 class Command(BaseCommand):

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from scheduling.master.validate import validate
 from scheduling.models import Cell
-from scheduling.validate import validate
 
 
 class Command(BaseCommand):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from django.db import connection
 from django.db.models import Count, Q, QuerySet, Sum
 
-from quota.resources import CPU, DISK, RAM
-from scheduling.core.states import JobState, MachineStatus
+from quota.vocabulary.resources import CPU, DISK, RAM
+from scheduling.core.vocabulary.states import JobState, MachineStatus
 from scheduling.models import Cell, Job, Machine
 from scheduling.models.machines import REMOVED
 

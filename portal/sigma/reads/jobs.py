@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from django.core.exceptions import ValidationError
 from django.db.models import F, Q, QuerySet
 
-from quota.errors import NotFound
-from quota.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.core.job_health import JobHealth
-from scheduling.core.states import JobState
-from scheduling.job_healths import with_health
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
+from scheduling.access.selectors import STILL_STOPPING
+from scheduling.core.vocabulary.job_health import JobHealth
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.health import with_health
 from scheduling.models import Job, PendingVerdict, Task, Update
-from scheduling.selectors import STILL_STOPPING
 
 # Jobs with a task that is not up; nobody has more of them on one page.
 MOST_LOOKED_AT = 1000

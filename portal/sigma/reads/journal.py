@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Q
 
-from portal.sigma import sentences
+from portal.sigma.reads import sentences
 from scheduling.models import Event, Job, Machine, Task
 
 # How far a chain of causes is followed; each step is one query for all events together.

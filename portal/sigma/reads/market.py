@@ -9,7 +9,7 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from quota.models import ApprovalRule, CellCapacity, Membership, Tenant
-from quota.permissions import Action, Principal, Role, may
+from quota.vocabulary.permissions import Action, Principal, Role, may
 from scheduling.models import Job
 
 

@@ -15,13 +15,13 @@ from naming.api.placed import name_of, published_of, ttl_of
 from naming.api.selectors import jobs_of_service, service_of
 from naming.api.survey import servers
 from naming.dns.primary import InvalidPeers
-from naming.endpoints import weight_of
-from naming.names import MachineName, ServiceName, is_service
-from quota.errors import NotFound
-from quota.permissions import Action, Principal, may
-from quota.resources import CPU
+from naming.table.endpoints import weight_of
+from naming.table.names import MachineName, ServiceName, is_service
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, Principal, may
+from quota.vocabulary.resources import CPU
+from scheduling.jobs.updates import spec_of
 from scheduling.models import Job, Task
-from scheduling.services.updates import spec_of
 
 DNS_PORT = 53
 MOST_SERVICES = 100  # of one page

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from django.db.models import Q, QuerySet, Sum
 
 from portal.sigma.reads.market import zone_of
-from quota import calendar
-from quota.errors import NotFound
+from quota.market.order_steps import share
 from quota.models import AccountKind, LedgerEntry, Order, OrderState, Posting, Record
-from quota.permissions import Action, Principal, may
 from quota.selectors import tenants_visible
-from quota.services.order_steps import share
+from quota.vocabulary import calendar
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, Principal, may
 
 # How much of an order's history a page shows.
 MOST = 100

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from portal.sigma.shop.period import Period
-from quota.resources import Vector
+from quota.vocabulary.resources import Vector
 
 WIDTH, HEIGHT = 600, 96
 

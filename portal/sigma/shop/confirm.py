@@ -13,18 +13,18 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.page import page
+from portal.sigma.frame.page import page
 from portal.sigma.reads.market import approval_words, zone_of
 from portal.sigma.shop.offer import part_line
 from portal.sigma.shop.period import Period
 from portal.sigma.shop.wish import Wish, fields_of, known_only
 from quota import clock
-from quota.errors import NotFound, Refused
+from quota.billing.ledger import balance_of
+from quota.market.orders import order_place
 from quota.models import Order, Quote
-from quota.permissions import Action, Principal, may
-from quota.pricing import part_of
-from quota.services.ledger import balance_of
-from quota.services.orders import order_place
+from quota.pricing.arithmetic import part_of
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, may
 
 
 @never_cache

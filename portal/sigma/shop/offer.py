@@ -16,17 +16,17 @@ from portal.sigma.shop.availability import DayLeft
 from portal.sigma.shop.period import DAY, Period, instants
 from portal.sigma.shop.sizes import LABELS, band_words
 from portal.sigma.shop.wish import Wish, fields_of
-from quota.balances import Balances
-from quota.errors import Refused
+from quota.billing.balances import Balances
+from quota.billing.budgets import spendings
+from quota.billing.ledger import balance_of
+from quota.billing.spending import beyond_month
 from quota.models import Budget, Market, PriorityBand, Tenant
-from quota.permissions import Principal
-from quota.pricing import Part
-from quota.resources import NAMES, Vector, describe
-from quota.services import market
-from quota.services.budgets import spendings
-from quota.services.ledger import balance_of
-from quota.services.prices import quote_preview
-from quota.spending import beyond_month
+from quota.pricing import market
+from quota.pricing.arithmetic import Part
+from quota.pricing.price_lists import quote_preview
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
+from quota.vocabulary.resources import NAMES, Vector, describe
 
 # Days drawn beside the period, so that one sees what comes after it.
 BESIDE = 14

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from portal.sigma.shop.sizes import LABELS
+from quota.admission.sizing import ResourceUse, usage_of
 from quota.models import QuotaUse, Tenant
-from quota.permissions import Principal
-from quota.pricing import UNIT
-from quota.resources import NAMES, SIZE, ZERO, Vector
-from quota.sizing import ResourceUse, usage_of
+from quota.pricing.arithmetic import UNIT
+from quota.vocabulary.permissions import Principal
+from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.page import page
+from portal.sigma.frame.page import page
 from portal.sigma.reads.jobs import jobs_visible
 from portal.sigma.reads.market import approval_words, cells_sold, like_this, owners_of, zone_of
 from portal.sigma.shop.offer import offer_for
@@ -22,14 +22,14 @@ from portal.sigma.shop.period import PRESETS
 from portal.sigma.shop.sizes import SIZES
 from portal.sigma.shop.wish import Choices, Form, known_only, quantity_text, wish_read
 from quota import clock
-from quota.errors import NotFound, Refused
 from quota.models import Market, PriorityBand, Tenant
-from quota.permissions import Action, Principal, may, require
-from quota.pricing import UNIT
-from quota.resources import NAMES
+from quota.pricing.arithmetic import UNIT
+from quota.pricing.market import is_sold
+from quota.pricing.price_lists import quote_make
 from quota.selectors import tenants_visible
-from quota.services.market import is_sold
-from quota.services.prices import quote_make
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, may, require
+from quota.vocabulary.resources import NAMES
 
 MOST = 200
 # Parts of the form that follow what was chosen: one line of error a field, and what explains the choice.

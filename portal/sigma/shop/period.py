@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from quota.calendar import midnight
+from quota.vocabulary.calendar import midnight
 
 DAY = dt.timedelta(days=1)
 PRESETS = {

@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from quota.models import PriorityBand
-from quota.pricing import UNIT
-from quota.resources import NAMES, describe
+from quota.pricing.arithmetic import UNIT
+from quota.vocabulary.resources import NAMES, describe
 
 
 class Size(NamedTuple):

@@ -20,9 +20,9 @@ from portal.sigma.shop.period import (
     preset_of,
 )
 from portal.sigma.shop.sizes import SIZES
-from quota.errors import Refused
-from quota.pricing import UNIT
-from quota.resources import NAMES, QuantityError, Vector, parse_quantity
+from quota.pricing.arithmetic import UNIT
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import NAMES, QuantityError, Vector, parse_quantity
 
 # What the first look asks for, so that it shows a price: one small service.
 FIRST_SIZE = {"cpu": "1", "ram": "4Gi", "disk": "10Gi"}

@@ -11,15 +11,16 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.page import page, page_of
+from portal.sigma.frame.page import page, page_of
 from portal.sigma.team.tenants import PAGE_SIZE, frame
-from quota import clock, people
-from quota.errors import Refused
+from quota import clock
 from quota.models import Tenant
-from quota.permissions import Action, CapabilityKind, Principal, may, require
 from quota.selectors import tenant_named
-from quota.services.capabilities import capability_ask
-from scheduling.selectors import cells_visible
+from quota.tenancy import people
+from quota.tenancy.capabilities import capability_ask
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, require
+from scheduling.access.selectors import cells_visible
 
 DAYS = [1, 7, 30, 90, 365]
 ABOUT = {

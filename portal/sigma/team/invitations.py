@@ -14,15 +14,14 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.accounts import INVITATION, invited
-from portal.sigma.account import by_an_sre
-from portal.sigma.page import page, page_of, refused
+from portal.sigma.frame.account import by_an_sre
+from portal.sigma.frame.page import page, page_of, refused
 from portal.sigma.team.tenants import PAGE_SIZE, ROLES, frame
-from quota import clock, people
-from quota.errors import Refused
-from quota.permissions import Action, Principal, require
+from quota import clock
 from quota.selectors import tenant_named
-from quota.services.access import principal_of_user
-from quota.services.invitations import (
+from quota.tenancy import people
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.invitations import (
     LASTS,
     invitation_accept,
     invitation_mail,
@@ -31,6 +30,8 @@ from quota.services.invitations import (
     invitation_withdraw,
     link_of,
 )
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal, require
 
 
 @never_cache

@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from quota.models import Record
-from quota.money import tell as in_credits
-from quota.resources import NAMES, format_number, told
+from quota.vocabulary.money import tell as in_credits
+from quota.vocabulary.resources import NAMES, format_number, told
 
 # Values in micro-credits, by their name in a record.
 _MONEY = frozenset(

@@ -9,13 +9,13 @@ from django.shortcuts import render
 from django.utils.dateparse import parse_date
 from django.utils.translation import gettext as _
 
-from portal.sigma.page import page
+from portal.sigma.frame.page import page
 from portal.sigma.team.record_sentences import sentence_of
 from portal.sigma.team.tenants import frame
-from quota.audit import makers_of, records_visible
-from quota.errors import Refused
-from quota.permissions import Principal
 from quota.selectors import tenant_named
+from quota.tenancy.audit import makers_of, records_visible
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Principal
 
 PAGE_SIZE = 50
 # What kinds begin with, for the filter.

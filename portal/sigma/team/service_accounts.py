@@ -11,15 +11,14 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.page import page, page_of
+from portal.sigma.frame.page import page, page_of
 from portal.sigma.team.tenants import PAGE_SIZE, frame
-from quota import clock, people
-from quota.errors import Refused
+from quota import clock
 from quota.models import ServiceAccount
-from quota.permissions import Action, Principal, require
 from quota.selectors import tenant_named
-from quota.services.access import token_revoke
-from quota.services.service_accounts import (
+from quota.tenancy import people
+from quota.tenancy.access import token_revoke
+from quota.tenancy.service_accounts import (
     ROLES,
     SCOPES,
     service_account_create,
@@ -28,6 +27,8 @@ from quota.services.service_accounts import (
     service_account_set,
     service_account_token,
 )
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal, require
 
 DAYS = [7, 30, 90, 365]
 

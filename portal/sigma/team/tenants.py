@@ -10,14 +10,14 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from portal.sigma.page import page, page_of
-from quota import people
-from quota.errors import Refused
+from portal.sigma.frame.page import page, page_of
 from quota.models import Tenant
-from quota.permissions import Action, Principal, Role, may, require
 from quota.selectors import tenant_named, tenants_visible
-from quota.services.members import member_leave, member_named, membership_set
-from quota.services.tenants import tenant_create, tenant_set, time_zones
+from quota.tenancy import people
+from quota.tenancy.members import member_leave, member_named, membership_set
+from quota.tenancy.tenants import tenant_create, tenant_set, time_zones
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal, Role, may, require
 
 PAGE_SIZE = 50
 ROLES = tuple(role.value for role in Role)

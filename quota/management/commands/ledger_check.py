@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from quota.services.ledger_check import ledger_check
+from quota.billing.ledger_check import ledger_check
 
 
 class Command(BaseCommand):

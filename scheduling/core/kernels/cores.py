@@ -1,4 +1,4 @@
-"""Whole cores (§6.2), by the rule of the machine (`borglet/runtimes/cores.py`).
+"""Whole cores (§6.2), by the rule of the machine (`borglet/runtimes/cgroups/cores.py`).
 
 A latency-sensitive task that asks for them has its cores to itself among latency-sensitive tasks. The others of these
 share the rest, of which one core is left as long as there is one of them. Batch runs on all cores, and takes none.
@@ -7,7 +7,7 @@ share the rest, of which one core is left as long as there is one of them. Batch
 from __future__ import annotations
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.layout import Bools, Ints, Ints32, Machines, Running
+from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, Machines, Running
 
 
 @inlined

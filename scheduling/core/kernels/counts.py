@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.layout import Counts, Ints, Machines
+from scheduling.core.vocabulary.layout import Counts, Ints, Machines
 
 # Kinds of domain.
 MACHINE, RACK, POWER = range(3)

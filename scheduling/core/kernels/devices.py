@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quota.resources import ACCELERATORS
+from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import inlined
-from scheduling.core.layout import Ints, Ints32, Machines, Running
+from scheduling.core.vocabulary.layout import Ints, Ints32, Machines, Running
 
 WHOLE = 1000  # milli-units
 

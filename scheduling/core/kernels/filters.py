@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
-from scheduling.core.layout import Bools, Counts, Groups, Levels, Machines
+from scheduling.core.vocabulary.layout import Bools, Counts, Groups, Levels, Machines
 
 # Machines that are scanned at once.
 BLOCK = 256

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quota.resources import PORTS
+from quota.vocabulary.resources import PORTS
 from scheduling.core.kernels.compiled import compiled
-from scheduling.core.layout import Bools, Ints, Levels, Machines, Running
+from scheduling.core.vocabulary.layout import Bools, Ints, Levels, Machines, Running
 
 
 @compiled

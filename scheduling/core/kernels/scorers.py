@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
-from scheduling.core.layout import Counts, Floats, Groups, Knobs, Machines
+from scheduling.core.vocabulary.layout import Counts, Floats, Groups, Knobs, Machines
 
 # Parts of a score, by column of `Placed.parts`; each has its weight in `policy.Weights`.
 PACKING, SPREAD_MACHINE, SPREAD_RACK, SPREAD_POWER, SOFT, PACKAGES, MIXING, PREEMPTION = range(8)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quota.resources import ACCELERATORS, PORTS
+from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled
 from scheduling.core.kernels.counts import count_of
 from scheduling.core.kernels.devices import WHOLE, share_of
 from scheduling.core.kernels.filters import has_crashed
-from scheduling.core.layout import Counts, Groups, Ints, Ints32, Judged, Machines, Running
+from scheduling.core.vocabulary.layout import Counts, Groups, Ints, Ints32, Judged, Machines, Running
 
 # Bits of `Judged.flags`.
 ABLE = 1  # could hold one if it were empty

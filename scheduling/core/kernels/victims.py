@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from quota.resources import ACCELERATORS, PORTS
+from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant
 from scheduling.core.kernels.cores import cores_suffice
 from scheduling.core.kernels.devices import devices_suffice
-from scheduling.core.layout import Floats, Ints, Machines, Running
+from scheduling.core.vocabulary.layout import Floats, Ints, Machines, Running
 
 _NO_BOUND = np.int64(2**62)
 _NOBODY, _NONE = constant(-1), constant(0)

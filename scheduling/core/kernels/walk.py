@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quota.resources import ACCELERATORS, PORTS
+from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant, inlined
 from scheduling.core.kernels.cores import cores_of, cores_suit, hold_cores
 from scheduling.core.kernels.counts import count_in
@@ -35,7 +35,7 @@ from scheduling.core.kernels.filters import (
 from scheduling.core.kernels.room import room
 from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, RUNNERS, job_score, own_score
 from scheduling.core.kernels.victims import NO_BUDGET, preemption_cost, victims_on
-from scheduling.core.layout import Cache, Floats, Ints, Ints32, Knobs, Machines, Running, Tables
+from scheduling.core.vocabulary.layout import Cache, Floats, Ints, Ints32, Knobs, Machines, Running, Tables
 
 # How far the search of a group has come.
 DIRECT, PREEMPTING, BREAKING, FULL = range(4)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from borglet.events import Adopted, Ended, Event, Installed, Polled, ProbeAnswered, Saved, Started, TimePassed
-from borglet.instructions import Instruction, Remembered, Save, Start
 from borglet.messages import (
     Desired,
     EndCause,
@@ -18,8 +16,20 @@ from borglet.messages import (
     TaskKey,
     TaskReport,
 )
-from borglet.runtimes.base import Presence
-from borglet.state import AgentState
+from borglet.runtimes.base.runtime import Presence
+from borglet.state.events import (
+    Adopted,
+    Ended,
+    Event,
+    Installed,
+    Polled,
+    ProbeAnswered,
+    Saved,
+    Started,
+    TimePassed,
+)
+from borglet.state.instructions import Instruction, Remembered, Save, Start
+from borglet.state.state import AgentState
 
 JOB = "a" * 32
 

@@ -86,7 +86,7 @@ class RunTask(msgspec.Struct, frozen=True):
     name: str  # BNS name: cell/tenant/job/index
     command: list[str]
     env: dict[str, str]
-    limit: dict[str, int]  # resource name -> quantity, units of quota.resources.AXIS
+    limit: dict[str, int]  # resource name -> quantity, units of quota.vocabulary.resources.AXIS
     ports: dict[str, int]  # port name -> port number allotted
     priority: int
     latency_sensitive: bool

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from borglet.agent import Agent
+from borglet.identity.store import MemoryStore
 from borglet.messages import HealthCheck, Phase, Poll, Report, TaskKey
 from borglet.prober import ProbeAnswer
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.store import MemoryStore
 from tests.unit.borglet.builders import desired, key, run_task
 from tests.unit.borglet.cell import BOUND_S
 

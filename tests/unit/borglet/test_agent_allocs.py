@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from borglet.agent import Agent
+from borglet.identity.store import MemoryStore
 from borglet.messages import Poll, RunAlloc, TaskKey
 from borglet.prober import SimulatedProber
 from borglet.runtimes.failing import FailingRuntime
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.store import MemoryStore
 from tests.unit.borglet.builders import desired
 from tests.unit.borglet.cell import BOUND_S
 

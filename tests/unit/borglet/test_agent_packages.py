@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from borglet.agent import Agent
+from borglet.identity.store import MemoryStore
 from borglet.messages import Package, Phase, Poll, Report, RunTask
 from borglet.packages.base import NoPackages, PackageMissing, SimulatedPackages, mounts
 from borglet.prober import SimulatedProber
-from borglet.runtimes.base import NO_TREES
+from borglet.runtimes.base.runtime import NO_TREES
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.store import MemoryStore
 from tests.unit.borglet.builders import desired, package, policy, run_task, stop_task
 from tests.unit.borglet.cell import BOUND_S
 

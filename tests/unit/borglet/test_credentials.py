@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from borglet.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
 from borglet.fleet import FleetKeeper, FleetSecrets, load_secrets
+from borglet.identity.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
+from borglet.identity.store import DiskStore, Identity
 from borglet.messages import authority_digest
-from borglet.store import DiskStore, Identity
 from tests.unit.borglet.cell import Authority
 
 
@@ -21,7 +21,7 @@ def digest(secret: str) -> str:
 
 
 class Cell:
-    """The cell's side of a machine's secret, as `scheduling.services.credentials` keeps it."""
+    """The cell's side of a machine's secret, as `scheduling.machines.credentials` keeps it."""
 
     def __init__(self, secret: str) -> None:
         self.known, self.next = digest(secret), ""

@@ -11,7 +11,7 @@ from borglet.__main__ import build_parser
 from borglet.fleet import Fleet, FleetSecrets, FleetSettings
 from borglet.machines import uniform_fleet
 from borglet.messages import EndCause, Phase, RunTask
-from borglet.runtimes.base import StartFailed
+from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation, usage_ratios
 from tests.unit.borglet.builders import check, desired, key, run_task
 from tests.unit.borglet.cell import BOUND_S, Authority, Conversation, running_shard

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from websockets.frames import Close, Frame
 from websockets.frames import Opcode as Known
 
-from borglet.frames import BadFrame, FrameReader, Opcode, close_code, closing, frame
+from borglet.link.frames import BadFrame, FrameReader, Opcode, close_code, closing, frame
 
 MOST = 1_000_000
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from borglet.desired import FIXED_FIELDS, differs_in_place
 from borglet.messages import Slack
+from borglet.state.desired import FIXED_FIELDS, differs_in_place
 from tests.unit.borglet_runtime.machine import a_task, key
 
 IN_PLACE: dict[str, Any] = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from borglet.fleet import join_fleet, load_secrets
-from borglet.join import JoinFailed, LinkUnreachable, join_cell, parse_token
+from borglet.identity.join import JoinFailed, LinkUnreachable, join_cell, parse_token
+from borglet.identity.store import DiskStore
 from borglet.machines import uniform_fleet
 from borglet.messages import JoinRequest
-from borglet.store import DiskStore
 from tests.unit.borglet.cell import Authority, join_server
 
 

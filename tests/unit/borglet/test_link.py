@@ -13,15 +13,15 @@ import pytest
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
-from borglet.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
-from borglet.instructions import Remembered
-from borglet.link import BadAddress, Introduction, Link, LinkSettings, link_url
+from borglet.identity.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
+from borglet.identity.store import FailingStore, Identity
+from borglet.link.client import BadAddress, Introduction, Link, LinkSettings, link_url
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, EndCause, Exit, Health, LogRequest, Phase, Refusal
 from borglet.prober import SimulatedProber
-from borglet.runtimes.base import StartFailed
+from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.failing import FailingRuntime
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.store import FailingStore, Identity
+from borglet.state.instructions import Remembered
 from tests.unit.borglet.builders import check, desired, exited, key, policy, run_task, stop_task
 from tests.unit.borglet.cell import BOUND_S, Authority, Shard, running_shard
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import Phase
-from borglet.phases import TRANSITIONS, IllegalTransition, Step, after, diagram
+from borglet.state.phases import TRANSITIONS, IllegalTransition, Step, after, diagram
 from tests.unit.borglet.builders import key
 
 PAIRS = list(itertools.product([None, *Phase], Step))
@@ -41,6 +41,6 @@ def test_every_phase_can_be_reached() -> None:
 def test_the_readme_shows_the_table_as_it_is() -> None:
     readme = Path(__file__).parents[3] / "borglet" / "README.md"
     assert f"```mermaid\n{diagram()}\n```" in readme.read_text(), (
-        "borglet/README.md is out of date; paste what `python -c 'from borglet.phases import diagram;"
+        "borglet/README.md is out of date; paste what `python -c 'from borglet.state.phases import diagram;"
         " print(diagram())'` prints"
     )

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from borglet import health, restarts
 from borglet.messages import EndCause, Exit, Health
-from borglet.restarts import Again, Final
+from borglet.state import health, restarts
+from borglet.state.restarts import Again, Final
 from tests.unit.borglet.builders import check, exited, killed, policy
 
 

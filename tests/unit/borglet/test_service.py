@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from borglet.identity.store import DiskStore, Identity
 from borglet.messages import EndCause, Phase, Report
-from borglet.runtimes.taskdirs import directory_name
-from borglet.store import DiskStore, Identity
+from borglet.runtimes.home.taskdirs import directory_name
 from tests.unit.borglet.builders import desired, key, run_task
 from tests.unit.borglet.cell import BOUND_S, Authority, join_server, running_shard
 

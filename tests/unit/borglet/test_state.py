@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from borglet.events import (
+from borglet.messages import EndCause, Exit, Health, Phase, Removal, RunTask
+from borglet.runtimes.base.runtime import Presence
+from borglet.state.events import (
     Adopted,
     Polled,
     RemovalsWanted,
@@ -15,10 +17,8 @@ from borglet.events import (
     StartRefused,
     StopRefused,
 )
-from borglet.instructions import Probe, Remembered, Remove, Resize, Save, Terminate
-from borglet.messages import EndCause, Exit, Health, Phase, Removal, RunTask
-from borglet.runtimes.base import Presence
-from borglet.state import AgentState
+from borglet.state.instructions import Probe, Remembered, Remove, Resize, Save, Terminate
+from borglet.state.state import AgentState
 from tests.unit.borglet.builders import (
     Machine,
     check,

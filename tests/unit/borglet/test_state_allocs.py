@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from borglet.events import Adopted, AllocsHeld, Polled, Saved
-from borglet.instructions import HoldAllocs, Instruction, Remembered
 from borglet.messages import AllocReport, Desired, RunAlloc, StopTask, TaskKey
-from borglet.state import AgentState
+from borglet.state.events import Adopted, AllocsHeld, Polled, Saved
+from borglet.state.instructions import HoldAllocs, Instruction, Remembered
+from borglet.state.state import AgentState
 from tests.unit.borglet.builders import desired
 
 SHELF = TaskKey("cd" * 16, 0, 1)

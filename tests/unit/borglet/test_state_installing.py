@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from borglet.events import InstallFailed
-from borglet.instructions import CancelInstall, Install
 from borglet.messages import EndCause, Exit, Phase
-from borglet.runtimes.base import Presence
+from borglet.runtimes.base.runtime import Presence
+from borglet.state.events import InstallFailed
+from borglet.state.instructions import CancelInstall, Install
 from tests.unit.borglet.builders import (
     Machine,
     desired,

@@ -9,7 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from borglet.events import (
+from borglet.messages import Desired, EndCause, Exit, RunTask, StopTask, TaskKey, opened
+from borglet.runtimes.base.runtime import Presence
+from borglet.state.events import (
     Adopted,
     Ended,
     Event,
@@ -22,10 +24,8 @@ from borglet.events import (
     StartRefused,
     TimePassed,
 )
-from borglet.instructions import CancelInstall, Install, Remembered, Remove, Save, Start, Terminate
-from borglet.messages import Desired, EndCause, Exit, RunTask, StopTask, TaskKey, opened
-from borglet.runtimes.base import Presence
-from borglet.state import AgentState
+from borglet.state.instructions import CancelInstall, Install, Remembered, Remove, Save, Start, Terminate
+from borglet.state.state import AgentState
 from tests.unit.borglet.builders import check, desired, exited, key, killed, package, policy, run_task
 
 INDEXES, INCARNATIONS = range(2), range(1, 4)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from borglet.events import Squeezed, Started, StopRefused
-from borglet.instructions import HoldAllocs, Instruction, Probe, Resize, Terminate
 from borglet.messages import EndCause, Exit, Health, Phase, RunTask, StopTask
-from borglet.runtimes.base import Presence
-from scheduling.core.states import EvictionCause
+from borglet.runtimes.base.runtime import Presence
+from borglet.state.events import Squeezed, Started, StopRefused
+from borglet.state.instructions import HoldAllocs, Instruction, Probe, Resize, Terminate
+from scheduling.core.vocabulary.states import EvictionCause
 from tests.unit.borglet import messages_1
 from tests.unit.borglet.builders import (
     Machine,

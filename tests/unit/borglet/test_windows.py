@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borglet.agent import Agent
+from borglet.identity.store import MemoryStore
 from borglet.messages import (
     OLDEST_PROTOCOL,
     PROTOCOL,
@@ -23,7 +24,6 @@ from borglet.messages import (
 )
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.store import MemoryStore
 from borglet.windows import MOST_KEPT, MOST_TOLD, RETELL_S, SPREAD, WINDOW_S, Windows, quantile
 from tests.unit.borglet.builders import desired, key, run_task
 

@@ -12,8 +12,8 @@ import tarfile
 from pathlib import Path
 from typing import BinaryIO
 
-from borglet.packages.archive import TAR, Unpacked, unpack
-from borglet.packages.limits import Limits
+from borglet.packages.archives.archive import TAR, Unpacked, unpack
+from borglet.packages.archives.limits import Limits
 
 END = bytes(1024)
 

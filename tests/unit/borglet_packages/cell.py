@@ -17,10 +17,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from borglet.credentials import Credentials, MemoryKeeper
+from borglet.identity.credentials import Credentials, MemoryKeeper
+from borglet.identity.store import Identity
 from borglet.messages import Package, PackageTicket
-from borglet.packages.archive import TAR_GZIP
-from borglet.packages.build import pack
+from borglet.packages.archives.archive import TAR_GZIP
+from borglet.packages.archives.build import pack
 from borglet.packages.choosing import Patience
 from borglet.packages.fetch import Fetcher, FetchSettings
 from borglet.packages.manager import PackageManager, PackageSettings
@@ -28,7 +29,6 @@ from borglet.packages.peers import PeerServer, PeerSettings
 from borglet.packages.sources import LinkSources
 from borglet.packages.store import PackageStore
 from borglet.packages.tickets import issue
-from borglet.store import Identity
 from tests.unit.borglet.cell import Authority
 
 HASTY = FetchSettings(

@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import pytest
 
-from borglet.packages.archive import FORMATS, OCI, TAR, TAR_GZIP, TAR_ZSTD, inspect, unpack
-from borglet.packages.disk import digests_of
-from borglet.packages.limits import ArchiveRefused, Limits
+from borglet.packages.archives.archive import FORMATS, OCI, TAR, TAR_GZIP, TAR_ZSTD, inspect, unpack
+from borglet.packages.archives.disk import digests_of
+from borglet.packages.archives.limits import ArchiveRefused, Limits
 from tests.unit.borglet_packages.archives import (
     END,
     archive,

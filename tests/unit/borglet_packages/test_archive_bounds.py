@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from borglet.packages.archive import OCI, TAR, TAR_GZIP, inspect, unpack
-from borglet.packages.build import CannotPack, pack
-from borglet.packages.limits import ArchiveRefused, Limits
-from borglet.packages.oci import is_layout
+from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, inspect, unpack
+from borglet.packages.archives.build import CannotPack, pack
+from borglet.packages.archives.limits import ArchiveRefused, Limits
+from borglet.packages.archives.oci import is_layout
 from tests.unit.borglet_packages.archives import (
     Layout,
     archive,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import Package, PackageSources, PeerAddress
+from borglet.packages.archives.disk import digests_of
 from borglet.packages.base import PackageMissing
-from borglet.packages.disk import digests_of
 from borglet.packages.fetch import Fetcher
 from borglet.packages.manager import PackageManager, PackageSettings
 from borglet.packages.sources import LinkSources

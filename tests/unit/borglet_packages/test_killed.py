@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from borglet.messages import Package
-from borglet.packages.disk import digests_of
+from borglet.packages.archives.disk import digests_of
 from borglet.packages.store import Installed, PackageStore
 from tests.unit.borglet_packages.cell import packed
 

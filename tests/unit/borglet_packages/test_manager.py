@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import Package
+from borglet.packages.archives.disk import remove_tree
+from borglet.packages.archives.limits import go_on
 from borglet.packages.base import PackageMissing
 from borglet.packages.choosing import Patience
-from borglet.packages.disk import remove_tree
 from borglet.packages.fetch import FetchSettings
-from borglet.packages.limits import go_on
 from borglet.packages.manager import PackageSettings
 from borglet.packages.store import Installed, PackageStore
 from tests.unit.borglet.cell import BOUND_S, Authority

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from borglet.packages.archive import OCI, inspect
-from borglet.packages.disk import digests_of
-from borglet.packages.limits import ArchiveRefused
-from borglet.packages.oci import ARCHITECTURES
+from borglet.packages.archives.archive import OCI, inspect
+from borglet.packages.archives.disk import digests_of
+from borglet.packages.archives.limits import ArchiveRefused
+from borglet.packages.archives.oci import ARCHITECTURES
 from tests.unit.borglet_packages.archives import (
     INDEX,
     LAYER,

@@ -9,7 +9,7 @@ from typing import Any
 from borglet.messages import Slack, TaskKey, Usage
 from borglet.pressure.memory import GIB, Room
 from borglet.pressure.tenants import Tenant
-from borglet.runtimes.limits import Grant
+from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from tests.unit.borglet_runtime.machine import MIB, a_task, key
 

@@ -7,13 +7,13 @@ import errno
 from dataclasses import dataclass, replace
 
 from borglet.agent import Agent, AgentSettings
+from borglet.identity.store import MemoryStore
 from borglet.messages import EndCause, Phase, Poll, Report
 from borglet.pressure.cpu import CpuSettings
 from borglet.pressure.guard import Guard, GuardSettings
 from borglet.pressure.memory import GIB, Room
 from borglet.prober import SimulatedProber
-from borglet.runtimes.base import Runtime
-from borglet.store import MemoryStore
+from borglet.runtimes.base.runtime import Runtime
 from tests.unit.borglet.builders import desired, key, run_task
 from tests.unit.borglet_pressure.machine import PLENTY, Drawn, Recorder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause
-from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
 from tests.unit.borglet_runtime.machine import BOUND_S, TENANTS, Machine, may_limit, open_to_users
 

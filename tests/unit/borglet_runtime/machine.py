@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from borglet.messages import LogRequest, RunTask, TaskKey
-from borglet.runtimes import proctable
-from borglet.runtimes.base import Presence
-from borglet.runtimes.bundle import INIT
-from borglet.runtimes.oci import ENGINE, FIRST_UID, UIDS, OciRuntime, OciSettings
+from borglet.runtimes.base.runtime import Presence
+from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.taskdirs import TaskDirectory
+from borglet.runtimes.oci.bundle import INIT
+from borglet.runtimes.oci.oci import ENGINE, FIRST_UID, UIDS, OciRuntime, OciSettings
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
-from borglet.runtimes.supervised import SupervisedRuntime
-from borglet.runtimes.taskdirs import TaskDirectory
+from borglet.runtimes.supervisor import proctable
 
 # Batch gets what others leave, and while tests run side by side that may be little for a while.
 BOUND_S = 110.0

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Literal, cast
 
-from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
 from tests.unit.borglet_runtime.machine import Machine, a_task
 

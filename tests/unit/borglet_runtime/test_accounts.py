@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes import accounts
-from borglet.runtimes.base import StartFailed
+from borglet.runtimes.base import accounts
+from borglet.runtimes.base.runtime import StartFailed
 from tests.unit.borglet_runtime.machine import Machine, a_task, end_of, key, may_limit, text_of
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause, RunAlloc, RunTask, TaskKey
-from borglet.runtimes.allocfolders import AllocFolders
-from borglet.runtimes.taskdirs import directory_name, log_directory
+from borglet.runtimes.home.allocfolders import AllocFolders
+from borglet.runtimes.home.taskdirs import directory_name, log_directory
 from tests.unit.borglet_runtime.machine import (
     MIB,
     Machine,

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes import cgroupfs, cgroupv1
-from borglet.runtimes.blockdevices import disk_of
-from borglet.runtimes.cgroupmounts import own_groups
-from borglet.runtimes.cgroups import CgroupTree, Measured, detect
-from borglet.runtimes.endings import out_of_memory
-from borglet.runtimes.limits import KernelLimits
+from borglet.runtimes.cgroups import cgroupfs, v1
+from borglet.runtimes.cgroups.blockdevices import disk_of
+from borglet.runtimes.cgroups.cgroups import CgroupTree, Measured, detect
+from borglet.runtimes.cgroups.limits import KernelLimits
+from borglet.runtimes.cgroups.mounts import own_groups
+from borglet.runtimes.supervisor.exit_record import out_of_memory
 from tests.unit.borglet_runtime.machine import may_limit
 
 LIMITS = KernelLimits(
@@ -250,7 +250,7 @@ def test_a_group_without_its_memory_measures_no_memory(tmp_path: Path) -> None:
         draw(tmp_path / "pids", pids__current="1"),
     )
     groups = {"cpuacct": str(spent), "memory": str(tmp_path / "gone"), "pids": str(processes)}
-    assert cgroupv1.measure(groups) == Measured(cpu_ns=7, ram_bytes=None, processes=1)
+    assert v1.measure(groups) == Measured(cpu_ns=7, ram_bytes=None, processes=1)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 from borglet.machines import BadMachine
 from borglet.runtimes.choice import RuntimeWishes, open_runtime, parse_devices, parse_uids
-from borglet.runtimes.oci import Unavailable, find_engine, probe
+from borglet.runtimes.oci.oci import Unavailable, find_engine, probe
 from tests.unit.borglet_runtime.machine import may_limit
 
 

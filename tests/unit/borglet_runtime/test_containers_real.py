@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from borglet.messages import RunTask, Slack
-from borglet.runtimes.base import StartFailed
-from borglet.runtimes.cgroups import CgroupTree
-from borglet.runtimes.cpulists import parse_cpus
-from borglet.runtimes.limits import Grant
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.cgroups.cgroups import CgroupTree
+from borglet.runtimes.cgroups.cpulists import parse_cpus
+from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.process import ProcessRuntime
 from tests.unit.borglet_runtime.machine import MIB, Machine, key, line_of, may_limit, python
 

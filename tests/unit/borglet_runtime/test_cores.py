@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import RunTask
-from borglet.runtimes.cores import CorePool, NoCores
-from borglet.runtimes.cpulists import format_cpus, parse_cpus
-from borglet.runtimes.topology import places_of
+from borglet.runtimes.cgroups.cores import CorePool, NoCores
+from borglet.runtimes.cgroups.cpulists import format_cpus, parse_cpus
+from borglet.runtimes.cgroups.topology import places_of
 from tests.unit.borglet_runtime.machine import a_task, key
 
 

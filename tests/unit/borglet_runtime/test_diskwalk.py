@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from borglet.runtimes.diskwalk import DiskWalk, disk_bytes
-from borglet.runtimes.trash import empty, throw_away
+from borglet.runtimes.home.trash import empty, throw_away
+from borglet.runtimes.measuring.diskwalk import DiskWalk, disk_bytes
 
 
 def test_disk_counts_each_file_once_and_follows_no_links(tmp_path: Path) -> None:

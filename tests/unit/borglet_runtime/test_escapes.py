@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from borglet.messages import EndCause
-from borglet.runtimes.base import StartFailed
-from borglet.runtimes.oci import OciSettings
-from borglet.runtimes.supervised import SupervisedRuntime
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.oci.oci import OciSettings
 from tests.unit.borglet_runtime.machine import (
     Machine,
     a_task,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause
-from borglet.runtimes.handover import hand_over
-from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.home.chown_files import hand_over
+from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
 from tests.unit.borglet_runtime.machine import Machine, end_of, may_limit, python, text_of
 

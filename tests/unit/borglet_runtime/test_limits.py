@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from borglet.messages import EndCause, Slack, Usage
-from borglet.runtimes.limits import MAX_SHARES, Grant, ceiling, kernel_limits, overuse, weight_of
+from borglet.runtimes.cgroups.limits import MAX_SHARES, Grant, ceiling, kernel_limits, overuse, weight_of
 from tests.unit.borglet_runtime.machine import MIB, a_task
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import LogChunk, LogRequest, TaskKey
-from borglet.runtimes import logfiles
-from borglet.runtimes.logfiles import LogRetention, read_log, sweep_logs
-from borglet.runtimes.logwriter import LogWriter, Valve, file_name, times_name
+from borglet.runtimes.home import logfiles
+from borglet.runtimes.home.logfiles import LogRetention, read_log, sweep_logs
+from borglet.runtimes.supervisor.logwriter import LogWriter, Valve, file_name, times_name
 from tests.unit.borglet_runtime.machine import key
 
 NAME = f"{key().job}.0.1"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from borglet.messages import TaskKey
-from borglet.runtimes.cgroups import Measured
-from borglet.runtimes.diskwalk import DiskWalk
-from borglet.runtimes.meter import Meter, Metered
+from borglet.runtimes.cgroups.cgroups import Measured
+from borglet.runtimes.measuring.diskwalk import DiskWalk
+from borglet.runtimes.measuring.meter import Meter, Metered
 
 KEY = TaskKey("a" * 32, 0, 1)
 

@@ -12,9 +12,9 @@ import pytest
 
 from borglet.messages import EndCause, HealthCheck
 from borglet.prober import SocketProber
-from borglet.runtimes.base import StartFailed
-from borglet.runtimes.networks import BadNetwork, TaskNetworks, choose_address, parse_network
-from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.base.networks import BadNetwork, TaskNetworks, choose_address, parse_network
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessRuntime
 from tests.unit.borglet_runtime.machine import (
     BOUND_S,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from borglet.runtimes import landlock
+from borglet.runtimes.supervisor import landlock
 from tests.ports import free_port
 from tests.unit.borglet_runtime.machine import Machine, end_of, key, python, text_of
 

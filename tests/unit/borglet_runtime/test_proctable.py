@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from borglet.runtimes import proctable
-from borglet.runtimes.proctable import Process
+from borglet.runtimes.supervisor import proctable
+from borglet.runtimes.supervisor.proctable import Process
 
 
 def test_a_program_name_with_brackets_and_blanks_is_no_trap() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes.ptys import Pty, PtyRequest, ShellRefused, spawn
+from borglet.runtimes.supervisor.ptys import Pty, PtyRequest, ShellRefused, spawn
 from tests.unit.borglet_runtime.machine import BOUND_S, eventually, is_alive
 
 PATH = f"{os.environ['PATH']}:{sys.base_prefix}/bin"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes.bundle import Mount
-from borglet.runtimes.rootfs import SharedRoot, build
+from borglet.runtimes.oci.bundle import Mount
+from borglet.runtimes.oci.rootfs import SharedRoot, build
 
 ACCOUNT = (200_007, 200_007, [])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes.taskdirs import Kept, TaskDirectory
+from borglet.runtimes.home.taskdirs import Kept, TaskDirectory
 from tests.unit.borglet_runtime.machine import Machine, a_task, end_of, key, text_of
 
 SAY = 'cat "$BORG_IDENTITY_FILE"; echo " $BORG_API_URL"'

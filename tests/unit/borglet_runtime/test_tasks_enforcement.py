@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause
-from borglet.runtimes import cgroupfs
-from borglet.runtimes.proctable import threads_of
+from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.supervisor.proctable import threads_of
 from tests.unit.borglet_runtime.machine import (
     BOUND_S,
     MIB,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause, LogRequest
-from borglet.runtimes import proctable
-from borglet.runtimes.base import StartFailed
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.supervisor import proctable
 from tests.unit.borglet_runtime.machine import (
     BOUND_S,
     Machine,

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause, ShellClaims
-from borglet.runtimes.oci import OciSettings
+from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
-from borglet.runtimes.ptys import ShellRefused
-from borglet.runtimes.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.supervisor.ptys import ShellRefused
 from tests.unit.borglet_runtime.machine import (
     Machine,
     a_task,

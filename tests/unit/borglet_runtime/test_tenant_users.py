@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import RunTask, TaskKey
-from borglet.runtimes.base import StartFailed
-from borglet.runtimes.taskdirs import Kept
-from borglet.runtimes.tenantusers import FILE, TenantUsers
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.home.taskdirs import Kept
+from borglet.runtimes.home.tenantusers import FILE, TenantUsers
 from tests.unit.borglet_runtime.machine import a_task
 
 FIRST, COUNT = 300_000, 8

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause, RunTask, ShellClaims, TaskKey
-from borglet.runtimes.accounts import TASK_UID
+from borglet.runtimes.base.accounts import TASK_UID
 from borglet.runtimes.choice import RuntimeWishes, open_runtime
-from borglet.runtimes.oci import FIRST_UID, UIDS, OciSettings
+from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.taskdirs import TaskDirectory, directory_name
+from borglet.runtimes.oci.oci import FIRST_UID, UIDS, OciSettings
 from borglet.runtimes.process import ProcessSettings
-from borglet.runtimes.supervised import SupervisedRuntime
-from borglet.runtimes.taskdirs import TaskDirectory, directory_name
 from tests.unit.borglet_runtime.machine import (
     BOUND_S,
     TENANTS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes.traffic import Rates, Traffic, io_stat, net_dev
+from borglet.runtimes.measuring.traffic import Rates, Traffic, io_stat, net_dev
 
 MIB = 2**20
 WRITER = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes import trash
+from borglet.runtimes.home import trash
 
 DEPTH = 1500  # beyond Python's recursion, the longest path, and the descriptors of most processes
 
@@ -102,7 +102,7 @@ for folder, mode in ((inner, 0), (inner.parent, 0o500), (inner.parent.parent, 0)
 trash.empty(Path("."))
 assert os.listdir(".") == [], os.listdir(".")
 """
-    code = f"import sys; sys.path.insert(0, {os.getcwd()!r}); from borglet.runtimes import trash{code}"
+    code = f"import sys; sys.path.insert(0, {os.getcwd()!r}); from borglet.runtimes.home import trash{code}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=bin_)
 
 

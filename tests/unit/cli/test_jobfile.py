@@ -11,8 +11,8 @@ import pytest
 
 from portal.cli import jobfile, jsonnet, plainyaml
 from portal.cli.failure import Failed
-from scheduling.core.published import Published
-from scheduling.jobfile import parse
+from scheduling.core.vocabulary.published import Published
+from scheduling.spec.parser import parse
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 WEB = {"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduling.core import events
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.wording import sentence
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.plan import Assignment, Plan
-from scheduling.core.policy import Policy
-from scheduling.core.requirement import Group, Requirement, task_id
-from scheduling.core.state import CellState
-from scheduling.core.wording import sentence
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment, Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Group, Requirement, task_id
 
 SET, INNER, OTHER = 1, 2, 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.policy import Policy, Search
+from scheduling.core.vocabulary.policy import Policy, Search
 from tests.builders import World
 
 ALL = Policy(search=Search(randomise=False))

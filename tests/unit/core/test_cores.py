@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.machines import whole_cores
-from scheduling.core.reasons import ReasonCode
-from scheduling.core.wording import tell
+from scheduling.core.cell.machines import whole_cores
+from scheduling.core.explaining.wording import tell
+from scheduling.core.vocabulary.reasons import ReasonCode
 from tests.builders import World
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core import job_health as job_health_module
-from scheduling.core.health_wording import exit_words, tell_crash, tell_troubles
-from scheduling.core.job_health import JobHealth, Troubles, job_health
+from scheduling.core.explaining.health_wording import exit_words, tell_crash, tell_troubles
+from scheduling.core.vocabulary import job_health as job_health_module
+from scheduling.core.vocabulary.job_health import JobHealth, Troubles, job_health
 
 
 def health(living: int = 3, placed: int = 3, up: int = 3, *, updating: bool = False, **troubles: int) -> str:
@@ -44,7 +44,7 @@ def test_the_health_of_a_job_follows_from_its_counts(wanted: str, found: str) ->
 
 
 def test_every_health_is_documented() -> None:
-    readme = (Path(job_health_module.__file__).parents[1] / "README.md").read_text()
+    readme = (Path(job_health_module.__file__).parents[2] / "README.md").read_text()
     assert [word for word in JobHealth if f"| `{word}` |" not in readme] == []
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.memory import Memory
-from scheduling.core.policy import Policy
-from scheduling.core.state import CellState
+from scheduling.core.cell.state import CellState
+from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.vocabulary.policy import Policy
 from tests.builders import GIB, World, must, needs, wish
 
 CHANGES = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.installed import Installed
-from scheduling.core.policy import Policy, Search
+from scheduling.core.cell.installed import Installed
+from scheduling.core.vocabulary.policy import Policy, Search
 from tests.builders import World
 
 BASE, APP = ("sha256:base", 900), ("sha256:app", 100)

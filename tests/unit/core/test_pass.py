@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quota.bands import Band
-from scheduling.core.changes import ANY
-from scheduling.core.policy import Policy, Search, Weights
-from scheduling.core.reasons import Change, ChangeKind, ReasonCode, RuledOut, Why
-from scheduling.core.wording import sentence
+from quota.vocabulary.bands import Band
+from scheduling.core.explaining.changes import ANY
+from scheduling.core.explaining.wording import sentence
+from scheduling.core.vocabulary.policy import Policy, Search, Weights
+from scheduling.core.vocabulary.reasons import Change, ChangeKind, ReasonCode, RuledOut, Why
 from tests.builders import GIB, World, must, needs, wish
 
 ALL = Search(randomise=False)

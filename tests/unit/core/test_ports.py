@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from scheduling.core.ports import PortMap
+from scheduling.core.cell.ports import PortMap
 
 
 def test_free_is_what_a_count_would_say() -> None:

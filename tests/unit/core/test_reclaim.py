@@ -7,11 +7,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from quota.resources import ACCELERATORS, CPU, PORTS, RAM
-from scheduling.core import events
-from scheduling.core.presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
-from scheduling.core.reclaim import KINDS, MIB, Reservations, Samples, UsageHistory, most_urgent
-from scheduling.core.requirement import Requirement, task_id
+from quota.vocabulary.resources import ACCELERATORS, CPU, PORTS, RAM
+from scheduling.core.reclamation.estimate import (
+    KINDS,
+    MIB,
+    Reservations,
+    Samples,
+    UsageHistory,
+    most_urgent,
+)
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
+from scheduling.core.vocabulary.requirement import Requirement, task_id
 from tests.builders import GIB, World, needs, vector
 from tests.unit.core.twins_of_reclaim import SlowHistory
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from quota.resources import CPU, DISK, RAM
-from scheduling.core.shortage import INCOMPRESSIBLE, Occupants, Shortage, relieve
+from quota.vocabulary.resources import CPU, DISK, RAM
+from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, Occupants, Shortage, relieve
 
 CAPACITY = np.array([[10, 100, 100]] * 3)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core import events
-from scheduling.core.ports import PortMap
-from scheduling.core.state import CellState
-from scheduling.core.states import IllegalTransition
+from scheduling.core.cell.ports import PortMap
+from scheduling.core.cell.state import CellState
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import IllegalTransition
 from tests.builders import GIB, World, needs, vector
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core.states import (
+from scheduling.core.vocabulary.states import (
     TASK_TRANSITIONS,
     IllegalTransition,
     TaskState,
@@ -36,5 +36,5 @@ def test_history_is_told() -> None:
 
 
 def test_readme_shows_the_table() -> None:
-    readme = Path(next_state.__code__.co_filename).with_name("README.md").read_text()
+    readme = (Path(next_state.__code__.co_filename).parents[1] / "README.md").read_text()
     assert task_diagram() in readme, "core/README.md: replace the diagram by states.task_diagram()"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduling.core import events
-from scheduling.core.classes import sort_into_groups
-from scheduling.core.policy import Policy, Search
-from scheduling.core.queue import pending_in_order, pending_of
-from scheduling.core.requirement import Group, Requirement
-from scheduling.core.state import CellState
-from scheduling.core.walks import beginnings
+from scheduling.core.cell.state import CellState
+from scheduling.core.placing.classes import sort_into_groups
+from scheduling.core.placing.queue import pending_in_order, pending_of
+from scheduling.core.placing.walks import beginnings
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.policy import Policy, Search
+from scheduling.core.vocabulary.requirement import Group, Requirement
 
 MACHINES = 1000
 CLASSES = 8

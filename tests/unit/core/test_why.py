@@ -7,16 +7,16 @@ import heapq
 import numpy as np
 import pytest
 
-from quota.resources import RAM
-from scheduling.core import events
-from scheduling.core.conforming import conforming, platforms_of
-from scheduling.core.explain import Budget, Explainer
-from scheduling.core.forecast import Ends, expected_start
-from scheduling.core.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
-from scheduling.core.requirement import PROTOCOL, Constraint, Relation
-from scheduling.core.waiting import of_job
-from scheduling.core.wording import sentence, tell, tell_fit
-from scheduling.taskspec import SPEAKS
+from quota.vocabulary.resources import RAM
+from scheduling.core.explaining.conforming import conforming, platforms_of
+from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.forecast import Ends, expected_start
+from scheduling.core.explaining.waiting import of_job
+from scheduling.core.explaining.wording import sentence, tell, tell_fit
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
+from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
+from scheduling.spec.task_spec import SPEAKS
 from tests.builders import GIB, World, must, needs, vector
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.policy import Policy
-from scheduling.core.queue import workload_of
+from scheduling.core.placing.queue import workload_of
+from scheduling.core.vocabulary.policy import Policy
 from tests.builders import World
 
 

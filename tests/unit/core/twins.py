@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quota.bands import may_preempt
-from quota.resources import ACCELERATORS, PORTS
-from scheduling.core.attributes import holds
-from scheduling.core.audit import tasks_on
-from scheduling.core.policy import Policy
-from scheduling.core.requirement import Requirement, split_task_id
-from scheduling.core.state import CellState
-from scheduling.core.tasks import PENDING, Job
+from quota.vocabulary.bands import may_preempt
+from quota.vocabulary.resources import ACCELERATORS, PORTS
+from scheduling.core.cell.attributes import holds
+from scheduling.core.cell.audit import tasks_on
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import PENDING, Job
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 
 EPVM_BASE = 10.0
 WHOLE = 1000
@@ -223,7 +223,7 @@ class Twin:
         return limit[PORTS] <= self.ports_free[machine_id] and self._cores(task, machine_id, stay)
 
     def _cores(self, task: int, machine_id: int, stay: list[Tenancy]) -> bool:
-        """As `borglet.runtimes.cores` admits: who was sent away has its cores until it is gone."""
+        """As `borglet.runtimes.cgroups.cores` admits: who was sent away has its cores until it is gone."""
         if not self._job(task).latency_sensitive:
             return True
         want, jobs = self._requirement(task).whole_cores, self.state.tasks.jobs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from scheduling.core.presets import OFF, Preset
-from scheduling.core.reclaim import KINDS
+from scheduling.core.reclamation.estimate import KINDS
+from scheduling.core.vocabulary.presets import OFF, Preset
 
 FLOOR = (10, 16 * 2**20, 16 * 2**20)
 UNIT = (1, 2**20, 2**20)

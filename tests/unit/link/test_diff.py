@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause, Exit, Health, Phase, Removal, Report, TaskKey, TaskReport
-from scheduling.link.diff import (
+from scheduling.link.views.diff import (
     Changes,
     Expected,
     Gone,

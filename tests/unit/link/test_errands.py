@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scheduling.link.errands import Errands
+from scheduling.link.transport.owned_tasks import Errands
 
 
 def test_who_swallows_a_cancellation_is_cancelled_again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from borglet.messages import JoinRequest
-from scheduling.link.facts import counted, read_facts
+from scheduling.machines.facts import counted, read_facts
 
 GOOD = {"token": "t", "hostname": "m1", "address": "10.0.0.1", "capacity": {"cpu": 4000, "ram": 2**33}}
 

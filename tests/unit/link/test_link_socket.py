@@ -11,8 +11,8 @@ import pytest
 from websockets.frames import Frame
 from websockets.frames import Opcode as Known
 
-from borglet.frames import BadFrame, FrameReader
-from scheduling.link.websocket import MOST_EARLY, LinkSocket
+from borglet.link.frames import BadFrame, FrameReader
+from scheduling.link.transport.websocket import MOST_EARLY, LinkSocket
 
 HEAD = (
     b"GET /link HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

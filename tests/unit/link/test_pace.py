@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scheduling.link.pace import BURST, GAP_S, REFILL_PER_S, Patience, Timetable, poll_interval
+from scheduling.machines.pace import BURST, GAP_S, REFILL_PER_S, Patience, Timetable, poll_interval
 
 
 @pytest.mark.parametrize(

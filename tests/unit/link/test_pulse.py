@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.link import pulse
+from scheduling.link.transport import pulse
 
 
 def test_the_loop_touches_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scheduling.link.spread import FEW, RATE, TOLERANCE, Spread
+from scheduling.link.transport.spread import FEW, RATE, TOLERANCE, Spread
 
 
 def settle(shards: list[int], *, seconds: int, lands: random.Random | None) -> tuple[list[int], int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduling.link.tracker import AVOIDED_S, BUSY_S, MAX_HOLDERS, SLOT_S, Offer, Peer, Tracker
+from scheduling.link.packages.tracker import AVOIDED_S, BUSY_S, MAX_HOLDERS, SLOT_S, Offer, Peer, Tracker
 
 D = "sha256:" + "a" * 64
 

@@ -8,12 +8,12 @@ from typing import Any
 import dns.flags
 import dns.message
 
-from naming.dns.directory import Directory, Status
 from naming.dns.resolver import Transport, answer
-from naming.table import NameTable
-from scheduling.core import events
-from scheduling.core.published import Published
-from scheduling.core.requirement import Group, Requirement
+from naming.dns.zones.directory import Directory, Status
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.requirement import Group, Requirement
 
 WEB = 7  # job id
 

@@ -23,12 +23,12 @@ import dns.query
 import dns.rdata
 import uvloop
 
-from naming.dns.cookies import Cookies
-from naming.dns.directory import Directory
+from naming.dns.protocol.cookies import Cookies
+from naming.dns.zones.directory import Directory
 from naming.following.news import MemoryNews
 from naming.server import serve
-from scheduling.core import events
-from scheduling.core.published import Published
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import machine, placed, reported, running, submitted
 
 ROOT = Path(__file__).resolve().parents[3]

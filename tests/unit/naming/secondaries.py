@@ -19,8 +19,8 @@ import dns.rdata
 import dns.tsig
 import dns.zone
 
-from naming.dns.directory import Directory
 from naming.dns.primary import Peers, Primary
+from naming.dns.zones.directory import Directory
 from naming.following.follower import Follower
 from naming.following.news import MemoryNews
 from naming.server import Server

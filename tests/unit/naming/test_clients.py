@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naming.dns.cookies import Client, Cookies, at_the_end
-from naming.dns.limiting import RateLimit, Verdict
+from naming.dns.protocol.cookies import Client, Cookies, at_the_end
+from naming.dns.protocol.limiting import RateLimit, Verdict
 from naming.dns.resolver import truncated
 from naming.server import Server
 from tests.unit.naming.cells import ask_wire, directory_of, running, table_of

@@ -8,8 +8,8 @@ import pytest
 
 from naming.api import feeds
 from naming.api.feeds import Service
-from naming.endpoints import TaskEndpoint, shares
-from naming.names import JobName, ServiceName
+from naming.table.endpoints import TaskEndpoint, shares
+from naming.table.names import JobName, ServiceName
 
 JOB = JobName("cc", "ubar", "web")
 

@@ -13,8 +13,8 @@ import dns.rcode
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from naming.dns.limiting import RateLimit
 from naming.dns.primary import Peers, Primary
+from naming.dns.protocol.limiting import RateLimit
 from naming.dns.sockets import Server, type_asked
 from naming.figures import Board, CellFigures, Figures, together
 from naming.following.follower import Follower

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from naming.names import (
+from naming.table.names import (
     InvalidName,
     JobName,
     MachineName,

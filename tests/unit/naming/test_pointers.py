@@ -11,13 +11,13 @@ import dns.rdatatype
 import dns.reversename
 import pytest
 
-from naming.dns.directory import Directory
 from naming.dns.resolver import UDP_PAYLOAD
-from naming.dns.zone_settings import read_reverse
-from naming.reverse import Index, path_of
-from naming.table import NameTable
-from scheduling.core import events
-from scheduling.core.published import Published
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.zone_settings import read_reverse
+from naming.table.reverse import Index, path_of
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import (
     WEB,
     ask,

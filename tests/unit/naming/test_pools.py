@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.endpoints import weight_of
-from naming.jobs import Job
-from naming.pools import Answering, Machine, Pool, Task
+from naming.table.endpoints import weight_of
+from naming.table.jobs import Job
+from naming.table.pools import Answering, Machine, Pool, Task
 
 MACHINE = Machine(1, "m1", "10.0.0.1", 4)
 WEB = Job(1, "ubar", "web", "job", (), {})

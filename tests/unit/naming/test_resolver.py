@@ -18,14 +18,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from naming.dns.cookies import Client
-from naming.dns.directory import Directory
+from naming.dns.protocol.cookies import Client
 from naming.dns.resolver import UDP_PAYLOAD, answer
-from naming.dns.zone_settings import read_reverse
-from naming.names import JobName
-from naming.reverse import apexes
-from naming.table import NameTable
-from scheduling.core import events
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.zone_settings import read_reverse
+from naming.table.names import JobName
+from naming.table.reverse import apexes
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
 from tests.unit.naming.cells import (
     WEB,
     ask,

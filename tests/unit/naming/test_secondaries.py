@@ -25,9 +25,9 @@ import pytest
 from naming.dns.primary import InvalidPeers, Peers
 from naming.following.news import MemoryNews
 from naming.server import Server
-from naming.table import STARTS_A_SECOND, serial_start
-from scheduling.core import events
-from scheduling.core.published import Published
+from naming.table.table import STARTS_A_SECOND, serial_start
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.ports import free_port
 from tests.unit.naming.cells import WEB, changed, evicted, machine, placed, reported, running, submitted
 from tests.unit.naming.secondaries import (

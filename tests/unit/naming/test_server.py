@@ -14,12 +14,12 @@ import dns.message
 import dns.rcode
 import pytest
 
-from naming.dns.directory import Directory, Status
 from naming.dns.resolver import Steps, Transport
+from naming.dns.zones.directory import Directory, Status
 from naming.following.follower import Follower
 from naming.following.news import MemoryNews
 from naming.server import Server, nameserver_address
-from scheduling.core import events
+from scheduling.core.vocabulary import events
 from tests.unit.naming.cells import machine, reported, running, texts
 
 CELL = 3

@@ -12,12 +12,12 @@ import dns.rdatatype
 import dns.tsig
 import pytest
 
-from naming.dns.directory import Directory
 from naming.dns.resolver import Transport, answer, answering
-from naming.dns.services import STEP
-from naming.dns.zone_settings import read_caa
-from scheduling.core import events
-from scheduling.core.published import Published
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.services import STEP
+from naming.dns.zones.zone_settings import read_caa
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import (
     ask,
     ask_wire,

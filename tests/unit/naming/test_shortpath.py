@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.dns.directory import Directory
 from naming.dns.resolver import UDP_LIMITS, answer
 from naming.dns.shortpath import USES, ShortPath
-from naming.jobs import Job, Service
-from naming.table import NameTable
-from scheduling.core import events
-from scheduling.core.published import Published
+from naming.dns.zones.directory import Directory
+from naming.table.jobs import Job, Service
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import (
     WEB,
     changed,

@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.dns.directory import Directory, Status
+from naming.dns.zones.directory import Directory, Status
 from naming.following.follower import Follower
 from naming.following.keeping import Keeper
 from naming.following.news import MemoryNews
 from naming.following.snapshots import SLICE, Capture, Unusable, read_head, restore
-from naming.jobs import Indexes, Job, Service
-from naming.pools import Pool, Task
-from naming.reverse import Index
-from naming.table import NameTable
-from scheduling.core import events
-from scheduling.core.published import Published
+from naming.table.jobs import Indexes, Job, Service
+from naming.table.pools import Pool, Task
+from naming.table.reverse import Index
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import ended, evicted, machine, placed, reported, running, submitted, table_of
 
 CELL, ZONE = 3, "borg.internal"

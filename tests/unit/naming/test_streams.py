@@ -12,8 +12,8 @@ import dns.message
 import pytest
 
 from naming.dns.primary import Peers
+from naming.dns.protocol.streams import MOST_A_SOURCE, Stream, Streams, source_of
 from naming.dns.sockets import Server
-from naming.dns.streams import MOST_A_SOURCE, Stream, Streams, source_of
 from tests.unit.naming.cells import directory_of, running, table_of
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.jobs import Indexes, Job, Service
-from naming.reverse import path_of
-from naming.table import (
+from naming.table.jobs import Indexes, Job, Service
+from naming.table.reverse import path_of
+from naming.table.table import (
     GONE,
     HISTORY_STEP,
     STARTS_A_SECOND,
@@ -15,9 +15,9 @@ from naming.table import (
     serial_of,
     serial_start,
 )
-from scheduling.core import events
-from scheduling.core.published import Published
-from scheduling.core.requirement import Group, Requirement
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.requirement import Group, Requirement
 from tests.unit.naming.cells import (
     WEB,
     changed,

@@ -17,13 +17,13 @@ import dns.zone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.dns.directory import Directory
 from naming.dns.resolver import answer
 from naming.dns.transfer import messages
-from naming.dns.zone import Zone
-from naming.dns.zone_settings import read_caa
-from scheduling.core import events
-from scheduling.core.published import Published
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.zone import Zone
+from naming.dns.zones.zone_settings import read_caa
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import (
     WEB,
     changed,

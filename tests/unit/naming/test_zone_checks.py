@@ -17,8 +17,8 @@ import pytest
 
 from naming.dns.primary import Peers
 from naming.following.news import MemoryNews
-from scheduling.core import events
-from scheduling.core.published import Published
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import machine, placed, reported, running, submitted
 from tests.unit.naming.secondaries import CELL, ZONE, primary, transferred
 

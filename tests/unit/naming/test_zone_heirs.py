@@ -8,12 +8,12 @@ import weakref
 import dns.message
 from structlog.testing import capture_logs
 
-from naming.dns.directory import Directory
 from naming.dns.primary import Peers, Primary, current_soa
 from naming.dns.transfer import messages
-from naming.dns.zone import Zone
-from naming.table import NameTable
-from scheduling.core import events
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.zone import Zone
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
 from tests.unit.naming.cells import directory_of, machine, placed, reported, running, submitted, table_of
 from tests.unit.naming.test_zone import Secondary, filled
 

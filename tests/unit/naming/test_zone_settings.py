@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from naming.dns.zone_settings import InvalidZones, ZoneSettings, read_caa, read_reverse
-from naming.reverse import apexes
+from naming.dns.zones.zone_settings import InvalidZones, ZoneSettings, read_caa, read_reverse
+from naming.table.reverse import apexes
 from portal.settings.environment import SETTINGS
 
 DEFAULT = next(one.default for one in SETTINGS if one.name == "BORG_DNS_REVERSE").split(",")

@@ -9,9 +9,9 @@ import dns.message
 import pytest
 
 from naming.dns.transfer import messages
-from naming.dns.zone import Zone
-from naming.table import NameTable
-from scheduling.core import events
+from naming.dns.zones.zone import Zone
+from naming.table.table import NameTable
+from scheduling.core.vocabulary import events
 from tests.unit.naming.cells import directory_of, reported, running, table_of
 from tests.unit.naming.test_snapshots import random_event
 from tests.unit.naming.test_zone import APEX, filled
@@ -41,7 +41,7 @@ def below_the_apex(zone: Zone) -> set[tuple[object, ...]]:
 def test_a_serial_is_of_one_instant_whatever_moves_between_its_steps(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("naming.dns.zone.STEP", 5)
+    monkeypatch.setattr("naming.dns.zones.zone.STEP", 5)
     rng = Random(seed)
     seen = some_events(rng, 150)
     table = table_of(*seen)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.cli import output
-from quota.resources import NAMES, describe, format_number
+from quota.vocabulary.resources import NAMES, describe, format_number
 
 ROOT = Path(__file__).resolve().parents[3]
 

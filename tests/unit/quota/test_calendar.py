@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from quota import calendar
+from quota.vocabulary import calendar
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR = dt.timedelta(hours=1)

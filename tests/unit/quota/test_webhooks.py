@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from quota.errors import Refused
-from quota.notice_kinds import wanted
-from quota.receivers import may_call, receiver
-from quota.webhooks import is_signed, secret_make, sign
+from quota.notifications.notice_kinds import wanted
+from quota.notifications.webhook_client import may_call, receiver
+from quota.notifications.webhooks import is_signed, secret_make, sign
+from quota.vocabulary.errors import Refused
 
 BODY = b'{"id":"notice-1"}'
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from portal.up import probes
-from portal.up.keeper import Spec
+from portal.up.supervision import probes
+from portal.up.supervision.keeper import Spec
 
 _LISTEN = "import socket,sys,time\ns=socket.create_server(('127.0.0.1',int(sys.argv[1])))\n"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from portal.up import children
-from portal.up.account import Account, passable
+from portal.up.supervision import children
+from portal.up.supervision.account import Account, passable
 
 _SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
 _STUBBORN = (
@@ -62,7 +62,7 @@ def test_a_child_dies_with_the_process_that_started_it() -> None:
     parent = subprocess.Popen(
         [
             *(sys.executable, "-c"),
-            f"from portal.up import children; print(children.spawn({_SLEEP!r}).pid, flush=True); input()",
+            f"from portal.up.supervision import children; print(children.spawn({_SLEEP!r}).pid, flush=True); input()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from portal.up import children, engines
-from portal.up.account import passable
+from portal.up import engines
 from portal.up.engines import Engine, EngineError
+from portal.up.supervision import children
+from portal.up.supervision.account import passable
 
 
 @pytest.fixture

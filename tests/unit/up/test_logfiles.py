@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from portal.up.logfiles import LogFile
+from portal.up.supervision.logfiles import LogFile
 
 
 def test_a_full_log_is_rotated_and_the_writer_goes_on_in_the_same_file(tmp_path: Path) -> None:

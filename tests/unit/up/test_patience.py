@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.up.patience import AT_LEAST_S, MORE_TIMES, Patience, Work, work_of
+from portal.up.supervision.patience import AT_LEAST_S, MORE_TIMES, Patience, Work, work_of
 
 
 def test_a_process_that_does_nothing_has_its_limit() -> None:

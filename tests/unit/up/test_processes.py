@@ -7,8 +7,8 @@ import pytest
 from portal.up.home import Home
 from portal.up.options import Options
 from portal.up.processes import LONGEST_NOTICE_S, servers, stop_tasks
-from quota.errors import Refused
-from scheduling.jobfile import parse
+from quota.vocabulary.errors import Refused
+from scheduling.spec.parser import parse
 
 
 @pytest.mark.parametrize(("more_s", "fits"), [(0.0, True), (1.0, False)])

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from portal.up import children, probes
-from portal.up.keeper import Spec, State
-from portal.up.supervisor import Supervisor, SupervisorError, in_order, stop_leftovers
+from portal.up.supervision import children, probes
+from portal.up.supervision.keeper import Spec, State
+from portal.up.supervision.supervisor import Supervisor, SupervisorError, in_order, stop_leftovers
 from tests.ports import free_port
 from tests.unit.up.dummies import listener, script, writes
 

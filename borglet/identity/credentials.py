@@ -1,0 +1,161 @@
+"""Who this machine is to its cell, and whom it trusts: kept durably, and renewed while it runs.
+
+    Poll.rotate ─► offer: a new secret is made and kept beside the old one ─► Report.offer (its digest)
+    Poll.accepted ─► dial in with the new one ─► admitted: the old one is forgotten, here and in the cell
+
+The secret itself crosses the wire only to dial in. Whatever breaks off in between, one of the two that are kept opens
+the link: the newest is tried first, and the other one where it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from borglet.identity.store import Identity
+from borglet.messages import authority_digest
+
+log = logging.getLogger(__name__)
+
+
+class BadAuthority(ValueError):
+    """The file with the cell's authority holds no certificate: join again with a new token."""
+
+
+class Keeper(Protocol):
+    """Where identity and authorities are kept. Both are safe against a power loss once they return; raise OSError."""
+
+    def keep_identity(self, identity: Identity) -> None: ...
+
+    def keep_authority(self, pem: str) -> None: ...
+
+
+class MemoryKeeper:
+    """For tests and machines that last no longer than their process."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self.authority = ""
+
+    def keep_identity(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def keep_authority(self, pem: str) -> None:
+        self.authority = pem
+
+
+class Credentials:
+    """One machine's. `context`: TLS that trusts its cell's authorities and no other."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        authority: str,
+        keeper: Keeper,
+        *,
+        contexts: Callable[[str], ssl.SSLContext] | None = None,
+    ) -> None:
+        """`contexts`: makes them; machines of one process may share those of one authority. Raises `BadAuthority`."""
+        self._identity, self._keeper = identity, keeper
+        self._contexts = contexts or pinned_context
+        self.context = self._contexts(authority)
+        self.authority = authority_digest(authority)
+        self._newest = bool(identity.next)  # whether `next` is worth a try
+        self._tried_newest = False
+
+    @property
+    def hostname(self) -> str:
+        return self._identity.hostname
+
+    @property
+    def api_url(self) -> str:
+        """Where tasks reach the REST API, as the cell said last."""
+        return self._identity.api_url
+
+    def authorization(self) -> str:
+        """The header to dial in with."""
+        self._tried_newest = self._newest
+        secret = self._identity.next if self._newest else self._identity.secret
+        return f"Bearer {self._identity.hostname}:{secret}"
+
+    def bearer(self) -> str:
+        """The header for what is asked beside the link: with the secret that opened it last."""
+        return f"Bearer {self._identity.hostname}:{self._identity.secret}"
+
+    def refused(self) -> bool:
+        """What was tried last is not known to the cell. Whether there is another secret to try at once."""
+        self._newest = not self._tried_newest and bool(self._identity.next)
+        return self._tried_newest
+
+    def admitted(self) -> None:
+        """What was tried last opened the link."""
+        if not self._tried_newest:
+            return
+        log.info("a new secret opened the link; the old one is void")
+        self._newest = False
+        # Should it not reach the disk: there both are, and the newest is tried first.
+        renewed = msgspec.structs.replace(self._identity, secret=self._identity.next, next="")
+        self._keep(renewed)
+        self._identity = renewed
+
+    def offer(self) -> str:
+        """SHA-256 of the secret to be used next, which is on the disk; empty when it could not be kept there."""
+        if not self._identity.next:
+            kept = self._keep(msgspec.structs.replace(self._identity, next=secrets.token_urlsafe(32)))
+            if not kept:
+                return ""
+        return hashlib.sha256(self._identity.next.encode()).hexdigest()
+
+    def accepted(self, digest: str) -> bool:
+        """The cell knows the secret with this digest. Whether it is the one offered, so that it is time to dial."""
+        if not self._identity.next or digest != self.offer():
+            log.warning("the shard accepted a secret that this machine did not offer; nothing changes")
+            return False
+        self._newest = True
+        return True
+
+    def told(self, *, authority: str, api_url: str) -> None:
+        """What the cell's welcome says; empty where nothing is new."""
+        if api_url and api_url != self._identity.api_url:
+            self._keep(msgspec.structs.replace(self._identity, api_url=api_url))
+        if authority:
+            self._trust(authority)
+
+    def _trust(self, authority: str) -> None:
+        try:
+            if authority_digest(authority) == self.authority:
+                return
+            context = self._contexts(authority)
+            self._keeper.keep_authority(authority)
+        except (ValueError, OSError) as error:
+            log.error("the cell's new authorities are not taken over: %s", error)
+            return
+        self.context, self.authority = context, authority_digest(authority)
+        log.info("%d authorities of the cell are trusted from now on", authority.count("BEGIN CERTIFICATE"))
+
+    def _keep(self, identity: Identity) -> bool:
+        """Whether it is on the disk, and known here then."""
+        try:
+            self._keeper.keep_identity(identity)
+        except OSError as error:
+            log.error("the identity of this machine can't be saved: %s", error)
+            return False
+        self._identity = identity
+        return True
+
+
+def pinned_context(authority: str) -> ssl.SSLContext:
+    """TLS that trusts the cell's own authorities and no other. `authority`: PEM. Raises `BadAuthority`."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cadata=authority)
+    except (ssl.SSLError, ValueError) as error:
+        raise BadAuthority(f"authority: no certificate in PEM form: {error}") from error
+    return context

@@ -1,0 +1,197 @@
+"""Joining a cell with a token that an SRE made: from a fingerprint to an identity.
+
+    token: borg1.<id>.<secret>.<sha256 of the authority's certificate, DER, hex>
+
+    GET /authority.pem  (any certificate)  ─► its fingerprint is the token's? ─► POST /join (that authority) ─► identity
+
+No public authority vouches for a cell. The token carries the fingerprint, so whoever answers in the cell's place
+is noticed before the token is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import logging
+import re
+import ssl
+import urllib.parse
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from borglet.identity.credentials import pinned_context
+from borglet.identity.store import DiskStore, Identity
+from borglet.messages import JoinAnswer, JoinRequest
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 30.0
+MAX_AUTHORITY_BYTES = 64 * 2**10
+MAX_ANSWER_BYTES = 8 * 2**20
+_TOKEN = re.compile(r"borg1\.([0-9A-Za-z_-]{1,64})\.([0-9A-Za-z_-]{1,256})\.([0-9a-f]{64})")
+Answer = TypeVar("Answer")
+
+
+class JoinFailed(Exception):
+    """This machine did not join its cell; the text says why and what to do. Nothing was kept."""
+
+
+class LinkUnreachable(JoinFailed):
+    """Nobody answered at the link's address; trying again can help."""
+
+
+class Problem(msgspec.Struct):
+    """An error of the server (RFC 9457). `fields`: what is wrong with which."""
+
+    code: str = ""
+    title: str = ""
+    detail: str = ""
+    fields: msgspec.Raw = msgspec.Raw(b"")
+
+    def __str__(self) -> str:
+        fields = bytes(self.fields).decode(errors="replace")
+        text = f"{self.code}: {self.detail or self.title}".strip(": ")
+        return f"{text} {fields}" if fields not in ("", "null", "{}", "[]") else text
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    text: str
+    fingerprint: str
+
+
+def parse_token(text: str) -> JoinToken:
+    """Raises `JoinFailed`."""
+    match = _TOKEN.fullmatch(text.strip())
+    if match is None:
+        raise JoinFailed(
+            "join token: wanted borg1.<id>.<secret>.<64 hex digits>; copy it whole, as"
+            " `borgctl machine join-token` printed it"
+        )
+    return JoinToken(text.strip(), match.group(3))
+
+
+class JoinClient:
+    """Talks to one link, over connections that are kept open. `close` it."""
+
+    def __init__(self, url: str, token: JoinToken) -> None:
+        """Fetches the authority and checks it against the token. Raises `JoinFailed`."""
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme != "https" or not parts.hostname:
+            raise JoinFailed(f"link: {url!r} is no address of a link; wanted https://host:port")
+        self._address = (parts.hostname, parts.port or 443)
+        self._url = url
+        self.authority = self._fetch_authority(token)
+        self._connection = http.client.HTTPSConnection(
+            *self._address, timeout=TIMEOUT_S, context=pinned_context(self.authority)
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def join(self, request: JoinRequest) -> JoinAnswer:
+        """Raises `JoinFailed`."""
+        return self._post("/join", request, JoinAnswer)
+
+    def join_many(self, requests: list[JoinRequest]) -> list[JoinAnswer]:
+        """All or none, answers in the order of `requests`. Raises `JoinFailed`."""
+        answers = self._post("/join:bulk", requests, list[JoinAnswer])
+        if [answer.hostname for answer in answers] != [request.hostname for request in requests]:
+            raise JoinFailed("the link answered for other machines than those that asked")
+        return answers
+
+    def _fetch_authority(self, token: JoinToken) -> str:
+        blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        blind.check_hostname = False
+        blind.verify_mode = ssl.CERT_NONE  # the fingerprint decides
+        connection = http.client.HTTPSConnection(*self._address, timeout=TIMEOUT_S, context=blind)
+        try:
+            status, body = self._exchange(connection, "GET", "/authority.pem", None, MAX_AUTHORITY_BYTES)
+        finally:
+            connection.close()
+        if status != 200:
+            raise JoinFailed(f"{self._url}/authority.pem answered {status}; is this the address of a link?")
+        try:
+            authority = body.decode("ascii")
+            certificate = ssl.PEM_cert_to_DER_cert(authority)
+        except ValueError as error:
+            raise JoinFailed(f"{self._url}/authority.pem is no certificate in PEM form: {error}") from error
+        found = hashlib.sha256(certificate).hexdigest()
+        if not hmac.compare_digest(found, token.fingerprint):
+            raise JoinFailed(
+                f"authority: the link at {self._url} has the authority {found}, the token wants"
+                f" {token.fingerprint}. Either the token is of another cell, or someone stands between"
+            )
+        # What came beside that one certificate was not vouched for.
+        return ssl.DER_cert_to_PEM_cert(certificate)
+
+    def _post(self, path: str, content: object, kind: type[Answer]) -> Answer:
+        status, body = self._exchange(
+            self._connection, "POST", path, msgspec.json.encode(content), MAX_ANSWER_BYTES
+        )
+        if status not in (200, 201):
+            try:
+                problem = str(msgspec.json.decode(body, type=Problem))
+            except msgspec.MsgspecError:
+                problem = body[:200].decode(errors="replace")
+            raise JoinFailed(f"the cell refused: {problem or 'no reason given'} (HTTP {status})")
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise JoinFailed(f"{self._url}{path} gave an answer that can't be read: {error}") from error
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPSConnection,
+        method: str,
+        path: str,
+        content: bytes | None,
+        limit_bytes: int,
+    ) -> tuple[int, bytes]:
+        try:
+            connection.request(method, path, content, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            body = response.read(limit_bytes + 1)
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise JoinFailed(
+                f"the link at {self._url} shows no certificate of the cell's authority: {error.verify_message}"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise LinkUnreachable(f"the link at {self._url} can't be reached: {error}") from error
+        if len(body) > limit_bytes:
+            connection.close()
+            raise JoinFailed(f"{self._url}{path} answered more than {limit_bytes} bytes")
+        return response.status, body
+
+
+def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
+    """Join, and keep the identity. A home that has joined keeps the one it has, and its token stays unused.
+
+    Raises `JoinFailed`."""
+    try:
+        known = store.identity()
+    except ValueError as error:
+        raise JoinFailed(str(error)) from error
+    if known is not None:
+        if known.hostname != request.hostname:
+            raise JoinFailed(
+                f"hostname: this home belongs to {known.hostname!r} of cell {known.cell!r}, not to"
+                f" {request.hostname!r}; give another --home"
+            )
+        return known
+    if not request.token:
+        raise JoinFailed("join token: this home has joined no cell yet; give --join-token")
+    client = JoinClient(url, parse_token(request.token))
+    try:
+        answer = client.join(request)
+    finally:
+        client.close()
+    identity = Identity(answer.hostname, answer.cell, answer.secret)
+    store.save_identity(identity, authority=client.authority)
+    log.info("joined cell %s as %s", identity.cell, identity.hostname)
+    return identity

@@ -1,0 +1,174 @@
+"""What a Borglet keeps: who it is, and what it was last told to run.
+
+    home/identity.json    hostname, cell, secret, the next secret; mode 0600
+    home/authority.pem    the certificate authorities of its cell
+    home/desired.json     the last desired state, and what goes with it
+    home/lock             held by the one Borglet that may own this home
+
+Each file is replaced whole: written beside, forced to the disk, renamed, the directory forced too. After a
+power loss it is the old or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from borglet.state.instructions import Remembered
+
+log = logging.getLogger(__name__)
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What joining a cell gave this machine."""
+
+    hostname: str
+    cell: str
+    secret: str
+    next: str = ""  # the secret that will take its place, see `credentials`
+    api_url: str = ""  # where tasks reach the REST API, as the cell said last
+
+    def __repr__(self) -> str:
+        return f"Identity(hostname={self.hostname!r}, cell={self.cell!r}, secret=…)"
+
+
+class Store(Protocol):
+    def load(self) -> Remembered:
+        """What was saved last; empty on a new machine."""
+
+    def save(self, remembered: Remembered) -> None:
+        """Safe against a power loss once it returns. Raises OSError, and then nothing has changed."""
+
+
+class HomeInUse(RuntimeError):
+    """Another Borglet owns this home; stop it first."""
+
+
+class DiskStore:
+    """The store of a real machine."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+
+    def load(self) -> Remembered:
+        path = self._home / "desired.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Remembered)
+        except FileNotFoundError:
+            return Remembered()
+        except msgspec.MsgspecError as error:
+            aside = path.with_name(f"desired.json.unreadable.{time.time_ns()}")
+            os.replace(path, aside)
+            # What runs is left alone and reported; the master tells again what it wants.
+            log.error("%s can't be read (%s); it was moved to %s", path, error, aside)
+            return Remembered()
+
+    def save(self, remembered: Remembered) -> None:
+        replace_durably(self._home / "desired.json", msgspec.json.encode(remembered), mode=0o600)
+
+    def identity(self) -> Identity | None:
+        """None before the machine has joined. Raises ValueError for a damaged file."""
+        path = self._home / "identity.json"
+        try:
+            identity = msgspec.json.decode(path.read_bytes(), type=Identity)
+            self.authority()
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise ValueError(
+                f"{path} can't be read: {error}. Remove it and join again with a new token"
+            ) from error
+        return identity
+
+    def authority(self) -> str:
+        """PEM of the cell's authority. Raises FileNotFoundError before the machine has joined."""
+        return (self._home / "authority.pem").read_text("ascii")
+
+    def save_identity(self, identity: Identity, *, authority: str) -> None:
+        """The identity comes last: who finds it has joined completely."""
+        self.keep_authority(authority)
+        self.keep_identity(identity)
+
+    def keep_identity(self, identity: Identity) -> None:
+        """Raises OSError, and then the old one is still there."""
+        replace_durably(self._home / "identity.json", msgspec.json.encode(identity), mode=0o600)
+
+    def keep_authority(self, pem: str) -> None:
+        """Raises OSError, and then the old one is still there."""
+        replace_durably(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
+
+    @contextlib.contextmanager
+    def lock(self, *, wait_s: float = 0.0) -> Iterator[None]:
+        """Own this home. Raises `HomeInUse` when another process still does after `wait_s`."""
+        path = self._home / "lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + wait_s
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() >= deadline:
+                        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                        raise HomeInUse(
+                            f"{self._home} is owned by the Borglet with pid {owner}; stop it first"
+                        ) from error
+                    time.sleep(0.05)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def replace_durably(path: Path, content: bytes, *, mode: int) -> None:
+    """Replace a whole file so that a crash leaves the old or the new one. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(new, flags, mode), "wb") as file:
+        os.fchmod(file.fileno(), mode)  # a leftover of an earlier crash keeps its own mode otherwise
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class MemoryStore:
+    """For simulated machines and tests: forgets with the process."""
+
+    def __init__(self, remembered: Remembered | None = None) -> None:
+        self.remembered = remembered if remembered is not None else Remembered()
+
+    def load(self) -> Remembered:
+        return self.remembered
+
+    def save(self, remembered: Remembered) -> None:
+        self.remembered = remembered
+
+
+class FailingStore(MemoryStore):
+    """For tests: saves fail with `error` as long as it is set."""
+
+    def __init__(self, remembered: Remembered | None = None) -> None:
+        super().__init__(remembered)
+        self.error: OSError | None = None
+
+    def save(self, remembered: Remembered) -> None:
+        if self.error is not None:
+            raise self.error
+        super().save(remembered)

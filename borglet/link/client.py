@@ -1,0 +1,347 @@
+"""The Borglet's end of the link: it dials a shard, says hello, and from then on answers polls (§3.3).
+
+    connect ─► Hello ─► Welcome ─► Poll ─► Report ─► Poll …
+       ▲                   │ Refusal, silence, a frame that is no message
+       └──── jittered pause ◄─┘
+
+A poll with `hold_s` is answered at once when the state changes (changes within `COALESCE_S` travel together), at the
+latest after `hold_s`. A newer poll answers the held one first. Nothing here touches a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import urllib.parse
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.frames import CloseCode
+
+from borglet.agent import Agent
+from borglet.backoff import Backoff
+from borglet.identity.credentials import Credentials
+from borglet.messages import (
+    MAX_FRAME_BYTES,
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    Hello,
+    LogChunk,
+    MalformedMessage,
+    Poll,
+    Refusal,
+    Welcome,
+    decode_to_borglet,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from borglet.link.shells import Shells
+from borglet.link.websocket import ClientSocket, dial
+
+log = logging.getLogger(__name__)
+
+COALESCE_S = 0.02
+CLOSE_REASON_BYTES = 120
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """One connection to a shard."""
+
+    connect_timeout_s: float = 20.0  # a shard accepts machines at its own rate
+    silence_s: float = 30.0  # without a poll for this long beyond the last hold, the shard counts as gone
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a machine says of itself in `Hello`."""
+
+    boot_id: str
+    software: str
+    attributes: dict[str, str]
+    capacity: dict[str, int]
+
+
+class BadAddress(ValueError):
+    """No address of a link; the text says what is wanted."""
+
+
+class _Redial(Exception):
+    """There is a reason to dial anew at once, with a new secret."""
+
+
+class Refused(Exception):
+    """The shard does not want this connection. `retry` says whether coming back soon can help."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{refusal.code} ({refusal.field or 'no field'}): {refusal.detail}")
+        self.retry = refusal.retry
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection after its welcome, and the poll held open on it."""
+
+    socket: ClientSocket
+    number: int
+    protocol: int
+    told_version: int = -1
+    polled_at: float = 0.0
+    held: Poll | None = None
+    held_until: float = 0.0
+    release: asyncio.TimerHandle | None = None
+    answers: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Link:
+    """`run` keeps one machine connected until it is cancelled."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        credentials: Credentials,
+        url: str,
+        introduction: Introduction,
+        *,
+        rng: random.Random,
+        settings: LinkSettings = LinkSettings(),
+        admission: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        observe: Callable[[float], None] | None = None,
+        welcomed: Callable[[], None] | None = None,
+        shells: Shells | None = None,
+    ) -> None:
+        """`url`: `https://host:port`. `admission` surrounds each attempt to connect, until a shard welcomes the machine
+        or the attempt fails. `welcomed` is called after each welcome. `observe` takes the seconds between two polls of
+        one session. `shells` opens the shells that polls grant.
+        """
+        self._agent, self._credentials = agent, credentials
+        self._url = link_url(url)
+        self._introduction, self._settings = introduction, settings
+        self._backoff = Backoff(rng)
+        self._admission, self._observe, self._welcomed = admission, observe, welcomed
+        self._shells = shells
+        self._session: _Session | None = None
+        agent.subscribe(self._on_change)
+
+    @property
+    def connected(self) -> bool:
+        return self._session is not None
+
+    def drop(self) -> None:
+        """Break the connection off, as a network that fails does: no good-bye."""
+        if self._session is not None:
+            self._session.socket.abort()
+
+    async def run(self) -> None:
+        while True:
+            hopeless = False
+            try:
+                await self._connect_and_serve()
+            except Refused as error:
+                hopeless = not error.retry
+                log.warning("the shard refused this machine: %s", error)
+            except _Redial:
+                continue
+            except InvalidStatus as error:
+                if error.response.status_code == HTTPStatus.UNAUTHORIZED and self._credentials.refused():
+                    log.warning("the cell does not know this machine's newest secret; the other one is tried")
+                    continue
+                hopeless = error.response.status_code in (401, 403)
+                log.warning("the shard refused the connection: %s", _of_status(error))
+            except ssl.SSLCertVerificationError as error:
+                log.warning(
+                    "%s does not show a certificate of this machine's cell: %s",
+                    self._url,
+                    error.verify_message,
+                )
+            except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
+                log.info("the link to %s is down: %s", self._url, error or type(error).__name__)
+            await asyncio.sleep(self._backoff.next_s(hopeless=hopeless))
+
+    async def _connect_and_serve(self) -> None:
+        async with self._admission(), AsyncExitStack() as failed:
+            socket = await dial(
+                self._url,
+                self._credentials.context,
+                {"Authorization": self._credentials.authorization()},
+                within_s=self._settings.connect_timeout_s,
+                most_bytes=MAX_FRAME_BYTES,
+            )
+            failed.callback(socket.close, CloseCode.NORMAL_CLOSURE)
+            self._credentials.admitted()
+            session = _Session(socket, *await self._greet(socket))
+            failed.pop_all()
+        try:
+            self._backoff.succeeded()
+            log.info("session %d at %s", session.number, self._url)
+            self._session = session
+            if self._welcomed is not None:
+                self._welcomed()
+            try:
+                await self._serve(session)
+            finally:
+                self._session = None
+                self._let_go(session)
+        finally:
+            socket.close(CloseCode.NORMAL_CLOSURE)
+
+    async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
+        """Say hello; the session's number and protocol. Raises `Refused`."""
+        introduction = self._introduction
+        hello = Hello(
+            protocol=OLDEST_PROTOCOL,
+            newest=PROTOCOL,
+            hostname=self._credentials.hostname,
+            boot_id=introduction.boot_id,
+            software=introduction.software,
+            history_id=self._agent.state.history_id,
+            attributes=introduction.attributes,
+            capacity=introduction.capacity,
+            authority=self._credentials.authority,
+        )
+        socket.send(encode(hello))
+        message = await self._receive(socket, self._settings.silence_s)
+        if isinstance(message, Refusal):
+            raise Refused(message)
+        if not isinstance(message, Welcome):
+            self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
+        assert isinstance(message, Welcome)
+        if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
+            detail = (
+                f"the shard speaks protocol {message.protocol}, this Borglet {OLDEST_PROTOCOL} to {PROTOCOL}"
+            )
+            raise Refused(Refusal("protocol", "protocol", detail, retry=False))
+        self._credentials.told(authority=message.authority, api_url=message.api_url)
+        self._agent.runtime.api_url = self._credentials.api_url
+        return message.session, message.protocol
+
+    async def _receive(self, socket: ClientSocket, timeout_s: float) -> Welcome | Refusal | Poll:
+        """The next message. Raises `Refused` for a frame that is none, after closing with the reason."""
+        frame = await socket.receive(timeout_s)
+        try:
+            return decode_to_borglet(frame)
+        except MalformedMessage as error:
+            self._hang_up(socket, str(error))
+            raise AssertionError("unreachable") from error
+
+    def _hang_up(self, socket: ClientSocket, reason: str) -> None:
+        """Always raises `Refused`."""
+        short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
+        socket.close(CloseCode.INVALID_DATA, short)
+        raise Refused(Refusal("malformed", "", f"the shard sent a frame that is no message: {reason}"))
+
+    # -- polls
+
+    async def _serve(self, session: _Session) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            silence_s = max(0.0, session.held_until - loop.time()) + self._settings.silence_s
+            message = await self._receive(session.socket, silence_s)
+            if isinstance(message, Refusal):
+                raise Refused(message)
+            if isinstance(message, Welcome):
+                self._hang_up(session.socket, "type: a second welcome")
+            assert isinstance(message, Poll)
+            self._note_poll(session, loop.time())
+            await self._answer_held(session)
+            if message.identities:
+                self._agent.identified(message.identities)
+            self._agent.polled(session.number, message)
+            if message.shells and self._shells is not None:
+                self._shells.offer(message.shells)
+            session.held = message
+            if message.accepted and self._credentials.accepted(message.accepted):
+                await self._answer_held(session)
+                raise _Redial
+            if message.hold_s <= 0 or message.logs or message.rotate:
+                await self._answer_held(session)
+                continue
+            session.held_until = loop.time() + message.hold_s
+            fresh = self._agent.state.version != session.told_version
+            self._release_after(session, COALESCE_S if fresh else message.hold_s)
+
+    def _note_poll(self, session: _Session, now: float) -> None:
+        if self._observe is not None and session.polled_at:
+            self._observe(now - session.polled_at)
+        session.polled_at = now
+
+    def _on_change(self) -> None:
+        session = self._session
+        if session is not None and session.held is not None:
+            self._release_after(session, COALESCE_S)
+
+    def _release_after(self, session: _Session, delay_s: float) -> None:
+        """Answer the held poll in `delay_s`, or sooner if that was planned already."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_s
+        if session.release is not None:
+            if session.release.when() <= at:
+                return
+            session.release.cancel()
+        session.release = loop.call_at(at, self._release, session)
+
+    def _release(self, session: _Session) -> None:
+        session.release = None
+        poll = self._unhold(session)
+        if poll is None or not poll.logs:
+            self._answer(session, poll, [])
+            return
+        answer = asyncio.get_running_loop().create_task(self._answer_with_logs(session, poll))
+        session.answers.add(answer)
+        answer.add_done_callback(session.answers.discard)
+
+    async def _answer_held(self, session: _Session) -> None:
+        poll = self._unhold(session)
+        if poll is None or not poll.logs:
+            self._answer(session, poll, [])
+        else:
+            await self._answer_with_logs(session, poll)
+
+    async def _answer_with_logs(self, session: _Session, poll: Poll) -> None:
+        self._answer(session, poll, await self._agent.read_logs(poll))
+
+    def _unhold(self, session: _Session) -> Poll | None:
+        poll, session.held = session.held, None
+        if session.release is not None:
+            session.release.cancel()
+            session.release = None
+        session.held_until = 0.0
+        if poll is not None:
+            session.told_version = self._agent.state.version
+        return poll
+
+    def _answer(self, session: _Session, poll: Poll | None, logs: list[LogChunk]) -> None:
+        """A connection that has closed is noticed where messages are received."""
+        if poll is None:
+            return
+        report = self._agent.report_with(logs, session.number, poll, protocol=session.protocol)
+        if poll.rotate:
+            report = msgspec.structs.replace(report, offer=self._credentials.offer())
+        session.socket.send(encode(report))
+
+    def _let_go(self, session: _Session) -> None:
+        if session.release is not None:
+            session.release.cancel()
+        for answer in session.answers:
+            answer.cancel()
+
+
+def link_url(url: str, path: str = "/link") -> str:
+    """`https://host:port` as the WebSocket's address. Raises `BadAddress`."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("https", "wss") or not parts.hostname:
+        raise BadAddress(f"link: {url!r} is no address of a link; wanted https://host:port")
+    return f"wss://{parts.netloc}{path}"
+
+
+def _of_status(error: InvalidStatus) -> str:
+    body = bytes(error.response.body or b"")[:500].decode(errors="replace").strip()
+    return f"HTTP {error.response.status_code} {body}".strip()

@@ -1,0 +1,302 @@
+"""Shells in tasks of this machine: each granted one dials the link by itself, so that polls never wait for bytes.
+
+    Poll.shells ─► Grants.take ─► dial /shell?session=… ─► runtime.open_shell ─► Pty
+                                        ▲                                        │
+                       client ◄── frames, at most a window unconsumed ──► pump ◄─┘
+
+A shell ends with its program, its task, its client, its limits or its Borglet, whichever is first, and says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import urllib.parse
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from borglet.agent import Agent
+from borglet.identity.credentials import Credentials
+from borglet.link.grants import GrantRefused, Grants
+from borglet.messages import (
+    SHELL_FRAME_BYTES,
+    SHELL_WINDOW_BYTES,
+    MalformedMessage,
+    ShellClaims,
+    ShellFrame,
+    ShellGrant,
+    shell_cost,
+    shell_frame,
+    shell_frame_of,
+)
+from borglet.runtimes.supervisor.ptys import Pty, ShellRefused
+from borglet.state.phases import WITH_PROCESSES
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ShellSettings:
+    """How shells behave on this machine, beside what each grant says."""
+
+    at_once: int = 50
+    alive_s: float = 5.0  # a sign of life goes out so often
+    silence_s: float = 30.0  # without any from the other side for so long, it counts as gone
+    connect_timeout_s: float = 10.0
+    last_words_s: float = 5.0  # what was printed before the end may still take so long to be consumed
+
+
+class Shells:
+    """All shells of one machine. `offer` what polls bring; `close` before the agent."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        credentials: Credentials,
+        url: str,
+        authority: Callable[[], str],
+        *,
+        settings: ShellSettings = ShellSettings(),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`url`: of the link's shells, `wss://host:port/shell`. `authority`: reads its certificates, which may change.
+        `clock`: seconds since the epoch."""
+        self._agent, self._credentials, self._url = agent, credentials, url
+        self._grants = Grants(authority, credentials.hostname)
+        self._settings, self._clock = settings, clock
+        self._work: set[asyncio.Task[None]] = set()
+
+    def offer(self, grants: list[ShellGrant]) -> None:
+        for grant in grants:
+            try:
+                claims = self._grants.take(grant, now=self._clock())
+            except GrantRefused as refused:
+                log.warning("a shell was refused: %s", refused)
+                if refused.session:
+                    self._spawn(self._decline(refused.session, str(refused)))
+                continue
+            self._spawn(self._serve(claims))
+
+    async def close(self) -> None:
+        for task in list(self._work):
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a shell ended with an error of ours", exc_info=error)
+
+    async def _decline(self, session: str, reason: str) -> None:
+        with contextlib.suppress(OSError, TimeoutError, InvalidHandshake, ConnectionClosed):
+            async with self._dial(session) as socket:
+                await socket.send(shell_frame(ShellFrame.FAILED, reason.encode()))
+
+    async def _serve(self, claims: ShellClaims) -> None:
+        who = f"{claims.user} in task {claims.key}, session {claims.session}"
+        if len(self._work) > self._settings.at_once:
+            await self._decline(
+                claims.session, f"{self._settings.at_once} shells are open on this machine already"
+            )
+            return
+        try:
+            async with self._dial(claims.session) as socket:
+                try:
+                    pty = await self._open(claims)
+                except ShellRefused as refused:
+                    log.info("no shell for %s: %s", who, refused)
+                    await socket.send(shell_frame(ShellFrame.FAILED, str(refused).encode()))
+                    return
+                log.info("shell of %s", who)
+                ended = "the Borglet ends"
+                try:
+                    ended = await _Bridge(socket, pty, claims, self._settings, self._lives).run()
+                finally:
+                    await pty.close()
+                    log.info("the shell of %s ended: %s", who, ended)
+        except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
+            log.info("the shell of %s lost its link: %s", who, error or type(error).__name__)
+
+    async def _open(self, claims: ShellClaims) -> Pty:
+        if not self._lives(claims):
+            raise ShellRefused(f"task {claims.key} does not run on this machine now")
+        return await self._agent.runtime.open_shell(claims)
+
+    def _lives(self, claims: ShellClaims) -> bool:
+        return any(
+            inc.key == claims.key and inc.phase in WITH_PROCESSES for inc in self._agent.state.incarnations()
+        )
+
+    def _dial(self, session: str) -> connect:
+        return connect(
+            f"{self._url}?{urllib.parse.urlencode({'session': session})}",
+            ssl=self._credentials.context,
+            additional_headers={"Authorization": self._credentials.bearer()},
+            compression=None,
+            max_size=SHELL_FRAME_BYTES + 1,
+            max_queue=16,
+            open_timeout=self._settings.connect_timeout_s,
+            ping_interval=None,  # ALIVE is the heartbeat, from end to end
+            close_timeout=1.0,
+            proxy=None,
+            user_agent_header=None,
+        )
+
+
+class _Over(Exception):
+    """The shell ends; the text says why and is told to the client where it is an error."""
+
+
+class _Bridge:
+    """Between one terminal and one socket, until either ends."""
+
+    def __init__(
+        self,
+        socket: ClientConnection,
+        pty: Pty,
+        claims: ShellClaims,
+        settings: ShellSettings,
+        lives: Callable[[ShellClaims], bool],
+    ) -> None:
+        self._socket, self._pty, self._claims = socket, pty, claims
+        self._settings, self._lives = settings, lives
+        self._loop = asyncio.get_running_loop()
+        self._began = self._heard_at = self._used_at = self._loop.time()
+        self._unconsumed = 0
+        self._room = asyncio.Event()
+        self._typed: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end of it
+        self._typed_cost = 0
+        self._reading = False  # waiting for the terminal, all that was read before is sent
+
+    async def run(self) -> str:
+        """Returns why it ended, for the log."""
+        await self._socket.send(shell_frame(ShellFrame.OPENED))
+        printing = self._loop.create_task(self._print())
+        others = [self._loop.create_task(work) for work in (self._listen(), self._type(), self._watch())]
+        exited = self._loop.create_task(self._pty.exited())
+        everything: set[asyncio.Task[None] | asyncio.Task[int]] = {*others, exited, printing}
+        try:
+            # The terminal may be closed by all before the program ends, and be held by others after it.
+            await asyncio.wait({*others, exited}, return_when=asyncio.FIRST_COMPLETED)
+            for task in others:
+                if task.done():
+                    task.result()
+            await self._last_words(printing)
+            status = exited.result()
+            told = f"status {status}" if status >= 0 else f"signal {-status}"
+            await self._socket.send(shell_frame(ShellFrame.EXIT, told.encode()))
+        except _Over as over:
+            with contextlib.suppress(ConnectionClosed):
+                await self._socket.send(shell_frame(ShellFrame.FAILED, str(over).encode()))
+            return str(over)
+        except ConnectionClosed:
+            return "the client went away"
+        except asyncio.CancelledError:
+            with contextlib.suppress(ConnectionClosed, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._socket.send(shell_frame(ShellFrame.FAILED, b"the machine's Borglet restarts"))
+            raise
+        finally:
+            for work in everything:
+                work.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+        return told
+
+    async def _print(self) -> None:
+        while True:
+            self._reading = True
+            data = await self._pty.read(SHELL_FRAME_BYTES)
+            self._reading = False
+            if not data:
+                return
+            await self._tell(data)
+
+    async def _tell(self, data: bytes) -> None:
+        while self._unconsumed >= SHELL_WINDOW_BYTES:
+            self._room.clear()
+            await self._room.wait()
+        self._unconsumed += shell_cost(len(data))
+        self._used_at = self._loop.time()
+        await self._socket.send(shell_frame(ShellFrame.DATA, data))
+
+    async def _last_words(self, printing: asyncio.Task[None]) -> None:
+        """What the program printed before it ended; others that hold its terminal open are not waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.last_words_s):
+                while not printing.done():
+                    await asyncio.wait({printing}, timeout=0.05)
+                    if self._reading:  # nothing is there to be read
+                        return
+
+    async def _listen(self) -> None:
+        """Never waits for the terminal: what can't be typed yet is kept, up to a window."""
+        while True:
+            try:
+                kind, payload = shell_frame_of(await self._socket.recv())
+            except MalformedMessage as error:
+                raise _Over(str(error)) from error
+            self._heard_at = self._loop.time()
+            if kind is ShellFrame.DATA:
+                self._used_at = self._heard_at
+                self._typed_cost += shell_cost(len(payload))
+                if self._typed_cost > SHELL_WINDOW_BYTES + SHELL_FRAME_BYTES:
+                    raise _Over("more was sent than the window allows")
+                self._typed.put_nowait(payload)
+            elif kind is ShellFrame.CONSUMED:
+                self._unconsumed = max(0, self._unconsumed - number_of(payload))
+                self._room.set()
+            elif kind is ShellFrame.RESIZE:
+                self._resize(payload)
+            elif kind is ShellFrame.END:
+                self._typed.put_nowait(None)
+            elif kind is ShellFrame.FAILED:
+                raise _Over(payload.decode(errors="replace"))
+
+    def _resize(self, payload: bytes) -> None:
+        rows, _, cols = payload.partition(b" ")
+        height, width = number_of(rows), number_of(cols)
+        if 1 <= height <= 1000 and 1 <= width <= 1000:
+            self._pty.resize(height, width)
+
+    async def _type(self) -> None:
+        while True:
+            data = await self._typed.get()
+            if data is None:
+                self._pty.end_of_input()
+                continue
+            await self._pty.write(data)
+            self._typed_cost -= shell_cost(len(data))
+            consumed = str(shell_cost(len(data))).encode()
+            await self._socket.send(shell_frame(ShellFrame.CONSUMED, consumed))
+
+    async def _watch(self) -> None:
+        told_at = self._loop.time()
+        while True:
+            await asyncio.sleep(min(0.5, self._settings.alive_s))
+            now, claims = self._loop.time(), self._claims
+            if not self._lives(claims):
+                raise _Over("the task ended")
+            if now - self._began > claims.longest_s:
+                raise _Over(f"a shell may last {claims.longest_s:g} s; open another one")
+            if now - self._used_at > claims.idle_s:
+                raise _Over(f"nothing was typed or printed for {claims.idle_s:g} s")
+            if now - self._heard_at > self._settings.silence_s:
+                raise _Over(f"nothing was heard of the client for {self._settings.silence_s:g} s")
+            if now - told_at > self._settings.alive_s:
+                told_at = now
+                await self._socket.send(shell_frame(ShellFrame.ALIVE))
+
+
+def number_of(payload: bytes) -> int:
+    """0 for what is no number."""
+    return int(payload) if payload.isdigit() and len(payload) < 10 else 0

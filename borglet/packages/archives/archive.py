@@ -1,0 +1,93 @@
+"""An archive becomes a tree: the formats, and the one way through all checks.
+
+    file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► DiskSink or NullSink
+    file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
+
+Python alone: no Django, no network. The server looks at what is uploaded with `inspect`, a machine installs with
+`unpack`; both refuse the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from borglet.packages.archives import oci
+from borglet.packages.archives.disk import DiskSink
+from borglet.packages.archives.limits import Account, ArchiveRefused, Limits, go_on
+from borglet.packages.archives.manifest import MANIFEST_BYTES, MANIFEST_NAME, Manifest, read_manifest
+from borglet.packages.archives.streams import Gunzip, Slice, Stream
+from borglet.packages.archives.tarstream import Kind, TarStream
+from borglet.packages.archives.tree import NullSink, Sink, Tree, TreeDigests
+
+TAR, TAR_GZIP, TAR_ZSTD, OCI = "tar", "tar+gzip", "tar+zstd", "oci"
+FORMATS = (TAR, TAR_GZIP, OCI)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What an archive holds. `entries`: files, directories and links. `bytes`: of all files, a hard link once."""
+
+    entries: int
+    bytes: int
+    digests: TreeDigests
+    manifest: Manifest
+
+
+def unpack(
+    file: BinaryIO,
+    format_: str,
+    target: Path,
+    *,
+    limits: Limits = Limits(),
+    checkpoint: Callable[[], None] = go_on,
+) -> Unpacked:
+    """Write the tree of an archive into `target`, an empty directory. What is there after an error is for the caller
+    to remove. `checkpoint` is called between pieces, and may raise. Raises `ArchiveRefused`, OSError."""
+    with DiskSink(target) as sink:
+        return _read(file, format_, sink, limits, checkpoint)
+
+
+def inspect(
+    file: BinaryIO, format_: str, *, limits: Limits = Limits(), checkpoint: Callable[[], None] = go_on
+) -> Unpacked:
+    """What `unpack` would say of it, without writing anything. Raises `ArchiveRefused`, OSError."""
+    return _read(file, format_, NullSink(), limits, checkpoint)
+
+
+def _read(
+    file: BinaryIO, format_: str, sink: Sink, limits: Limits, checkpoint: Callable[[], None]
+) -> Unpacked:
+    stored_bytes = file.seek(0, os.SEEK_END)
+    account = Account(limits, stored_bytes, checkpoint)
+    whole: Stream = Slice(file, 0, stored_bytes)
+    if format_ == OCI:
+        tree = Tree(sink, account, layered=True)
+        oci.read_image(file, stored_bytes, tree, account)
+        return Unpacked(account.entries, account.file_bytes, tree.finish(), Manifest())
+    if format_ == TAR_GZIP:
+        whole = Gunzip(whole, account)
+    elif format_ == TAR_ZSTD:
+        raise ArchiveRefused("the archive: zstd can't be unpacked by this release; pack it as tar+gzip")
+    elif format_ != TAR:
+        raise ArchiveRefused(f"the archive: unknown format {format_!r}; one of {', '.join(FORMATS)}")
+    tree = Tree(sink, account)
+    manifest = Manifest()
+    tar = TarStream(whole, account)
+    for entry in tar:
+        if entry.kind is Kind.DIRECTORY:
+            tree.add_directory(entry.name)
+        elif entry.kind is Kind.SYMBOLIC_LINK:
+            tree.add_link(entry.name, entry.target)
+        elif entry.kind is Kind.HARD_LINK:
+            tree.add_hard_link(entry.name, entry.target)
+        elif entry.name in (MANIFEST_NAME, f"./{MANIFEST_NAME}") and entry.size <= MANIFEST_BYTES:
+            content = b"".join(tar.content())
+            manifest = read_manifest(content)
+            tree.add_file(entry.name, entry.size, [content], executable=entry.executable)
+        else:
+            tree.add_file(entry.name, entry.size, tar.content(), executable=entry.executable)
+    return Unpacked(account.entries, account.file_bytes, tree.finish(), manifest)

@@ -1,0 +1,150 @@
+"""Packing a directory: the same files give the same bytes, whoever packs them, wherever and when.
+
+Names are sorted, owners and times left out, modes reduced to what a package keeps: executable or not. Compressed
+bytes are equal for one version of zlib; a digest names what was uploaded, nobody has to make it twice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from borglet.packages.archives.archive import TAR, TAR_GZIP, inspect
+from borglet.packages.archives.limits import ArchiveRefused, Limits
+from borglet.packages.archives.manifest import MANIFEST_NAME, Manifest
+
+_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    digest: str  # sha256: and 64 hex digits, of the archive
+    size_bytes: int  # of the archive
+    entries: int
+    unpacked_bytes: int
+
+
+class CannotPack(ValueError):
+    """A directory that is no package; the text names the file and the cure."""
+
+
+class _Counted(io.RawIOBase):
+    """Passes on what is written, and knows its digest."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: bytes) -> int:  # type: ignore[override]
+        self.digest.update(piece)
+        self.size += len(piece)
+        self._out.write(piece)
+        return len(piece)
+
+
+def pack(
+    directory: Path,
+    out: BinaryIO,
+    *,
+    format_: str = TAR_GZIP,
+    manifest: Manifest | None = None,
+    limits: Limits = Limits(),
+) -> Packed:
+    """Write the archive of `directory` to `out`, a file open for reading and writing; with `manifest` it gets one, in
+    place of its own. What is written is looked at as a machine will. Raises `CannotPack`, OSError."""
+    if format_ not in (TAR, TAR_GZIP):
+        raise CannotPack(f"format: {format_!r}; one of {TAR}, {TAR_GZIP}")
+    if not directory.is_dir():
+        raise CannotPack(f"{directory}: no directory")
+    counted = _Counted(out)
+    if format_ == TAR_GZIP:
+        with gzip.GzipFile("", "wb", _LEVEL, counted, mtime=0) as zipped:
+            _write(directory, zipped, manifest, limits)
+    else:
+        _write(directory, counted, manifest, limits)
+    out.flush()
+    try:
+        found = inspect(out, format_, limits=limits)
+    except ArchiveRefused as error:
+        raise CannotPack(f"{directory}: machines would refuse it: {error}") from error
+    return Packed(f"sha256:{counted.digest.hexdigest()}", counted.size, found.entries, found.bytes)
+
+
+def _write(directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | None, limits: Limits) -> None:
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        if manifest is not None:
+            content = msgspec.json.encode(manifest)
+            info = _info(MANIFEST_NAME)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for number, name in enumerate(_names(directory, "", 1, limits), start=1):
+            if number > limits.entries:
+                raise CannotPack(
+                    f"{directory}: has more than {limits.entries} files, directories and links, which is the limit of a"
+                    " package; leave out what tasks do not need, or split it into several packages"
+                )
+            if name == MANIFEST_NAME and manifest is not None:
+                continue
+            _add(tar, directory / name, name)
+            tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps a kilobyte per entry
+
+
+def _names(directory: Path, folder: str, depth: int, limits: Limits) -> Iterator[str]:
+    """Parents before what is in them, names sorted. `depth`: components of what is in `folder`."""
+    for name in sorted(os.listdir(directory / folder)):
+        path = f"{folder}{name}"
+        if depth > limits.depth:
+            raise CannotPack(
+                f"{path[:100]!r}…: its path has more than {limits.depth} components, which is the limit of a package;"
+                " pack it less deep"
+            )
+        yield path
+        if stat.S_ISDIR(os.lstat(directory / path).st_mode):
+            yield from _names(directory, f"{path}/", depth + 1, limits)
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CannotPack(f"{name!r}: no name in UTF-8; rename it") from error
+    found = os.lstat(path)
+    info = _info(name)
+    if stat.S_ISDIR(found.st_mode):
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(info)
+    elif stat.S_ISLNK(found.st_mode):
+        info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
+        tar.addfile(info)
+    elif stat.S_ISREG(found.st_mode):
+        info.mode = 0o755 if found.st_mode & 0o111 else 0o644
+        info.size = found.st_size
+        with path.open("rb") as file:
+            try:
+                tar.addfile(info, file)
+            except OSError as error:
+                raise CannotPack(
+                    f"{name!r}: can't be read whole ({error}); does someone write to it?"
+                ) from error
+    else:
+        raise CannotPack(f"{name!r}: a package holds files, directories and links")
+
+
+def _info(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.mode = 0o644
+    return info

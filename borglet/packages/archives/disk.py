@@ -1,0 +1,170 @@
+"""Writing a tree to the disk, and comparing one there with what it was.
+
+Each directory is opened from the one above it, never through a link, whatever lies there: even if someone else
+writes into the target, nothing leaves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path as FilePath
+from types import TracebackType
+
+from borglet.packages.archives.limits import go_on
+from borglet.packages.archives.tarstream import Kind
+from borglet.packages.archives.tree import Path, TreeDigests, lines_of
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY_MODE, FILE_MODE, PROGRAM_MODE = 0o555, 0o444, 0o555
+_READ_BYTES = 1024 * 1024
+
+
+class DiskSink:
+    """Writes below `target`, an empty directory. A context manager."""
+
+    def __init__(self, target: FilePath) -> None:
+        self._root = os.open(target, _DIRECTORY)
+        self._path: Path = ()  # of the directory written to last
+        self._open: list[
+            int
+        ] = []  # descriptors of the directories on the way there, the root's not among them
+
+    def __enter__(self) -> DiskSink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._let_go()
+        os.close(self._root)
+
+    def _let_go(self, common: int = 0) -> None:
+        """Close all but the first `common` directories on the way."""
+        while len(self._open) > common:
+            os.close(self._open.pop())
+        self._path = self._path[:common]
+
+    def _directory(self, path: Path) -> int:
+        if path != self._path:
+            common = 0
+            while self._path[common : common + 1] == path[common : common + 1] != ():
+                common += 1
+            self._let_go(common)
+            for part in path[common:]:
+                above = self._open[-1] if self._open else self._root
+                self._open.append(os.open(part, _DIRECTORY, dir_fd=above))
+                self._path = (*self._path, part)
+        return self._open[-1] if self._open else self._root
+
+    def make_directory(self, path: Path) -> None:
+        os.mkdir(path[-1], 0o700, dir_fd=self._directory(path[:-1]))
+
+    def write_file(self, path: Path, *, executable: bool, content: Iterable[bytes]) -> None:
+        descriptor = os.open(path[-1], _NEW_FILE, 0o600, dir_fd=self._directory(path[:-1]))
+        try:
+            for piece in content:
+                left = memoryview(piece)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            os.fchmod(descriptor, PROGRAM_MODE if executable else FILE_MODE)
+        finally:
+            os.close(descriptor)
+
+    def make_link(self, path: Path, target: str) -> None:
+        os.symlink(target, path[-1], dir_fd=self._directory(path[:-1]))
+
+    def make_hard_link(self, path: Path, existing: Path) -> None:
+        source = os.dup(self._directory(existing[:-1]))
+        try:
+            os.link(
+                existing[-1],
+                path[-1],
+                src_dir_fd=source,
+                dst_dir_fd=self._directory(path[:-1]),
+                follow_symlinks=False,
+            )
+        finally:
+            os.close(source)
+
+    def remove(self, path: Path, *, directory: bool) -> None:
+        parent = self._directory(path[:-1])
+        if directory:
+            os.rmdir(path[-1], dir_fd=parent)
+        else:
+            os.unlink(path[-1], dir_fd=parent)
+
+    def finish(self, directories: Iterable[Path]) -> None:
+        for path in directories:
+            os.fchmod(self._directory(path), DIRECTORY_MODE)
+
+
+def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
+    """What is on the disk, as `Tree.finish` said it; without `contents` files are not read and that digest is empty.
+
+    Anything that a finished tree can't hold (a device, a file that may be written) changes the listing."""
+    listing, everything = hashlib.sha256(), hashlib.sha256()
+    for path, found in _walk(root):
+        checkpoint()
+        kind, sha256, target, size, executable = Kind.FILE, "", "", found.st_size, found.st_mode & 0o111 != 0
+        wanted_mode = PROGRAM_MODE if executable else FILE_MODE
+        full = root.joinpath(*path)
+        if stat.S_ISDIR(found.st_mode):
+            kind, wanted_mode = Kind.DIRECTORY, DIRECTORY_MODE
+        elif stat.S_ISLNK(found.st_mode):
+            kind, target, wanted_mode = Kind.SYMBOLIC_LINK, os.readlink(full), stat.S_IMODE(found.st_mode)
+        elif not stat.S_ISREG(found.st_mode):
+            listing.update(b"not of a package\n")
+        if stat.S_IMODE(found.st_mode) != wanted_mode:
+            listing.update(b"mode\n")
+        if contents and kind is Kind.FILE and stat.S_ISREG(found.st_mode):
+            sha256 = file_digest(full, checkpoint=checkpoint)
+        line, content = lines_of(path, kind, size, executable, target, sha256)
+        listing.update(line)
+        everything.update(content)
+    return TreeDigests(listing.hexdigest(), everything.hexdigest() if contents else "")
+
+
+def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
+    """In the order of `Tree`: parents first, names sorted."""
+    todo: list[Path] = [()]
+    while todo:
+        path = todo.pop()
+        found = os.lstat(root.joinpath(*path))
+        if path:
+            yield path, found
+        if stat.S_ISDIR(found.st_mode):
+            names = sorted(os.listdir(root.joinpath(*path)), reverse=True)
+            todo += [(*path, name) for name in names]
+
+
+def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> str:
+    """SHA-256 of a file, hex; a link is not followed. Raises OSError."""
+    digest = hashlib.sha256()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        while piece := file.read(_READ_BYTES):
+            checkpoint()
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def remove_tree(path: FilePath) -> None:
+    """Delete a directory and all below it, write-protected or not; missing is fine. Raises OSError."""
+    try:
+        with os.scandir(path) as entries:
+            inside = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return
+    os.chmod(path, 0o700)
+    for name, is_directory in inside:
+        if is_directory:
+            remove_tree(path / name)
+        else:
+            os.unlink(path / name)
+    os.rmdir(path)

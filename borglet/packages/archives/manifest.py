@@ -1,0 +1,31 @@
+"""What a package says of itself: `borg-package.json` at the top of its archive, which may be missing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from borglet.packages.archives.limits import ArchiveRefused
+
+MANIFEST_NAME = "borg-package.json"
+MANIFEST_BYTES = 64 * 2**10
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """For people and for the cell's catalogue; nothing on a machine depends on it."""
+
+    name: str = ""
+    version: str = ""
+    created: str = ""  # RFC 3339
+    description: str = ""
+
+
+def read_manifest(content: bytes) -> Manifest:
+    """Raises `ArchiveRefused`. Fields that a later release adds are passed over."""
+    if len(content) > MANIFEST_BYTES:
+        raise ArchiveRefused(f"{MANIFEST_NAME}: more than {MANIFEST_BYTES} bytes")
+    try:
+        return msgspec.json.decode(content, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ArchiveRefused(
+            f"{MANIFEST_NAME}: {error}; wanted an object with name, version, created"
+        ) from error

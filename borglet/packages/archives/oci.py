@@ -1,0 +1,217 @@
+"""An OCI image layout in a tar, as a package: index, manifest, layers in order, each blob checked by its digest.
+
+    oci-layout   index.json ─► (index ─►) manifest ─► config, layers     blobs/sha256/<64 hex>
+
+See the image specification of the Open Container Initiative: layout, index, manifest, layer (whiteouts). Of the
+config nothing is used: a task's command, environment and user come from its job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from borglet.packages.archives.limits import Account, ArchiveRefused, Limits
+from borglet.packages.archives.streams import PIECE_BYTES, Gunzip, Slice, Stream
+from borglet.packages.archives.tarstream import Kind, TarStream
+from borglet.packages.archives.tree import Tree
+
+# What the specification calls a processor, by what the kernel calls it.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+MOST_LAYERS = 512
+INDEXES = frozenset(
+    {
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+    }
+)
+MANIFESTS = frozenset(
+    {
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    }
+)
+PLAIN_LAYERS = frozenset(
+    {"application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar"}
+)
+GZIP_LAYERS = frozenset(
+    {
+        "application/vnd.oci.image.layer.v1.tar+gzip",
+        "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    }
+)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+class Platform(msgspec.Struct, frozen=True):
+    architecture: str = ""
+    os: str = ""
+
+
+class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
+    digest: str
+    size: int
+    media_type: str = ""
+    platform: Platform | None = None
+
+
+class Index(msgspec.Struct, frozen=True):
+    manifests: list[Descriptor]
+
+
+class ImageManifest(msgspec.Struct, frozen=True):
+    config: Descriptor
+    layers: list[Descriptor]
+
+
+class _Layout:
+    """The files of the tar outside, by name: where in it their content lies."""
+
+    def __init__(self, file: BinaryIO, size: int, account: Account) -> None:
+        self._file, self._account = file, account
+        self._files: dict[str, tuple[int, int]] = {}
+        self._checked: set[tuple[str, int]] = set()
+        outside = TarStream(Slice(file, 0, size), Account(account.limits, size))
+        for entry in outside:
+            name = entry.name.removeprefix("./")
+            if entry.kind is Kind.DIRECTORY:
+                continue
+            if entry.kind is not Kind.FILE:
+                raise ArchiveRefused(
+                    f"{entry.name!r}: a {entry.kind} in an image layout; it holds plain files"
+                )
+            if name in self._files:
+                raise ArchiveRefused(f"{entry.name!r}: twice in the image layout")
+            self._files[name] = (entry.offset, entry.size)
+
+    def document(self, name: str, kind: type[Document]) -> Document:
+        """Raises `ArchiveRefused`."""
+        offset, size = self._found(name)
+        if size > self._account.limits.document_bytes:
+            raise ArchiveRefused(
+                f"{name!r}: {size} bytes of JSON; at most {self._account.limits.document_bytes}"
+            )
+        try:
+            return msgspec.json.decode(b"".join(_pieces(Slice(self._file, offset, size))), type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ArchiveRefused(f"{name!r}: {error}") from error
+
+    def _found(self, name: str) -> tuple[int, int]:
+        if name not in self._files:
+            raise ArchiveRefused(
+                f"{name!r}: missing; an OCI image layout is wanted, all its blobs in one tar"
+            )
+        return self._files[name]
+
+    def check(self, blob: Descriptor) -> str:
+        """The name of a blob whose content is what its digest says. Raises `ArchiveRefused`."""
+        if not _DIGEST.fullmatch(blob.digest):
+            raise ArchiveRefused(f"digest {blob.digest[:100]!r}: wanted sha256: and 64 hex digits")
+        name = f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
+        if (name, blob.size) in self._checked:
+            return name
+        offset, size = self._found(name)
+        digest = hashlib.sha256()
+        for piece in _pieces(Slice(self._file, offset, size)):
+            self._account.checkpoint()
+            digest.update(piece)
+        if size != blob.size or f"sha256:{digest.hexdigest()}" != blob.digest:
+            raise ArchiveRefused(
+                f"{name!r}: is {size} bytes with digest sha256:{digest.hexdigest()}, wanted {blob.size} bytes with"
+                " the digest of its name"
+            )
+        self._checked.add((name, blob.size))
+        return name
+
+    def stream(self, name: str) -> Stream:
+        return Slice(self._file, *self._found(name))
+
+
+def is_layout(file: BinaryIO) -> bool:
+    """Whether `file` is a tar of an image layout. Contents are not read, and damage is not an error."""
+    size = file.seek(0, os.SEEK_END)
+    try:
+        outside = TarStream(Slice(file, 0, size), Account(Limits(), size))
+        return any(entry.name.removeprefix("./") == "oci-layout" for entry in outside)
+    except ArchiveRefused:
+        return False
+
+
+def read_image(
+    file: BinaryIO, size: int, tree: Tree, account: Account, *, machine: str = os.uname().machine
+) -> None:
+    """Apply the layers of the one image in `file` that runs on `machine`. Raises `ArchiveRefused`."""
+    layout = _Layout(file, size, account)
+    manifest = _manifest(layout, "index.json", ARCHITECTURES.get(machine, machine), nested=True)
+    if len(manifest.layers) > MOST_LAYERS:
+        raise ArchiveRefused(f"the image: {len(manifest.layers)} layers; at most {MOST_LAYERS}")
+    layout.check(manifest.config)
+    for number, layer in enumerate(manifest.layers, start=1):
+        if layer.media_type not in PLAIN_LAYERS | GZIP_LAYERS:
+            raise ArchiveRefused(
+                f"layer {layer.digest}: {layer.media_type!r} can't be unpacked; wanted a tar, plain or with gzip"
+            )
+        stream = layout.stream(layout.check(layer))
+        tree.layer = number
+        try:
+            _apply(
+                TarStream(Gunzip(stream, account) if layer.media_type in GZIP_LAYERS else stream, account),
+                tree,
+            )
+        except ArchiveRefused as error:
+            raise ArchiveRefused(f"layer {number} of {len(manifest.layers)}: {error}") from error
+
+
+def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) -> ImageManifest:
+    """The image for this machine, in an index or an index inside it."""
+    found = [
+        each
+        for each in layout.document(name, Index).manifests
+        if each.media_type in MANIFESTS | INDEXES
+        and (
+            each.platform is None or (each.platform.os, each.platform.architecture) == ("linux", architecture)
+        )
+    ]
+    if len(found) != 1:
+        raise ArchiveRefused(
+            f"{name!r}: {len(found)} images for linux on {architecture}; wanted one, package each on its own"
+        )
+    document = layout.check(found[0])
+    if found[0].media_type in MANIFESTS:
+        return layout.document(document, ImageManifest)
+    if not nested:
+        raise ArchiveRefused(f"{document!r}: an index in an index in an index")
+    return _manifest(layout, document, architecture, nested=False)
+
+
+def _apply(layer: TarStream, tree: Tree) -> None:
+    for entry in layer:
+        folder, _, base = entry.name.rstrip("/").rpartition("/")
+        if base.startswith(_WHITEOUT):
+            if base == _OPAQUE:
+                tree.white_out_content(folder or ".")
+            elif not base.startswith(_RESERVED):
+                tree.white_out(
+                    f"{folder}/{base.removeprefix(_WHITEOUT)}" if folder else base[len(_WHITEOUT) :]
+                )
+        elif entry.kind is Kind.DIRECTORY:
+            tree.add_directory(entry.name)
+        elif entry.kind is Kind.SYMBOLIC_LINK:
+            tree.add_link(entry.name, entry.target)
+        elif entry.kind is Kind.HARD_LINK:
+            tree.add_hard_link(entry.name, entry.target.lstrip("/"))
+        else:
+            tree.add_file(entry.name, entry.size, layer.content(), executable=entry.executable)
+
+
+def _pieces(stream: Stream) -> Iterator[bytes]:
+    while piece := stream.read(PIECE_BYTES):
+        yield piece

@@ -1,0 +1,79 @@
+"""Bytes of an archive, read forward only, a bounded piece at a time."""
+
+from __future__ import annotations
+
+import zlib
+from typing import BinaryIO, Protocol
+
+from borglet.packages.archives.limits import Account, ArchiveRefused
+
+PIECE_BYTES = 256 * 1024
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class Stream(Protocol):
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes, fewer at will, none at the end."""
+
+    def skip(self, size: int) -> int:
+        """Pass over at most `size` bytes, fewer at will. Returns how many: 0 at the end."""
+
+
+class Slice:
+    """Part of a file, from `offset` on. Several may share one file, one after the other."""
+
+    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
+        self._file, self._offset, self._left = file, offset, size
+
+    def read(self, size: int) -> bytes:
+        self._file.seek(self._offset)
+        found = self._file.read(min(size, self._left))
+        self._offset += len(found)
+        self._left -= len(found)
+        return found
+
+    def skip(self, size: int) -> int:
+        skipped = min(size, self._left)
+        self._offset += skipped
+        self._left -= skipped
+        return skipped
+
+
+class Gunzip:
+    """What a gzip stream holds; members after the first go on, zeros after the last are padding."""
+
+    def __init__(self, source: Stream, account: Account) -> None:
+        self._source, self._account = source, account
+        self._inflate = zlib.decompressobj(_GZIP)
+        self._input = b""
+        self._begun = False  # the present member
+
+    def read(self, size: int) -> bytes:
+        """Raises `ArchiveRefused`."""
+        while True:
+            if not self._input:
+                self._input = self._source.read(PIECE_BYTES)
+            if not self._begun:
+                self._input = self._input.lstrip(b"\0") if self._inflate.eof else self._input
+            if not self._input:
+                if self._begun or not self._inflate.eof:
+                    raise ArchiveRefused("the archive: its gzip stream is cut short")
+                return b""
+            if not self._begun:
+                self._inflate = zlib.decompressobj(_GZIP)
+                self._begun = True
+            try:
+                found = self._inflate.decompress(self._input, min(size, PIECE_BYTES))
+            except zlib.error as error:
+                raise ArchiveRefused(f"the archive: its gzip stream is damaged: {error}") from error
+            if self._inflate.eof:
+                self._input, self._begun = self._inflate.unused_data, False
+            else:
+                self._input = self._inflate.unconsumed_tail
+            if found:
+                self._account.came_out(len(found))
+                return found
+
+    def skip(self, size: int) -> int:
+        """Raises `ArchiveRefused`."""
+        return len(self.read(size))

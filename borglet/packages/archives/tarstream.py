@@ -1,0 +1,228 @@
+"""A reader of tar archives that refuses whatever two readers could understand differently.
+
+Not `tarfile`: it reads extended headers whole whatever their size, goes on behind damage, and knows sparse files,
+which is what hostile archives are made of. Understood: ustar, GNU long names, pax with path, linkpath and size.
+An entry's owner, times and extended attributes are passed over: a package has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from borglet.packages.archives.limits import Account, ArchiveRefused
+from borglet.packages.archives.streams import PIECE_BYTES, Stream
+
+BLOCK = 512
+_ZEROS = bytes(BLOCK)
+_OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*\Z")
+_PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,9}) ")
+
+
+class Kind(StrEnum):
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMBOLIC_LINK = "symbolic link"
+    HARD_LINK = "hard link"
+
+
+_KINDS = {
+    b"0": Kind.FILE,
+    b"\0": Kind.FILE,
+    b"7": Kind.FILE,
+    b"1": Kind.HARD_LINK,
+    b"2": Kind.SYMBOLIC_LINK,
+    b"5": Kind.DIRECTORY,
+}
+_REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a fifo", b"S": "a sparse file"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as its headers say. `name` and `target` are as written: nobody has looked at them yet."""
+
+    name: str
+    kind: Kind
+    size: int  # bytes of a file
+    executable: bool
+    target: str  # of a link
+    offset: int  # of its content, from the beginning of the stream
+
+
+class TarStream:
+    """Iterate over it; between two entries `content` gives the bytes of the last one, once."""
+
+    def __init__(self, stream: Stream, account: Account) -> None:
+        self._stream, self._account = stream, account
+        self._offset = 0
+        self._name = "the archive"
+        self._left = 0  # of the present entry's content
+        self._padding = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Raises `ArchiveRefused`."""
+        while True:
+            self._skip()
+            entry = self._next()
+            if entry is None:
+                return
+            yield entry
+
+    def content(self) -> Iterator[bytes]:
+        """Raises `ArchiveRefused` where the archive ends too early."""
+        while self._left:
+            piece = self._stream.read(min(self._left, PIECE_BYTES))
+            self._came(len(piece))
+            yield piece
+
+    def _skip(self) -> None:
+        """Pass over what nobody read of the last entry's content, and its padding."""
+        while self._left:
+            self._came(self._stream.skip(self._left))
+        if self._padding:
+            self._exactly(self._padding)
+            self._padding = 0
+
+    def _came(self, size: int) -> None:
+        if not size:
+            raise ArchiveRefused(f"{self._name!r}: the archive ends inside it, {self._left} bytes early")
+        self._left -= size
+        self._offset += size
+
+    def _exactly(self, size: int) -> bytes:
+        found = self._stream.read(size)
+        while len(found) < size:
+            piece = self._stream.read(size - len(found))
+            if not piece:
+                raise ArchiveRefused(f"after {self._name!r}: the archive is cut short")
+            found += piece
+        self._offset += size
+        return found
+
+    def _next(self) -> Entry | None:
+        long: dict[str, str] = {}  # what extended headers say of the entry that follows
+        met: set[bytes] = set()
+        while True:
+            header = self._exactly(BLOCK)
+            if header == _ZEROS:
+                if met:
+                    raise ArchiveRefused(f"after {self._name!r}: an extended header without its entry")
+                self._end()
+                return None
+            try:
+                self._check_sum(header)
+            except ArchiveRefused as refused:
+                if self._offset > BLOCK:
+                    raise
+                raise ArchiveRefused("the archive: is neither a tar nor one in gzip") from refused
+            kind = header[156:157]
+            size = self._number(header[124:136], "size")
+            if kind not in b"xgLK":
+                return self._entry(header, kind, size, long)
+            if kind in met:
+                raise ArchiveRefused(f"after {self._name!r}: two extended headers of one kind for one entry")
+            met.add(kind)
+            content = self._extended(size)
+            if kind == b"L":
+                long["path"] = self._text(content.rstrip(b"\0"))
+            elif kind == b"K":
+                long["linkpath"] = self._text(content.rstrip(b"\0"))
+            else:
+                self._pax(content, long, every=kind == b"g")
+
+    def _end(self) -> None:
+        """Nothing but padding may follow: another reader might find entries there. Also checks a gzip stream's end."""
+        while piece := self._stream.read(PIECE_BYTES):
+            if piece.count(0) != len(piece):
+                raise ArchiveRefused(f"after {self._name!r}: something follows the end of the archive")
+
+    def _check_sum(self, header: bytes) -> None:
+        wanted = self._number(header[148:156], "checksum")
+        found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+        if wanted != found:
+            raise ArchiveRefused(f"after {self._name!r}: no tar header (checksum {wanted}, content {found})")
+
+    def _number(self, field: bytes, what: str) -> int:
+        if field[0] == 0x80:  # GNU's base 256, positive
+            return int.from_bytes(field[1:], "big")
+        match = _OCTAL.match(field)
+        if match is None:
+            raise ArchiveRefused(f"after {self._name!r}: {what} {field!r} is no octal number")
+        return int(match.group(1) or b"0", 8)
+
+    def _text(self, raw: bytes) -> str:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ArchiveRefused(f"{raw[:100]!r}: no name in UTF-8; rename it") from error
+
+    def _extended(self, size: int) -> bytes:
+        if size > self._account.limits.header_bytes:
+            raise ArchiveRefused(
+                f"after {self._name!r}: an extended header of {size} bytes, more than"
+                f" {self._account.limits.header_bytes} allowed"
+            )
+        self._account.metadata(self._name, size)
+        content = self._exactly(size)
+        self._exactly(-size % BLOCK)
+        return content
+
+    def _pax(self, content: bytes, long: dict[str, str], *, every: bool) -> None:
+        while content:
+            match = _PAX_LENGTH.match(content)
+            length = int(match.group(1)) if match else 0
+            record = content[match.end() : length] if match else b""
+            key, equals, value = record.partition(b"=")
+            if not equals or not value.endswith(b"\n") or length > len(content):
+                raise ArchiveRefused(f"after {self._name!r}: a damaged pax header")
+            content, value = content[length:], value[:-1]
+            if key.startswith(b"GNU.sparse"):
+                raise ArchiveRefused(f"after {self._name!r}: a sparse file; pack it without --sparse")
+            if key not in (b"path", b"linkpath", b"size"):
+                continue
+            if every:
+                raise ArchiveRefused(
+                    f"after {self._name!r}: a pax header gives all entries one {key.decode()}"
+                )
+            if key.decode() in long:
+                raise ArchiveRefused(f"after {self._name!r}: {key.decode()} is given twice for one entry")
+            long[key.decode()] = self._text(value)
+
+    def _entry(self, header: bytes, kind: bytes, size: int, long: dict[str, str]) -> Entry:
+        name = long["path"] if "path" in long else self._short_name(header)
+        self._name = name
+        self._account.entry(name)
+        self._account.metadata(name, len(name))
+        if kind in _REFUSED:
+            raise ArchiveRefused(f"{name!r}: {_REFUSED[kind]}; a package holds files, directories and links")
+        if kind not in _KINDS:
+            raise ArchiveRefused(f"{name!r}: unknown type {kind!r} of entry")
+        found = _KINDS[kind]
+        if kind == b"\0" and name.endswith("/"):
+            found = Kind.DIRECTORY
+        if "size" in long:
+            if not (long["size"].isascii() and long["size"].isdigit() and len(long["size"]) < 20):
+                raise ArchiveRefused(f"{name!r}: its size {long['size'][:30]!r} is no number")
+            size = int(long["size"])
+        if found is Kind.FILE:
+            self._account.file(name, size)
+            self._left, self._padding = size, -size % BLOCK
+        elif size:
+            raise ArchiveRefused(f"{name!r}: a {found} with {size} bytes of content")
+        target = ""
+        if found in (Kind.SYMBOLIC_LINK, Kind.HARD_LINK):
+            target = long["linkpath"] if "linkpath" in long else self._text(_until_nul(header[157:257]))
+            self._account.metadata(name, len(target))
+        mode = self._number(header[100:108], "mode")
+        return Entry(name, found, size, bool(mode & 0o111), target, self._offset)
+
+    def _short_name(self, header: bytes) -> str:
+        name = _until_nul(header[:100])
+        prefix = _until_nul(header[345:500]) if header[257:263] == b"ustar\0" else b""
+        return self._text(prefix + b"/" + name if prefix else name)
+
+
+def _until_nul(field: bytes) -> bytes:
+    return field.partition(b"\0")[0]

@@ -1,0 +1,383 @@
+"""The tree that an archive describes: first a plan in memory, then, entry by entry, what a sink writes of it.
+
+Where an entry lies is decided by the plan alone, which knows every link that came before; the sink never follows one.
+A link may point at what comes later, so that links are judged at the end, all together: whoever walks the finished
+tree from inside, through whatever links, stays inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from borglet.packages.archives.limits import Account, ArchiveRefused
+from borglet.packages.archives.tarstream import Kind
+
+Path = tuple[str, ...]
+
+# As many links as Linux follows in one look-up.
+MOST_LINKS = 40
+# Components of links that are followed, and things that whiteouts look at, of a whole archive: some seconds.
+MOST_STEPS = 5_000_000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Sink(Protocol):
+    """Writes below one directory. Paths are of the plan: no component of them is a link."""
+
+    def make_directory(self, path: Path) -> None: ...
+
+    def write_file(self, path: Path, *, executable: bool, content: Iterable[bytes]) -> None: ...
+
+    def make_link(self, path: Path, target: str) -> None: ...
+
+    def make_hard_link(self, path: Path, existing: Path) -> None: ...
+
+    def remove(self, path: Path, *, directory: bool) -> None: ...
+
+    def finish(self, directories: Iterable[Path]) -> None:
+        """Everything is written; `directories`, the deepest first and the root last, become read-only."""
+
+
+class NullSink:
+    """For looking at an archive without writing it."""
+
+    def make_directory(self, path: Path) -> None:
+        pass
+
+    def write_file(self, path: Path, *, executable: bool, content: Iterable[bytes]) -> None:
+        for _ in content:
+            pass
+
+    def make_link(self, path: Path, target: str) -> None:
+        pass
+
+    def make_hard_link(self, path: Path, existing: Path) -> None:
+        pass
+
+    def remove(self, path: Path, *, directory: bool) -> None:
+        pass
+
+    def finish(self, directories: Iterable[Path]) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Node:
+    """One file, directory or link of the plan. There may be 100,000, so a node stores only what is needed."""
+
+    kind: Kind
+    layer: int
+    target: str = ""
+    size: int = 0
+    executable: bool = False
+    sha256: bytes = b""
+
+
+@dataclass(slots=True)
+class Directory(Node):
+    children: dict[str, Node] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDigests:
+    """`listing`: over paths, kinds, sizes and targets; `contents`: over what the files hold too. Both SHA-256, hex."""
+
+    listing: str
+    contents: str
+
+
+class Tree:
+    """Entries go in, in the order of the archive. `layered`: an image, whose layers replace what lies below them."""
+
+    def __init__(self, sink: Sink, account: Account, *, layered: bool = False) -> None:
+        self._sink, self._account, self._layered = sink, account, layered
+        self._limits = account.limits
+        self._root = Directory(Kind.DIRECTORY, 0)
+        self.layer = 0
+        self._steps = 0
+
+    # -- entries; each raises `ArchiveRefused`
+
+    def add_directory(self, name: str) -> None:
+        path = self._path(name)
+        if path:
+            parent, path = self._parent(path, name)
+            self._directory(parent, path, name)
+
+    def add_file(self, name: str, size: int, content: Iterable[bytes], *, executable: bool) -> None:
+        parent, path = self._place(name)
+        node = Node(Kind.FILE, self.layer, size=size, executable=executable)
+        digest = hashlib.sha256()
+
+        def hashed() -> Iterator[bytes]:
+            for piece in content:
+                digest.update(piece)
+                yield piece
+
+        self._sink.write_file(path, executable=executable, content=hashed())
+        node.sha256 = digest.digest()
+        parent.children[path[-1]] = node
+
+    def add_link(self, name: str, target: str) -> None:
+        parent, path = self._place(name)
+        self._check_text(name, target, "link to")
+        if target.startswith("/"):
+            if not self._layered:
+                raise ArchiveRefused(
+                    f"{name!r}: a link to {target!r} leads out of the package; make it relative"
+                )
+            # An image means its own root; said relative, it means that wherever the image is mounted.
+            target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
+        parent.children[path[-1]] = Node(Kind.SYMBOLIC_LINK, self.layer, target=target)
+        self._sink.make_link(path, target)
+
+    def add_hard_link(self, name: str, target: str) -> None:
+        parent, path = self._place(name)
+        wanted = self._path(target, of=name)
+        owner, existing = self._parent(wanted, name) if wanted else (self._root, wanted)
+        node = owner.children.get(existing[-1]) if existing else None
+        if node is None or node.kind is not Kind.FILE:
+            found = "nothing" if node is None else f"a {node.kind}"
+            raise ArchiveRefused(
+                f"{name!r}: a hard link to {target!r}, which is {found}; wanted an earlier file"
+            )
+        self._sink.make_hard_link(path, existing)
+        parent.children[path[-1]] = Node(
+            Kind.FILE, self.layer, size=node.size, executable=node.executable, sha256=node.sha256
+        )
+
+    def white_out(self, name: str) -> None:
+        """The layers below have nothing of this name any more; missing is fine."""
+        path = self._path(name)
+        if not path:
+            raise ArchiveRefused(f"{name!r}: a whiteout of the root")
+        self._remove_lower(*self._parent(path, name))
+
+    def white_out_content(self, name: str) -> None:
+        """The layers below have nothing inside this directory any more."""
+        path = self._path(name)
+        node = self._root
+        if path:
+            parent, path = self._parent(path, name)
+            node = self._directory(parent, path, name)
+        for child in list(node.children):
+            self._remove_lower(node, (*path, child))
+
+    def finish(self) -> TreeDigests:
+        """Judge the links, make all of it read-only. Raises `ArchiveRefused`."""
+        listing, contents = hashlib.sha256(), hashlib.sha256()
+        for path, node in self._walk():
+            if node.kind is Kind.SYMBOLIC_LINK:
+                self._follow(path[:-1], node.target, "/".join(path))
+            line, content = lines_of(
+                path, node.kind, node.size, node.executable, node.target, node.sha256.hex()
+            )
+            listing.update(line)
+            contents.update(content)
+        self._sink.finish(self._directories())
+        return TreeDigests(listing.hexdigest(), contents.hexdigest())
+
+    # -- where entries lie
+
+    def _path(self, name: str, *, of: str = "") -> Path:
+        """The components of a name. Empty: the root."""
+        self._check_text(of or name, name, "")
+        if name.startswith("/"):
+            raise ArchiveRefused(f"{of or name!r}: {name!r} is an absolute path; pack relative ones")
+        path = tuple(part for part in name.split("/") if part not in ("", "."))
+        if ".." in path:
+            raise ArchiveRefused(f"{of or name!r}: {name!r} climbs out with '..'; pack paths without it")
+        self._check_depth(path, of or name)
+        return path
+
+    def _check_text(self, name: str, text: str, what: str) -> None:
+        if not text:
+            raise ArchiveRefused(f"{name!r}: {what or 'an entry'} without a name".strip())
+        if _CONTROL.search(text):
+            raise ArchiveRefused(f"{name!r}: {what} {text[:100]!r} holds a control character; rename it")
+        raw = text.encode("utf-8", "surrogatepass")
+        if len(raw) > self._limits.path_bytes:
+            raise ArchiveRefused(
+                f"{name[:100]!r}…: {len(raw)} bytes of name, more than {self._limits.path_bytes} allowed"
+            )
+        if len(raw) > 255 and any(len(part) > 255 for part in raw.split(b"/")):
+            raise ArchiveRefused(f"{name[:100]!r}…: a component of more than 255 bytes")
+
+    def _place(self, name: str) -> tuple[Directory, Path]:
+        """Where something that is no directory comes to lie; what lower layers have there makes way."""
+        path = self._path(name)
+        if not path:
+            raise ArchiveRefused(f"{name!r}: only a directory can be the root of a package")
+        parent, path = self._parent(path, name)
+        known = parent.children.get(path[-1])
+        if known is not None:
+            if known.layer == self.layer:
+                raise ArchiveRefused(f"{name!r}: twice in the archive, or below itself")
+            self._remove(parent, path)
+        return parent, path
+
+    def _parent(self, path: Path, name: str) -> tuple[Directory, Path]:
+        """The directory above `path`, made if missing, and `path` without links in it."""
+        node = self._root
+        real: Path = ()
+        for part in path[:-1]:
+            child = node.children.get(part)
+            if child is not None and child.kind is Kind.SYMBOLIC_LINK:
+                if not self._layered:
+                    raise ArchiveRefused(
+                        f"{name!r}: goes through the link {'/'.join((*real, part))!r}; pack its real path"
+                    )
+                found = self._follow(real, child.target, name)
+                self._check_depth(found, name)
+                node, real = self._root, ()
+                for step in found:
+                    real = (*real, step)
+                    node = self._directory(node, real, name, implied=True)
+                continue
+            real = (*real, part)
+            node = self._directory(node, real, name, implied=True)
+        path = (*real, path[-1])
+        self._check_depth(path, name)
+        return node, path
+
+    def _check_depth(self, path: Path, name: str) -> None:
+        if len(path) > self._limits.depth:
+            raise ArchiveRefused(
+                f"{name!r}: its path has more than {self._limits.depth} components; pack it less deep"
+            )
+
+    def _directory(self, parent: Directory, path: Path, name: str, *, implied: bool = False) -> Directory:
+        known = parent.children.get(path[-1])
+        if isinstance(known, Directory):
+            known.layer = known.layer if implied else max(known.layer, self.layer)
+            return known
+        if known is not None:
+            if known.layer == self.layer:
+                raise ArchiveRefused(
+                    f"{name!r}: {'/'.join(path)!r} is a {known.kind} and a directory at once"
+                )
+            self._remove(parent, path)
+        if implied:
+            self._account.entry(name)
+        made = Directory(Kind.DIRECTORY, self.layer)
+        parent.children[path[-1]] = made
+        self._sink.make_directory(path)
+        return made
+
+    def _follow(self, base: Path, target: str, name: str) -> Path:
+        """Where a link in the directory `base` leads, links on the way followed.
+
+        Raises `ArchiveRefused` when any step of the way climbs out of the tree, and when it goes in circles: the kernel
+        follows no such link, but programs that resolve paths themselves may end anywhere."""
+        real = list(base)
+        nodes: list[Node | None] = [self._root]
+        for part in base:
+            nodes.append(_child(nodes[-1], part))
+        todo = target.split("/")[::-1]
+        links = 0
+        while todo:
+            part = todo.pop()
+            self._step(name)
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not real:
+                    raise ArchiveRefused(f"{name!r}: the link to {target!r} leads out of the package")
+                real.pop()
+                nodes.pop()
+                continue
+            child = _child(nodes[-1], part)
+            if child is not None and child.kind is Kind.SYMBOLIC_LINK:
+                links += 1
+                if links > MOST_LINKS:
+                    raise ArchiveRefused(
+                        f"{name!r}: the link to {target!r} leads in circles, or through too many links"
+                    )
+                todo += child.target.split("/")[::-1]
+                continue
+            real.append(part)
+            nodes.append(child)
+        return tuple(real)
+
+    def _step(self, name: str, doing: str = "following the links") -> None:
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long")
+
+    # -- taking away
+
+    def _remove_lower(self, parent: Directory, path: Path) -> None:
+        """What lower layers put at `path`; of a directory that this layer touched too, only what is not of it."""
+        self._step("/".join(path), "applying the whiteouts")
+        node = parent.children.get(path[-1])
+        if node is None:
+            return
+        if isinstance(node, Directory):
+            for child in list(node.children):
+                self._remove_lower(node, (*path, child))
+        if node.layer < self.layer and not (isinstance(node, Directory) and node.children):
+            self._forget(parent, path)
+
+    def _remove(self, parent: Directory, path: Path) -> None:
+        node = parent.children[path[-1]]
+        if isinstance(node, Directory):
+            for child in list(node.children):
+                self._remove(node, (*path, child))
+        self._forget(parent, path)
+
+    def _forget(self, parent: Directory, path: Path) -> None:
+        node = parent.children.pop(path[-1])
+        self._sink.remove(path, directory=node.kind is Kind.DIRECTORY)
+
+    def _walk(self) -> Iterator[tuple[Path, Node]]:
+        """Everything but the root, parents first, names in order."""
+        inside: list[tuple[Path, Directory, Iterator[str]]] = [
+            ((), self._root, iter(sorted(self._root.children)))
+        ]
+        while inside:
+            path, directory, names = inside[-1]
+            for name in names:
+                self._account.checkpoint()
+                node, below = directory.children[name], (*path, name)
+                yield below, node
+                if isinstance(node, Directory):
+                    inside.append((below, node, iter(sorted(node.children))))
+                    break
+            else:
+                inside.pop()
+
+    def _directories(self) -> Iterator[Path]:
+        """All directories: those inside one before it, the root last."""
+        inside: list[tuple[Path, Iterator[tuple[str, Node]]]] = [((), iter(self._root.children.items()))]
+        while inside:
+            path, children = inside[-1]
+            for name, node in children:
+                if isinstance(node, Directory):
+                    inside.append(((*path, name), iter(node.children.items())))
+                    break
+            else:
+                self._account.checkpoint()
+                yield path
+                inside.pop()
+
+
+def _child(node: Node | None, name: str) -> Node | None:
+    return node.children.get(name) if isinstance(node, Directory) else None
+
+
+def lines_of(
+    path: Path, kind: Kind, size: int, executable: bool, target: str, sha256: str
+) -> tuple[bytes, bytes]:
+    """One entry's line of a listing and of the contents; names and targets hold no control characters."""
+    if kind is Kind.DIRECTORY:
+        line = "d"
+    elif kind is Kind.SYMBOLIC_LINK:
+        line = f"l\t{target}"
+    else:
+        line = f"{'x' if executable else 'f'}\t{size}"
+    text = "/".join(path)
+    return f"{text}\t{line}\n".encode(), f"{text}\t{line}\t{sha256}\n".encode()

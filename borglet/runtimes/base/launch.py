@@ -1,0 +1,128 @@
+"""What a task is started with: its command and environment, variables filled in. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+
+from borglet.messages import RunTask
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.variables import PACKAGES, REFERENCE
+
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+
+# The interpreter's own directory last, so that `python3` is found on machines where only it is installed.
+DEFAULT_PATH = ":".join(
+    ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", f"{sys.base_prefix}/bin")
+)
+
+# What a shell in a task is, where nobody said: bash where there is one.
+LOGIN_SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"]
+
+
+def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
+    """What `$(…)` may name in a command or an environment value. `packages`: the directory of the task's packages."""
+    cell, _, _ = task.name.partition("/")
+    parts = task.name.split("/")
+    known = {
+        "cell": cell,
+        "job": parts[-2] if len(parts) > 1 else task.name,
+        "index": str(task.key.index),
+        "name": task.name,
+    }
+    if packages:
+        known[PACKAGES] = packages
+    return known | {f"port.{name}": str(number) for name, number in task.ports.items()}
+
+
+def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
+    """Fill in `$(variable)`. Raises `StartFailed` naming an unknown one, the place and the cure."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name is None:
+            return "$("
+        if name not in known:
+            raise StartFailed(
+                f"{where}: unknown variable $({name}). Known here: {', '.join(sorted(known))}. "
+                "Declare the port, or write $$( for a literal $(."
+            )
+        return known[name]
+
+    return REFERENCE.sub(replace, text)
+
+
+def command(task: RunTask, *, packages: str = "") -> list[str]:
+    if not task.command or not task.command[0]:
+        raise StartFailed("command: empty; give the program and its arguments as a list")
+    known = variables(task, packages=packages)
+    argv = [expand(text, known, where=f"command[{i}]") for i, text in enumerate(task.command)]
+    for i, argument in enumerate(argv):
+        if "\0" in argument:
+            raise StartFailed(f"command[{i}]: holds a NUL character, which no argument can")
+    return argv
+
+
+def environment(
+    task: RunTask,
+    *,
+    run: int,
+    home: str,
+    tmp: str,
+    path: str = DEFAULT_PATH,
+    packages: str = "",
+    alloc: str = "",
+    identity: str = "",
+) -> dict[str, str]:
+    """A clean environment: a small base, the task's own values over it, `BORG_*` over everything.
+
+    `alloc`: where the task sees the folder of the alloc it lives in, empty outside of one. `identity`: where
+    it finds the file with its signed identity.
+    """
+    known = variables(task, packages=packages)
+    own = {}
+    for name, value in task.env.items():
+        if not _ENVIRONMENT_NAME.match(name):
+            raise StartFailed(
+                f"env: {name!r} is no name of an environment variable; use letters, digits and _"
+            )
+        own[name] = expand(value, known, where=f"env.{name}")
+        if "\0" in own[name]:
+            raise StartFailed(f"env.{name}: holds a NUL character, which no environment value can")
+    base = {"PATH": path, "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8"}
+    parts = task.name.split("/")
+    borg = {
+        "BORG_TASK": task.name,
+        "BORG_KEY": str(task.key),
+        "BORG_CELL": known["cell"],
+        "BORG_JOB": known["job"],
+        "BORG_INDEX": known["index"],
+        "BORG_INCARNATION": str(task.key.incarnation),
+        "BORG_RUN": str(run),
+    }
+    if len(parts) == 4:
+        borg["BORG_TENANT"] = parts[1]
+    if packages:
+        borg["BORG_PACKAGES"] = packages
+    if alloc:
+        borg["BORG_ALLOC_DIR"] = alloc
+    if identity:
+        borg["BORG_IDENTITY_FILE"] = identity
+    if api_url := own.get("BORG_API_URL"):
+        borg["BORG_API_URL"] = api_url
+    borg |= {f"BORG_PORT_{_upper(name)}": str(number) for name, number in task.ports.items()}
+    borg |= {f"BORG_LIMIT_{_upper(name)}": str(number) for name, number in task.limit.items()}
+    return base | own | borg
+
+
+def working_directory(task: RunTask, work: str) -> str:
+    """Absolute as given, or below the task's own directory."""
+    if ".." in task.working_dir.split("/"):
+        raise StartFailed(f"working_dir: {task.working_dir!r} climbs out with '..'; give a path without it")
+    return os.path.join(work, task.working_dir) if task.working_dir else work
+
+
+def _upper(name: str) -> str:
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())

@@ -1,0 +1,165 @@
+"""Networks of tasks' own: an address each, out of the network that the machine's operator gives its tasks (§8.1).
+
+    bridge (first address of the network) ── veth ── eth0 in the task's network namespace (its address)
+
+The bridge goes with the last task. Nothing is translated: the operator routes the network to this machine, and so every
+task has all ports of an address that is its own. The namespace is ours, not the engine's, so that it is there before
+the container and can be taken away whoever has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import logging
+import shutil
+import subprocess
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+
+from borglet.runtimes.base.runtime import StartFailed
+
+log = logging.getLogger(__name__)
+
+_NAMESPACES = Path("/run/netns")
+_LARGEST_PREFIX = 30
+INTERFACE = "eth0"
+
+
+class BadNetwork(ValueError):
+    """Not a network to take addresses of tasks from; the text names the field and the cure."""
+
+
+def parse_network(text: str) -> ipaddress.IPv4Network | None:
+    """None for an empty text. Raises `BadNetwork`."""
+    if not text:
+        return None
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise BadNetwork(
+            f"task-network: {text!r} is no IPv4 network: {error}; wanted such as 10.20.30.0/24"
+        ) from error
+    if network.prefixlen > _LARGEST_PREFIX:
+        raise BadNetwork(f"task-network: {text!r} has no room for tasks; wanted /{_LARGEST_PREFIX} or larger")
+    return network
+
+
+def choose_address(
+    network: ipaddress.IPv4Network, name: str, *, mine: str, taken: Collection[str]
+) -> ipaddress.IPv4Address:
+    """An address that no other task of this machine has; `mine` again where that is still of the network, so that an
+    incarnation keeps its address over restarts. Raises `StartFailed`. Pure."""
+    if mine and ipaddress.IPv4Address(mine) in network:
+        return ipaddress.IPv4Address(mine)
+    count = network.num_addresses - 3  # without those of the network, of the bridge and of broadcasts
+    begin = zlib.crc32(name.encode())
+    for step in range(count):
+        address = network[2 + (begin + step) % count]
+        if str(address) not in taken:
+            return address
+    raise StartFailed(
+        f"network: all {count} addresses of this machine's tasks, in {network}, are in use; an SRE can widen"
+        " BORGLET_TASK_NETWORK"
+    )
+
+
+class FormerNetworks:
+    """The networks that tasks of a home may have left: each goes by the task's name alone, so that whoever meets its
+    end can take it away."""
+
+    def __init__(self, home: Path) -> None:
+        self._ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin") or "ip"
+        self._home = str(home.resolve())
+        self.bridge = "borg-" + self._digest("")[:8]
+
+    def _digest(self, name: str) -> str:
+        return hashlib.sha256(f"{self._home}\0{name}".encode()).hexdigest()
+
+    def namespace(self, name: str) -> Path:
+        """Of the task with this directory name."""
+        return _NAMESPACES / f"borg-{self._digest(name)[:16]}"
+
+    def interface(self, name: str) -> str:
+        """The machine's end of the task's link; at most 15 characters."""
+        return f"bt{self._digest(name)[:12]}"
+
+    async def disconnect(self, name: str) -> None:
+        """Take away what `connect` made for the task; nothing where it made nothing."""
+        if Path("/sys/class/net", self.interface(name)).exists():
+            await self._run([], [f"link del {self.interface(name)}"], may_fail=True)
+        if self.namespace(name).exists():
+            await self._run([], [f"netns del {self.namespace(name).name}"], may_fail=True)
+
+    def remove(self) -> None:
+        """The bridge, when no task is left."""
+        if Path("/sys/class/net", self.bridge).exists():
+            subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
+
+    async def _run(self, options: list[str], commands: list[str], *, may_fail: bool = False) -> None:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._ip, *options, "-batch", "-",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            errors = (await process.communicate("\n".join(commands).encode()))[1].decode(errors="replace")
+            failed = process.returncode != 0
+        except OSError as error:  # a machine with no room for one more process
+            failed, errors = True, str(error)
+        if not failed:
+            return
+        if not may_fail:
+            raise StartFailed(f"network: the machine could not make it: {errors.strip()}")
+        log.info("%s: %s", "; ".join(commands), errors.strip())
+
+
+class TaskNetworks(FormerNetworks):
+    """The networks of one home's tasks, with addresses to give."""
+
+    def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
+        """Raises `BadNetwork` where the machine has no `ip` command."""
+        super().__init__(home)
+        if not Path(self._ip).is_absolute():
+            raise BadNetwork(
+                "task-network: needs the command ip, not found here; on Debian: apt-get install iproute2"
+            )
+        self.network = network
+
+    @property
+    def gateway(self) -> ipaddress.IPv4Address:
+        return self.network[1]
+
+    def choose(self, name: str, *, mine: str, taken: Collection[str]) -> str:
+        return str(choose_address(self.network, name, mine=mine, taken=taken))
+
+    async def connect(self, name: str, address: str) -> Path:
+        """Make the task's namespace and link, the bridge too where it is not there yet. Raises `StartFailed`."""
+        await self.disconnect(name)
+        if not Path("/sys/class/net", self.bridge).exists():
+            await self._run(
+                [], [f"link add {self.bridge} type bridge"], may_fail=True
+            )  # another start's, just now
+            gateway = f"{self.gateway}/{self.network.prefixlen}"
+            await self._run([], [f"addr replace {gateway} dev {self.bridge}", f"link set {self.bridge} up"])
+            Path("/proc/sys/net/ipv4/conf", self.bridge, "forwarding").write_text("1")
+        namespace, interface = self.namespace(name), self.interface(name)
+        await self._run(
+            [],
+            [
+                f"netns add {namespace.name}",
+                f"link add {interface} type veth peer name {INTERFACE} netns {namespace.name}",
+                f"link set {interface} master {self.bridge} up",
+            ],
+        )
+        await self._run(
+            ["-n", namespace.name],
+            [
+                "link set lo up",
+                f"addr add {address}/{self.network.prefixlen} dev {INTERFACE}",
+                f"link set {INTERFACE} up",
+                f"route add default via {self.gateway}",
+            ],
+        )
+        return namespace

@@ -1,0 +1,131 @@
+"""The port between the Borglet's agent and whatever runs tasks on the machine.
+
+    agent ── start, stop, resize, adjust, remove ──► runtime ──► one supervisor a task ──► the task's processes
+    agent ◄─ next_end, presences, sample, ready ──── runtime
+
+A runtime holds no policy: no restarts, no health, no desired state. What it starts must outlive it: after a
+SIGKILL of the Borglet, `presences` of a new instance on the same directory lists everything that still
+runs *and* everything that ended meanwhile, with its exit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    Exit,
+    LogChunk,
+    LogRequest,
+    RunAlloc,
+    RunTask,
+    ShellClaims,
+    TaskKey,
+    Usage,
+)
+from borglet.runtimes.cgroups.limits import Grant
+
+if TYPE_CHECKING:
+    from borglet.runtimes.supervisor.ptys import Pty
+
+NO_TREES: Mapping[str, Path] = MappingProxyType({})
+
+
+class StartFailed(Exception):
+    """The task could not be started; the text says why and reaches the person who owns the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One incarnation on this machine: running while `exit` is None, else ended that way.
+
+    `task` is what was asked for, kept on disk, so that a new Borglet knows what it adopts.
+    `run` counts the starts of this incarnation here, from 1: a local restart is a new run.
+    """
+
+    task: RunTask
+    run: int
+    started_at: float
+    exit: Exit | None
+
+    @property
+    def key(self) -> TaskKey:
+        return self.task.key
+
+
+class Runtime(Protocol):
+    """All methods may be called from one asyncio loop only; none blocks it."""
+
+    name: str
+    api_url: str  # where tasks reach the REST API; empty while nobody has said so
+
+    def attributes(self) -> dict[str, str]:
+        """What this runtime gives on this machine: `runtime`, `isolation.memory`, `isolation.cpu`, … each
+        with how it is enforced (`cgroup-v2`, `cgroup-v1`, `polled`, `none`)."""
+
+    def capacity(self) -> dict[str, int]:
+        """What the machine has, by resource name, units of `quota.vocabulary.resources.AXIS`."""
+
+    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
+        """Start the task's processes. Raises `StartFailed`. Starting what runs already changes nothing.
+
+        `trees`: the task's packages in their order, each a read-only directory by the name it should appear under."""
+
+    async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
+        """SIGTERM now, SIGKILL to all that is left after `notice_s`. Returns at once; the end arrives through
+        `next_end` with `cause`. A second call may shorten the notice, never lengthen it."""
+
+    async def resize(self, task: RunTask) -> None:
+        """Apply a changed limit or priority to running processes, in place."""
+
+    async def adjust(
+        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
+    ) -> None:
+        """What the control loop gives running tasks now (§6.2), in place; who is not named gets no grant.
+        `batch_milli`: a ceiling of CPU for all of batch together, 0 for none. `batch_idle`: batch gets only what nobody
+        else on the machine wants."""
+
+    async def identify(self, key: TaskKey, token: str) -> None:
+        """Let a task that runs or will be started have this as its identity, the content of `BORG_IDENTITY_FILE`.
+        Raises OSError."""
+
+    async def remove(self, key: TaskKey) -> None:
+        """Forget an ended incarnation and its working directory; logs stay until their own time is up."""
+
+    async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
+        """Have a folder, and where we may a control group, for each of `allocs`; let those of `dropped` go as soon as
+        nobody lives there any more. Those in neither stay as they are. Raises OSError."""
+
+    def allocs(self) -> list[AllocReport]:
+        """Every alloc that has a folder here, named by the master or not."""
+
+    def addresses(self) -> dict[TaskKey, str]:
+        """Of the tasks with a network of their own: where clients reach them."""
+
+    async def presences(self) -> list[Presence]:
+        """Every incarnation here, running or ended and not yet removed, whoever started it."""
+
+    async def next_end(self) -> Presence:
+        """Wait for the next incarnation that ends. Each end is delivered once, also those met at adoption
+        by `presences`, which are not delivered here again."""
+
+    async def sample(self) -> dict[TaskKey, Usage]:
+        """Usage of what runs, over the time since the last call. Also enforces what no kernel does."""
+
+    async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
+        """How many threads of each task are ready to run at this moment, whether they have a core or wait for one."""
+
+    async def read_log(self, request: LogRequest) -> LogChunk:
+        """Part of a log; `LogChunk.error` says why not."""
+
+    async def open_shell(self, claims: ShellClaims) -> Pty:
+        """A shell on a terminal, inside the task's own namespaces, control groups and limits, as its user, with its
+        environment. Raises `ShellRefused`."""
+
+    async def close(self) -> None:
+        """Let go of everything without stopping a task."""

@@ -1,0 +1,326 @@
+"""Control groups for tasks, version 1 or 2: found, limited, measured, removed. Says what it can't enforce.
+
+    <our own group>/borg-<hash of home>/<task>            latency-sensitive
+    <our own group>/borg-<hash of home>-batch/<task>      batch: the whole group is in the idle class (§6.2)
+
+    …/<alloc>/<task>                                      inside an alloc: one envelope of memory for all (§2.4)
+
+`<task>` is `<job>.<index>.<incarnation>`, and so is `<alloc>`, which version 1 knows in the memory controller alone:
+CPU goes by class, and the limits of those inside add up to the alloc's. Version 1 has this tree once in each
+controller, and `batch` only in that of CPU; version 2 has it once. A latency-sensitive thread that wakes takes the core
+from batch at once: the kernel lets no weight do that, however small. Among themselves the tasks of a class share by
+weight.
+
+Version 2 lets a group with children hold no processes: where ours holds only this process, it moves into
+`<our own group>/borglet` first. Under systemd the unit needs `Delegate=yes` and `KillMode=process`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from borglet.runtimes.cgroups import cgroupfs, v1, v2
+from borglet.runtimes.cgroups.blockdevices import disk_of
+from borglet.runtimes.cgroups.cgroupfs import Groups
+from borglet.runtimes.cgroups.cpulists import parse_cpus
+from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
+from borglet.runtimes.cgroups.mounts import own_groups
+from borglet.runtimes.cgroups.v1 import Measured
+
+log = logging.getLogger(__name__)
+
+__all__ = ["CgroupTree", "Measured", "detect"]
+
+_LEAF = "borglet"
+_BATCH = "-batch"
+# Of batch as a whole, while it is not in the idle class: as much as one ordinary process.
+_BATCH_SHARES = 1024
+
+
+class CgroupTree:
+    """The groups of one Borglet home. `roots` is controller -> its borg-<hash> directory.
+
+    `disk`: `major:minor` of the disk that the home lies on; empty where its bandwidth can't be limited.
+    """
+
+    def __init__(
+        self, version: str, roots: Mapping[str, Path], controllers: frozenset[str], *, disk: str = ""
+    ) -> None:
+        self.version = version
+        self.roots = dict(roots)
+        self.controllers = controllers
+        self._disk = disk
+
+    def enforces(self, controller: str) -> bool:
+        return controller in self.controllers
+
+    def isolation(self) -> dict[str, str]:
+        """Per feature `cgroup-v1`, `cgroup-v2` or, where missing, what remains: `polled`, `weights` or `none`."""
+        here = f"cgroup-{self.version}"
+        classes = "none" if not self.enforces("cpu") else here if self._has("cpu", "cpu.idle") else "weights"
+        quota = "cpu.cfs_quota_us" if self.version == "v1" else "cpu.max"
+        return {
+            "isolation.memory": here if self.enforces("memory") else "polled",
+            "isolation.cpu": here if self.enforces("cpu") else "none",
+            "isolation.cpu_classes": classes,
+            "isolation.cpu_quota": here if self._has("cpu", quota) else "none",
+            "isolation.cores": here if self.enforces("cpuset") else "none",
+            "isolation.processes": here if self.enforces("pids") else "polled",
+            "isolation.disk_bandwidth": here if self._disk and self._io() else "none",
+        }
+
+    def _io(self) -> bool:
+        return self.enforces("blkio") or self.enforces("io")
+
+    def _has(self, controller: str, name: str) -> bool:
+        if not self.enforces(controller):
+            return False
+        return (self.roots[controller if self.version == "v1" else "unified"] / name).exists()
+
+    def cores(self) -> frozenset[int]:
+        """The cores of this tree; none where groups can't be kept to some of them."""
+        if not self.enforces("cpuset"):
+            return frozenset()
+        root = str(self.roots["cpuset" if self.version == "v1" else "unified"])
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            if os.path.exists(os.path.join(root, name)):
+                return parse_cpus(cgroupfs.read_text(root, name))
+        return frozenset()
+
+    def cores_of(self, groups: Groups) -> frozenset[int]:
+        """What a task's group is kept to; none where to nothing in particular."""
+        directory = groups.get("cpuset") or (groups.get("unified", "") if self.enforces("cpuset") else "")
+        try:
+            return parse_cpus(cgroupfs.read_text(directory, "cpuset.cpus")) if directory else frozenset()
+        except FileNotFoundError:
+            return frozenset()
+
+    def groups_of(self, name: str) -> Groups:
+        """Where the groups of a task are, or would be if it were latency-sensitive."""
+        return {
+            controller: str(
+                next((found for top in self._tops(root) for found in _below(top, name)), root / name)
+            )
+            for controller, root in self.roots.items()
+        }
+
+    def _tops(self, root: Path) -> tuple[Path, ...]:
+        """A controller's directories of ours: the one of batch is the same as the other where it has none."""
+        batch = self._batch_root(root)
+        return (batch,) if batch == root else (batch, root)
+
+    def create(self, name: str, limits: KernelLimits, *, alloc: str = "", alloc_ram_bytes: int = 0) -> Groups:
+        """Make the task's groups and limit them; inside an alloc, within that one's envelope. Raises OSError."""
+        groups = {
+            controller: str(self._parent(root, limits, alloc, alloc_ram_bytes) / name)
+            for controller, root in self.roots.items()
+            # Batch may run on any core, and everything in a cpuset of its own costs each start some.
+            if not (limits.batch and controller == "cpuset")
+        }
+        for directory in groups.values():
+            os.makedirs(directory, exist_ok=True)
+        self.limit(groups, limits)
+        return groups
+
+    def _parent(self, root: Path, limits: KernelLimits, alloc: str, ram_bytes: int) -> Path:
+        parent = self._batch_root(root) if limits.batch else root
+        if not alloc or root not in (self.roots.get("memory"), self.roots.get("unified")):
+            return parent
+        envelope = parent / alloc
+        envelope.mkdir(exist_ok=True)
+        if self.version == "v2":
+            v2.open_to_children(str(envelope), self.controllers)
+        self._bound(envelope, ram_bytes)
+        return envelope
+
+    def bound_alloc(self, alloc: str, ram_bytes: int) -> None:
+        """Another limit of memory for what runs inside an alloc; 0 for none. Raises OSError."""
+        root = self.roots.get("memory" if self.version == "v1" else "unified")
+        for envelope in [top / alloc for top in self._tops(root)] if root is not None else ():
+            if envelope.is_dir():
+                self._bound(envelope, ram_bytes)
+
+    def _bound(self, envelope: Path, ram_bytes: int) -> None:
+        if self.version == "v1":
+            v1.bound_memory(str(envelope), ram_bytes)
+        elif self.enforces("memory"):
+            cgroupfs.write_text(str(envelope), "memory.max", str(ram_bytes or "max"))
+
+    def _batch_root(self, root: Path) -> Path:
+        return _batch_of(root) if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
+
+    def limit(self, groups: Groups, limits: KernelLimits) -> list[str]:
+        """Write all limits. Returns what the kernel refused for now: a memory limit below what is in use."""
+        if "unified" in groups:
+            return v2.limit(groups["unified"], limits, self.controllers, disk=self._disk)
+        return v1.limit(groups, limits, disk=self._disk)
+
+    def pin(self, groups: Groups, cpus: frozenset[int]) -> None:
+        """Keep a task to these cores; none for all. Raises OSError."""
+        if directory := groups.get("cpuset"):
+            v1.pin(directory, cpus)
+        elif "unified" in groups and self.enforces("cpuset"):
+            v2.pin(groups["unified"], cpus)
+
+    def limit_batch(self, milli: int, *, idle: bool) -> None:
+        """All of batch together gets at most this much CPU, 0 for no ceiling; `idle`: only what nobody else wants.
+        Raises OSError."""
+        if not self.enforces("cpu"):
+            return
+        version = v1 if self.version == "v1" else v2
+        directory = str(_batch_of(self.roots["cpu" if self.version == "v1" else "unified"]))
+        version.cap(directory, milli)
+        version.weigh(directory, _BATCH_SHARES, idle=idle)
+
+    def measure(self, groups: Groups) -> Measured:
+        """Raises FileNotFoundError when the task's groups are gone."""
+        if "unified" in groups:
+            return v2.measure(groups, self.controllers)
+        return v1.measure(groups)
+
+    def sweep(self, keep: set[str]) -> None:
+        """Remove empty groups of tasks that are not in `keep`."""
+        parents = list(self._parents())
+        for directory in parents:
+            for entry in _entries(directory):
+                if not entry.is_dir() or entry.name in keep or Path(entry.path) in parents:
+                    continue
+                if not cgroupfs.remove({"": entry.path}):
+                    log.warning("control group %s belongs to no task here but has processes", entry.path)
+
+    def remove(self) -> None:
+        """Remove the tree itself, when no task is left in it."""
+        for directory in list(self._parents()):
+            cgroupfs.remove({"": str(directory)})
+
+    def _parents(self) -> Iterator[Path]:
+        """Directories that hold groups of tasks, inner ones first."""
+        for root in self.roots.values():
+            for directory in self._tops(root):
+                if directory.is_dir():
+                    yield from [Path(entry.path) for entry in _entries(directory) if _has_children(entry)]
+                    yield directory
+
+
+def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree | None:
+    """Make `borg-<hash of home>` below our own group wherever we may; None where nothing can be limited.
+
+    Version 2 is taken when it has the memory controller, else version 1.
+    """
+    name = "borg-" + hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]
+    own, disk = own_groups(proc), disk_of(home)
+    return _detect_v2(own, name, disk) or _detect_v1(own, name, disk)
+
+
+def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
+    roots = {}
+    for controller, probe in v1.FILES.items():
+        if controller not in own:
+            continue
+        root = own[controller] / name
+        try:
+            root.mkdir(exist_ok=True)
+            if not (root / probe).exists():
+                continue
+            if controller == "cpu":
+                _make_classes_v1(root)
+            elif controller == "cpuset":
+                v1.open_cpuset(str(root))
+        except OSError as error:
+            log.info("no control groups for %s: %s", controller, error)
+            continue
+        roots[controller] = root
+    if disk and "blkio" in roots and not _takes_limits(roots["blkio"], v1.FILES["blkio"], f"{disk} 0"):
+        disk = ""
+    return CgroupTree("v1", roots, frozenset(roots), disk=disk) if roots else None
+
+
+def _takes_limits(root: Path, name: str, nothing: str) -> bool:
+    """Whether the disk's bandwidth can be limited: some drivers, and disks made of others, can't do that."""
+    try:
+        cgroupfs.write_text(str(root), name, nothing)
+    except OSError as error:
+        log.info("no limits of disk bandwidth: %s", error)
+        return False
+    return True
+
+
+def _make_classes_v1(root: Path) -> None:
+    # All tasks together weigh as much as the machine has cores.
+    cgroupfs.write_text(str(root), "cpu.shares", str(1024 * (os.cpu_count() or 1)))
+    _batch_of(root).mkdir(exist_ok=True)
+    v1.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
+
+
+def _batch_of(root: Path) -> Path:
+    return root.with_name(root.name + _BATCH)
+
+
+def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
+    base = own.get("")
+    if base is None:
+        return None
+    if base.name == _LEAF:  # where an earlier Borglet of this unit moved to
+        base = base.parent
+    try:
+        offered = set(cgroupfs.read_text(str(base), "cgroup.controllers").split())
+        offered &= set(v2.CONTROLLERS)
+        if "memory" not in offered:
+            return None
+        enable = " ".join(f"+{controller}" for controller in sorted(offered))
+        try:
+            cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
+        except OSError:
+            if not _leave_for_leaf(base):
+                raise
+            cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
+        root = base / name
+        for directory in (root, _batch_of(root)):
+            directory.mkdir(exist_ok=True)
+            cgroupfs.write_text(str(directory), "cgroup.subtree_control", enable)
+            # Tasks divide among themselves what of their memory is not to be taken back.
+            v1.write_where_present(str(directory), "memory.low", "max")
+        if "cpu" in offered:
+            v2.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
+    except OSError as error:
+        log.info("no control groups of version 2: %s", error)
+        return None
+    if disk and "io" in offered and not _takes_limits(root, "io.max", f"{disk} rbps=max wbps=max"):
+        disk = ""
+    return CgroupTree("v2", {"unified": root}, frozenset(offered), disk=disk)
+
+
+def _leave_for_leaf(base: Path) -> bool:
+    """Move this process out of the way of its group's children; False when others live there too."""
+    if cgroupfs.members({"": str(base)}) != {os.getpid()}:
+        return False
+    (base / _LEAF).mkdir(exist_ok=True)
+    cgroupfs.write_text(str(base / _LEAF), "cgroup.procs", str(os.getpid()))
+    return True
+
+
+def _has_children(entry: os.DirEntry[str]) -> bool:
+    """Whether it is the group of an alloc somebody lives in."""
+    return entry.is_dir() and any(child.is_dir() for child in _entries(entry.path))
+
+
+def _below(top: Path, name: str) -> Iterator[Path]:
+    """The groups of this name in `top`, in the groups of allocs too."""
+    for entry in _entries(top):
+        if entry.name == name:
+            yield Path(entry.path)
+        elif entry.is_dir():
+            yield from _below(Path(entry.path), name)
+
+
+def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
+    """What lies in a group; nothing where it is gone: a supervisor that ends removes those of its task."""
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []

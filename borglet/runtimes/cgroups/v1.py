@@ -1,0 +1,138 @@
+"""One task's limits and figures in control groups of version 1: a directory in each controller's hierarchy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.cgroups.cgroupfs import Groups
+from borglet.runtimes.cgroups.cpulists import format_cpus
+from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
+
+PERIOD_US = 100_000
+# Controller -> the file that shows it can do what it is used for.
+FILES = {
+    "memory": "memory.limit_in_bytes",
+    "cpu": "cpu.shares",
+    "cpuacct": "cpuacct.usage",
+    "pids": "pids.max",
+    "cpuset": "cpuset.cpus",
+    "blkio": "blkio.throttle.read_bps_device",
+    "devices": "devices.deny",
+}
+_UNLIMITED = "-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`cpu_ns` since the group's creation, `ram_bytes` without page cache; None where not accounted here.
+
+    `throttled_ns`: how long its threads were held back by its quota, summed over the cores they would have had.
+    `oom_kills`: processes that the kernel killed for its memory limit.
+    """
+
+    cpu_ns: int | None
+    ram_bytes: int | None
+    processes: int | None
+    throttled_ns: int = 0
+    cached_bytes: int = 0
+    oom_kills: int = 0
+
+
+def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
+    """Write all limits. Returns what the kernel refused for now. Raises OSError."""
+    refused = []
+    if directory := groups.get("memory"):
+        refused = bound_memory(directory, limits.ram_bytes)
+        write_where_present(directory, "memory.soft_limit_in_bytes", str(limits.ram_soft_bytes or _UNLIMITED))
+    if directory := groups.get("cpu"):
+        weigh(directory, limits.cpu_shares, idle=limits.cpu_idle)
+        cap(directory, limits.cpu_quota_milli)
+    if directory := groups.get("pids"):
+        cgroupfs.write_text(directory, "pids.max", str(limits.processes or "max"))
+    if directory := groups.get("cpuset"):
+        pin(directory, limits.cpus)
+    if directory := groups.get("blkio"):
+        write_where_present(directory, "blkio.bfq.weight", str(limits.io_weight))
+        if disk:
+            for way in ("read", "write"):
+                name = f"blkio.throttle.{way}_bps_device"
+                cgroupfs.write_text(directory, name, f"{disk} {limits.disk_bps}")
+    return refused
+
+
+def weigh(directory: str, shares: int, *, idle: bool) -> None:
+    """The idle class where groups know it, else the smallest weight. An idle group takes no shares."""
+    if os.path.exists(os.path.join(directory, "cpu.idle")):
+        cgroupfs.write_text(directory, "cpu.idle", str(int(idle)))
+        if idle:
+            return
+    cgroupfs.write_text(directory, "cpu.shares", str(MIN_SHARES if idle else shares))
+
+
+def cap(directory: str, milli: int) -> None:
+    """At most `milli` of CPU; 0 for no quota."""
+    write_where_present(directory, "cpu.cfs_period_us", str(PERIOD_US))
+    write_where_present(directory, "cpu.cfs_quota_us", str(quota_us(milli) or -1))
+
+
+def measure(groups: Groups) -> Measured:
+    cpu_ns = ram = processes = None
+    throttled_ns = cached = 0
+    if directory := groups.get("cpuacct"):
+        cpu_ns = int(cgroupfs.read_text(directory, "cpuacct.usage"))
+    if directory := groups.get("cpu"):
+        throttled_ns = cgroupfs.read_fields(directory, "cpu.stat").get("throttled_time", 0)
+    if directory := groups.get("memory"):
+        stat = cgroupfs.read_fields(directory, "memory.stat")
+        shared = stat.get("total_shmem", 0)
+        ram = stat["total_rss"] + shared if stat else None  # none: removed since the caller looked
+        cached = max(0, stat.get("total_cache", 0) - shared)
+    if directory := groups.get("pids"):
+        processes = int(cgroupfs.read_text(directory, "pids.current"))
+    return Measured(cpu_ns, ram, processes, throttled_ns, cached, cgroupfs.oom_kills(groups))
+
+
+def quota_us(milli: int) -> int:
+    return max(1000, milli * PERIOD_US // 1000) if milli else 0
+
+
+def write_where_present(directory: str, name: str, value: str) -> None:
+    if os.path.exists(os.path.join(directory, name)):
+        cgroupfs.write_text(directory, name, value)
+
+
+def open_cpuset(directory: str) -> None:
+    """A new group has no cores and no memory nodes, and takes no process, until it is given its parent's."""
+    above = os.path.dirname(directory)
+    for name in ("cpuset.mems", "cpuset.cpus"):
+        if not cgroupfs.read_text(directory, name).strip():
+            cgroupfs.write_text(directory, name, cgroupfs.read_text(above, name).strip())
+
+
+def pin(directory: str, cpus: frozenset[int]) -> None:
+    """Keep the group to these cores; none for all."""
+    open_cpuset(directory)
+    wanted = format_cpus(cpus) or cgroupfs.read_text(os.path.dirname(directory), "cpuset.cpus").strip()
+    if (
+        cgroupfs.read_text(directory, "cpuset.cpus").strip() != wanted
+    ):  # a write makes the kernel stop and think
+        cgroupfs.write_text(directory, "cpuset.cpus", wanted)
+
+
+def bound_memory(directory: str, ram_bytes: int) -> list[str]:
+    """The memory limit may never pass the limit with swap: which goes first depends on the direction."""
+    value = str(ram_bytes) if ram_bytes else _UNLIMITED
+    names = ["memory.limit_in_bytes"]
+    if os.path.exists(os.path.join(directory, "memory.memsw.limit_in_bytes")):
+        current = cgroupfs.read_number(directory, "memory.memsw.limit_in_bytes")
+        grows = not ram_bytes or ram_bytes > current
+        names.insert(0 if grows else 1, "memory.memsw.limit_in_bytes")
+    refused = []
+    for name in names:
+        try:
+            cgroupfs.write_text(directory, name, value)
+        except OSError as error:
+            refused.append(f"{name}={value}: {error.strerror}")
+    return refused

@@ -1,0 +1,78 @@
+"""One task's limits and figures in a control group of version 2: one directory for all controllers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.cgroups.cgroupfs import Groups
+from borglet.runtimes.cgroups.cpulists import format_cpus
+from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits, weight_of
+from borglet.runtimes.cgroups.v1 import PERIOD_US, Measured, quota_us, write_where_present
+
+CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
+
+
+def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *, disk: str) -> list[str]:
+    """Write all limits. Raises OSError."""
+    if "memory" in controllers:
+        cgroupfs.write_text(directory, "memory.max", str(limits.ram_bytes or "max"))
+        # What it holds beyond this is taken back first; below it, last.
+        write_where_present(directory, "memory.low", str(limits.ram_soft_bytes))
+        write_where_present(directory, "memory.swap.max", "0")
+        write_where_present(directory, "memory.oom.group", "1")
+    if "cpu" in controllers:
+        weigh(directory, limits.cpu_shares, idle=limits.cpu_idle)
+        cap(directory, limits.cpu_quota_milli)
+    if "pids" in controllers:
+        cgroupfs.write_text(directory, "pids.max", str(limits.processes or "max"))
+    if "cpuset" in controllers:
+        pin(directory, limits.cpus)
+    if "io" in controllers:
+        write_where_present(directory, "io.weight", f"default {limits.io_weight}")
+        write_where_present(directory, "io.bfq.weight", f"default {limits.io_weight}")
+        if disk:
+            bps = limits.disk_bps or "max"
+            write_where_present(directory, "io.max", f"{disk} rbps={bps} wbps={bps}")
+    return []
+
+
+def open_to_children(directory: str, controllers: Collection[str]) -> None:
+    """Let groups below this one be limited too. Raises OSError."""
+    enable = " ".join(f"+{controller}" for controller in sorted(controllers))
+    cgroupfs.write_text(directory, "cgroup.subtree_control", enable)
+
+
+def weigh(directory: str, shares: int, *, idle: bool) -> None:
+    """The idle class where groups know it, else the smallest weight. An idle group takes no weight."""
+    if os.path.exists(os.path.join(directory, "cpu.idle")):
+        cgroupfs.write_text(directory, "cpu.idle", str(int(idle)))
+        if idle:
+            return
+    cgroupfs.write_text(directory, "cpu.weight", str(weight_of(MIN_SHARES if idle else shares)))
+
+
+def cap(directory: str, milli: int) -> None:
+    """At most `milli` of CPU; 0 for no quota."""
+    write_where_present(directory, "cpu.max", f"{quota_us(milli) or 'max'} {PERIOD_US}")
+
+
+def pin(directory: str, cpus: frozenset[int]) -> None:
+    """Keep the group to these cores; none for all."""
+    write_where_present(directory, "cpuset.cpus", format_cpus(cpus) or "\n")
+
+
+def measure(groups: Groups, controllers: Collection[str]) -> Measured:
+    directory = groups["unified"]
+    memory = cgroupfs.read_fields(directory, "memory.stat")
+    spent = cgroupfs.read_fields(directory, "cpu.stat")
+    cpu = spent.get("usage_usec")
+    return Measured(
+        cpu_ns=None if cpu is None else cpu * 1000,
+        ram_bytes=memory["anon"] + memory["shmem"] if memory else None,
+        processes=int(cgroupfs.read_text(directory, "pids.current")) if "pids" in controllers else None,
+        throttled_ns=1000 * spent.get("throttled_usec", 0),
+        cached_bytes=max(0, memory.get("file", 0) - memory.get("shmem", 0)),
+        oom_kills=cgroupfs.oom_kills(groups),
+    )

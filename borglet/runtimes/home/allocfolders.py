@@ -1,0 +1,121 @@
+"""Folders of allocs: what the tasks inside share, and what outlives them (§2.4).
+
+allocs/<job>.<index>.<incarnation>/
+    alloc.json   what the master wants of it
+    shared/      the tasks' own: each may write there, and remove only what it made
+    logs/        the logs of its tasks, <job>.<index>.<incarnation>/stdout.<offset>; they may read them
+
+A folder is made for the first task inside, or when the master names the alloc. It goes when the master says that it
+should go and nobody lives there any more; its logs then live on like those of any task that is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from borglet.messages import AllocReport, RunAlloc, TaskKey
+from borglet.runtimes.home.taskdirs import directory_name, key_of, link_into_alloc, replace_file
+from borglet.runtimes.home.trash import throw_away
+from borglet.runtimes.measuring.diskwalk import DiskWalk
+
+log = logging.getLogger(__name__)
+
+
+class AllocFolders:
+    """All of a home's. Names are those of task directories: an alloc is a task of its alloc set."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._root = home / "allocs"
+        self._root.mkdir(mode=0o711, exist_ok=True)
+        self._walks: dict[str, DiskWalk] = {}
+
+    def present(self) -> list[TaskKey]:
+        """By name."""
+        keys = [key_of(entry.name) for entry in os.scandir(self._root) if entry.is_dir(follow_symlinks=False)]
+        return sorted(key for key in keys if key is not None)
+
+    def folder(self, key: TaskKey) -> Path:
+        """Raises ValueError for a key that is no safe file name."""
+        return self._root / directory_name(key)
+
+    def ensure(self, key: TaskKey) -> Path:
+        """The folder, made where it is missing. Raises OSError, ValueError."""
+        folder = self.folder(key)
+        folder.mkdir(mode=0o711, exist_ok=True)
+        (folder / "logs").mkdir(mode=0o755, exist_ok=True)
+        shared = folder / "shared"
+        shared.mkdir(exist_ok=True)
+        shared.chmod(0o1777)  # whatever the umask
+        return folder
+
+    def hold(self, alloc: RunAlloc) -> None:
+        """Note what the master wants of an alloc. Raises OSError, ValueError."""
+        replace_file(self.ensure(alloc.key), "alloc.json", msgspec.json.encode(alloc), durable=False)
+
+    def held(self, key: TaskKey) -> RunAlloc | None:
+        """None when the master has not named it yet, or the note was cut short by a crash."""
+        try:
+            return msgspec.json.decode((self.folder(key) / "alloc.json").read_bytes(), type=RunAlloc)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def adopt_logs(self, key: TaskKey, task: str) -> None:
+        """Let the logs of a task (by its directory's name) lie in the alloc; those it has already come along."""
+        inside = self.ensure(key) / "logs" / task
+        outside = self._home / "logs" / task
+        if outside.is_symlink():
+            return
+        if outside.is_dir():
+            os.rename(outside, inside)
+        inside.mkdir(mode=0o755, exist_ok=True)
+        inside.chmod(0o755)
+        outside.symlink_to(link_into_alloc(key, task))
+
+    def remove(self, key: TaskKey) -> None:
+        """Out of sight at once, its logs back among the others; the rest is deleted with the trash."""
+        folder = self.folder(key)
+        if not folder.is_dir():
+            return
+        for entry in list(os.scandir(folder / "logs")) if (folder / "logs").is_dir() else []:
+            outside = self._home / "logs" / entry.name
+            if outside.is_symlink():
+                outside.unlink()
+            if not outside.exists():
+                os.rename(entry.path, outside)
+                os.utime(outside)
+        throw_away(folder, self._home / "trash")
+        self._walks.pop(folder.name, None)
+
+    def forget_old_logs(self, *, now: float, present: Collection[str], keep_s: float) -> list[str]:
+        """In allocs that live on: logs of tasks that are gone (not in `present`) for longer than `keep_s`."""
+        forgotten = []
+        for key in self.present():
+            logs = self.folder(key) / "logs"
+            for entry in list(os.scandir(logs)):
+                if entry.name in present or now - entry.stat(follow_symlinks=False).st_mtime <= keep_s:
+                    continue
+                (self._home / "logs" / entry.name).unlink(missing_ok=True)
+                shutil.rmtree(entry.path)
+                forgotten.append(entry.name)
+        return forgotten
+
+    def measure(self) -> None:
+        """Look how much each holds on the disk. Of very many files it takes several looks."""
+        for key in self.present():
+            walk = self._walks.setdefault(directory_name(key), DiskWalk((self.folder(key),)))
+            walk.step()
+
+    def reports(self) -> list[AllocReport]:
+        result = []
+        for key in self.present():
+            held = self.held(key)
+            walk = self._walks.get(directory_name(key))
+            result.append(AllocReport(key, held.name if held else str(key), walk.bytes if walk else 0))
+        return result

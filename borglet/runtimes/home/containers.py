@@ -1,0 +1,229 @@
+"""What each running task's container is given (§6.2): limits, class, cores, and what the control loop grants.
+
+start ─► create ─► cores chosen, groups made and limited         resize ─► all of it again, in place
+pressure/guard ─► adjust ─► ceilings of greedy tasks and of batch, memory of tasks with slack
+a task ended ─► release ─► its cores are shared again
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from borglet.messages import RunAlloc, RunTask, TaskKey
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.cgroups.cgroupfs import Groups
+from borglet.runtimes.cgroups.cgroups import CgroupTree
+from borglet.runtimes.cgroups.cores import CorePool, NoCores
+from borglet.runtimes.cgroups.limits import NO_GRANT, Grant, KernelLimits, ceiling, kernel_limits
+from borglet.runtimes.cgroups.topology import places_of
+from borglet.runtimes.home.taskdirs import directory_name
+from borglet.runtimes.supervisor import proctable
+
+log = logging.getLogger(__name__)
+
+_POLLED = {
+    "isolation.memory": "polled",
+    "isolation.cpu": "none",
+    "isolation.cpu_classes": "weights",  # nice values and scheduling classes of processes
+    "isolation.cpu_quota": "none",
+    "isolation.cores": "none",
+    "isolation.processes": "polled",
+    "isolation.disk_bandwidth": "none",
+}
+
+
+@dataclass(slots=True)
+class _Held:
+    task: RunTask
+    groups: Groups
+    grant: Grant = NO_GRANT
+
+
+class Containers:
+    """The containers of one home. `cap_cpu`: every CPU limit is a ceiling too."""
+
+    def __init__(self, tree: CgroupTree | None, *, cap_cpu: bool = False) -> None:
+        self.tree = tree
+        self._cap_cpu = cap_cpu
+        cores = tree.cores() if tree is not None else frozenset[int]()
+        self.pool = CorePool(cores, places_of(cores))
+        self._held: dict[TaskKey, _Held] = {}
+        self._batch = (0, True)  # ceiling in milli-cores, whether it is in the idle class
+        self._envelopes: dict[TaskKey, int] = {}  # bytes of memory by alloc
+
+    def attributes(self) -> dict[str, str]:
+        """How each resource is isolated on this machine. `cores`: how many it can give to tasks whole."""
+        cores = {"cores": str(len(self.pool.cores))} if self.pool.cores else {}
+        return (self.tree.isolation() if self.tree is not None else dict(_POLLED)) | cores
+
+    def limits_of(self, task: RunTask) -> KernelLimits:
+        held = self._held.get(task.key)
+        grant = held.grant if held is not None else NO_GRANT
+        return kernel_limits(task, cap_cpu=self._cap_cpu, grant=grant, cpus=self.pool.of(task.key))
+
+    @property
+    def weighs(self) -> bool:
+        """Whether groups give each task its weight of CPU."""
+        return self.tree is not None and self.tree.enforces("cpu")
+
+    def manners(self, limits: KernelLimits) -> dict[str, int]:
+        """Niceness and scheduling class of a task's threads. Where groups weigh, batch is of the idle class as threads
+        too: beside threads of the ordinary class the kernel may leave a waking one to wait for its next tick."""
+        if self.weighs:
+            return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
+        policy = os.SCHED_IDLE if limits.cpu_idle else os.SCHED_BATCH if limits.batch else os.SCHED_OTHER
+        return {"nice": limits.nice, "policy": policy}
+
+    def behave(self, task: RunTask, pids: Collection[int]) -> None:
+        """Give all threads of running processes the manners of their task's class and priority. Without privilege one
+        may only be made to wait more, never less."""
+        manners = self.manners(self.limits_of(task))
+        for pid in pids:
+            for thread in proctable.threads_of(pid):
+                try:
+                    os.sched_setscheduler(thread, manners["policy"], os.sched_param(0))
+                    os.setpriority(os.PRIO_PROCESS, thread, manners["nice"])
+                except (ProcessLookupError, PermissionError):
+                    continue
+
+    def ceiling_of(self, task: RunTask) -> dict[str, int]:
+        """The limit beyond which it is ended, by resource: with slack, what it is granted now."""
+        held = self._held.get(task.key)
+        return ceiling(task, held.grant if held is not None else NO_GRANT)
+
+    def create(self, task: RunTask, name: str) -> Groups:
+        """Choose its cores, make its groups, limit them. Raises `StartFailed`, OSError."""
+        self._admit(task)
+        groups: Groups = {}
+        if self.tree is not None:
+            alloc = directory_name(task.alloc) if task.alloc is not None else ""
+            envelope = self._envelopes.get(task.alloc, 0) if task.alloc is not None else 0
+            groups = self.tree.create(name, self.limits_of(task), alloc=alloc, alloc_ram_bytes=envelope)
+        self._held[task.key] = _Held(task, groups)
+        return groups
+
+    def _admit(self, task: RunTask) -> None:
+        if task.whole_cores and not self.pool.cores:
+            raise StartFailed(
+                "whole_cores: this machine can't give a task cores of its own (attribute isolation.cores is none);"
+                " leave it out, or ask for machines with control groups"
+            )
+        try:
+            changed = self.pool.admit(task)
+        except NoCores as error:
+            raise StartFailed(str(error)) from error
+        if changed:
+            self._repin(but=task.key)
+
+    def adopt(self, task: RunTask, groups: Groups) -> None:
+        """A task that an earlier Borglet started: it keeps its cores, and the memory it may hold for now."""
+        grant = NO_GRANT
+        if self.tree is not None:
+            self.pool.adopt(task, self.tree.cores_of(groups))
+            if task.slack.ram:
+                grant = Grant(ram_bytes=cgroupfs.memory_limit(groups))
+        self._held[task.key] = _Held(task, groups, grant)
+
+    def settle(self) -> None:
+        """After adoption: what the earlier Borglet may have left half done is written again."""
+        if self.tree is None:
+            return
+        for key, held in self._held.items():
+            if held.task.whole_cores and key not in self.pool.owned:
+                try:
+                    self.pool.admit(held.task)
+                except NoCores as error:
+                    log.warning("task %s runs without cores of its own: %s", held.task.name, error)
+        for held in self._held.values():
+            self._write(held)
+        self._limit_batch((0, True))
+
+    def resize(self, task: RunTask) -> list[str]:
+        """A changed limit, class or priority of a running task. Returns what the kernel refused for now.
+
+        Cores that are not there leave the task on those it has; `StartFailed` says so, the rest is in force.
+        """
+        held = self._held.get(task.key)
+        if held is None:
+            return []
+        held.task = task
+        if not task.slack.ram:
+            held.grant = Grant(cpu_milli=held.grant.cpu_milli)
+        missing: StartFailed | None = None
+        try:
+            self._admit(task)
+        except StartFailed as error:
+            missing = error
+        refused = self._write(held)
+        if missing is not None:
+            raise missing
+        return refused
+
+    def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool) -> None:
+        """What the control loop gives now; who is not named gets no grant. Writes only what changed."""
+        if self.tree is None:
+            return
+        for key, held in self._held.items():
+            grant = grants.get(key, NO_GRANT)
+            if grant != held.grant:
+                held.grant = grant
+                self._write(held)
+        if (batch_milli, batch_idle) != self._batch:
+            self._limit_batch((batch_milli, batch_idle))
+
+    def hold_alloc(self, alloc: RunAlloc) -> None:
+        """What runs inside an alloc gets no more memory than it has, all together (§2.4). One that has left and whose
+        disk is kept has none of its own: its savers stay within theirs. Raises OSError."""
+        ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
+        if self._envelopes.get(alloc.key) == ram_bytes:
+            return
+        self._envelopes[alloc.key] = ram_bytes
+        if self.tree is not None:
+            self.tree.bound_alloc(directory_name(alloc.key), ram_bytes)
+
+    def forget_alloc(self, key: TaskKey) -> None:
+        self._envelopes.pop(key, None)
+
+    def release(self, key: TaskKey) -> None:
+        """Its processes are gone."""
+        self._held.pop(key, None)
+        if self.pool.release(key):
+            self._repin(but=key)
+
+    def _limit_batch(self, batch: tuple[int, bool]) -> None:
+        assert self.tree is not None
+        try:
+            self.tree.limit_batch(batch[0], idle=batch[1])
+        except OSError as error:
+            log.warning("batch can't be given %d milli-cores, idle class %s: %s", *batch, error)
+        else:
+            self._batch = batch
+
+    def _write(self, held: _Held) -> list[str]:
+        if self.tree is None or not held.groups:
+            return []
+        try:
+            return self.tree.limit(held.groups, self.limits_of(held.task))
+        except FileNotFoundError:
+            return []  # it is ending at this moment
+        except OSError as error:  # of this one task: the others get theirs
+            log.warning("task %s can't be given all its limits: %s", held.task.name, error)
+            return []
+
+    def _repin(self, *, but: TaskKey) -> None:
+        """Cores were given or taken back: other latency-sensitive tasks move off them, or may use them again."""
+        if self.tree is None:
+            return
+        for key, held in self._held.items():
+            if key == but or not held.task.latency_sensitive:
+                continue
+            try:
+                self.tree.pin(held.groups, self.pool.of(key))
+            except FileNotFoundError:
+                continue  # it is ending at this moment
+            except OSError as error:
+                log.warning("task %s keeps the cores it has: %s", held.task.name, error)

@@ -1,0 +1,121 @@
+"""Ends of supervised tasks: noticed through their supervisors, told once, what is left of them killed.
+
+pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost ─► next_end
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+
+from borglet.messages import EndCause, Exit
+from borglet.runtimes.base.runtime import Presence
+from borglet.runtimes.home import supervisors
+from borglet.runtimes.home.runtime_home import Household, SupervisedTask, reap, write_end
+from borglet.runtimes.home.taskdirs import SupervisorId
+from borglet.runtimes.supervisor import proctable
+
+log = logging.getLogger(__name__)
+
+
+class Burials:
+    def __init__(self, household: Household) -> None:
+        self._house = household
+        self._ended: asyncio.Queue[Presence] = asyncio.Queue()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def next_end(self) -> Presence:
+        return await self._ended.get()
+
+    async def close(self) -> None:
+        """Those under way come to their end; nobody is watched any more."""
+        for burial in list(self._under_way):
+            await burial
+        for task in self._house.tasks.values():
+            self._unwatch(task)
+
+    def watch(self, incarnation: SupervisedTask) -> None:
+        assert incarnation.supervisor is not None
+        pidfd = supervisors.open_pidfd(incarnation.supervisor)
+        if pidfd < 0:
+            self._supervisor_gone(incarnation)
+        else:
+            self.watch_by(incarnation, pidfd)
+
+    def watch_by(self, incarnation: SupervisedTask, pidfd: int) -> None:
+        incarnation.pidfd = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._supervisor_gone, incarnation)
+
+    def _supervisor_gone(self, incarnation: SupervisedTask) -> None:
+        self._unwatch(incarnation)
+        assert incarnation.supervisor is not None
+        reap(incarnation.supervisor.pid)
+        self.keep(asyncio.get_running_loop().create_task(self._finish(incarnation)))
+
+    def keep(self, work: asyncio.Task[None]) -> None:
+        """Until it is done, which `close` waits for."""
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+
+    def _unwatch(self, incarnation: SupervisedTask) -> None:
+        if incarnation.pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(incarnation.pidfd)
+            os.close(incarnation.pidfd)
+            incarnation.pidfd = -1
+
+    async def _finish(self, incarnation: SupervisedTask) -> None:
+        exit_ = incarnation.directory.exit() or await self.bury(incarnation)
+        await self._house.confinement.clear(incarnation.directory)
+        incarnation.exit = exit_
+        incarnation.metered = None
+        self._house.containers.release(incarnation.kept.task.key)
+        self._ended.put_nowait(incarnation.presence())
+
+    async def bury(self, incarnation: SupervisedTask) -> Exit:
+        """Kill what a lost supervisor left, and write the end it could not write."""
+        directory, supervisor = incarnation.directory, incarnation.supervisor
+        if supervisor is not None and supervisor.boot_id != proctable.boot_id():
+            exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while it ran")
+        else:
+            assert supervisor is not None, "it began, so somebody supervised it"
+            left = await supervisors.kill_leftovers(directory, supervisor.groups)
+            detail = directory.complaint() or "its supervisor was killed"
+            if left:
+                detail += f"; processes {sorted(left)} can't be killed"
+            exit_ = Exit(EndCause.SUPERVISOR_LOST, time.time(), detail=detail)
+        write_end(directory, exit_)
+        return exit_
+
+    async def give_up(self, incarnation: SupervisedTask, reason: str) -> None:
+        """Keep a failed start as an ended incarnation; the caller of `start` hears of it there."""
+        directory = incarnation.directory
+        supervisor = directory.supervisor()
+        if supervisor is not None:
+            await self._supervisor_ended(supervisor)
+        groups = self._house.tree.groups_of(directory.name) if self._house.tree is not None else {}
+        await supervisors.kill_leftovers(directory, groups)
+        await self._house.confinement.clear(directory)
+        self._house.containers.release(incarnation.kept.task.key)
+        incarnation.exit = Exit(EndCause.START_FAILED, time.time(), detail=reason)
+        if directory.path.is_dir() and directory.exit() is None:
+            write_end(directory, incarnation.exit)
+
+    async def _supervisor_ended(self, supervisor: SupervisorId) -> None:
+        """Wait for a supervisor that is ending by itself."""
+        pidfd = supervisors.open_pidfd(supervisor)
+        if pidfd < 0:
+            reap(supervisor.pid)
+            return
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        loop.add_reader(pidfd, gone.set)
+        try:
+            await asyncio.wait_for(gone.wait(), supervisors.KILL_TIMEOUT_S)
+        except TimeoutError:
+            log.warning("supervisor %d of a failed start does not end", supervisor.pid)
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            reap(supervisor.pid)

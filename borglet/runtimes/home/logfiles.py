@@ -1,0 +1,270 @@
+"""Reading the rotated log files that supervisors write (`logwriter`), and forgetting old ones.
+
+Log directories are opened without following links, file by file and only regular ones with one name: a
+task that runs as the Borglet's own user could have planted anything there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shutil
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from borglet.messages import LogChunk, LogLine, LogRequest
+from borglet.runtimes.home.taskdirs import directory_name, log_directory
+from borglet.runtimes.supervisor.logwriter import files_of
+
+STREAMS = ("stdout", "stderr")
+MAX_CHUNK_BYTES = 2**20
+MAX_TIMES_BYTES = 4 * 2**20
+MAX_LINE_BYTES = 4096
+BLOCK_BYTES = 2**20
+# The answer to a poll waits for a search, so it is done in parts.
+SEARCH_S = 0.4
+SEARCH_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LogRetention:
+    """`keep_s` after its task was removed, and only while all logs of the machine fit `budget_bytes`."""
+
+    keep_s: float = 7 * 86400.0
+    budget_bytes: int = 2 * 2**30
+
+
+def read_log(home: Path, request: LogRequest) -> LogChunk:
+    """What is left of the asked range; text is cut at a character's border, bad bytes become U+FFFD. Or the lines
+    that hold what is searched for. A search takes up to `SEARCH_S`: call it in a thread."""
+
+    def refuse(error: str) -> LogChunk:
+        return LogChunk(request.request_id, offset=0, end=0, text="", error=error)
+
+    if request.stream not in STREAMS:
+        return refuse(f"stream: no {request.stream!r}; ask for {' or '.join(STREAMS)}")
+    if request.limit_bytes <= 0:
+        return refuse(f"limit_bytes: {request.limit_bytes} is too small; ask for at least 1")
+    try:
+        directory = _open_directory(log_directory(home, directory_name(request.key)))
+    except ValueError as error:
+        return refuse(str(error))
+    except OSError:
+        return refuse(f"no logs of task {request.key} are kept on this machine")
+    try:
+        return search(directory, request) if request.search else _read(directory, request)
+    finally:
+        os.close(directory)
+
+
+def _read(directory: int, request: LogRequest) -> LogChunk:
+    files = []  # (first offset, size, descriptor)
+    try:
+        for first, name in files_of(os.listdir(directory), request.stream):
+            if (file := _open_regular(directory, name)) >= 0:
+                files.append((first, os.fstat(file).st_size, file))
+        if not files:
+            return LogChunk(request.request_id, 0, 0, "")
+        beginning, end = files[0][0], files[-1][0] + files[-1][1]
+        wanted = end + request.offset if request.offset < 0 else request.offset
+        if request.since > 0.0:
+            wanted = max(wanted, printed_since(directory, request.stream, request.since))
+        start = min(max(wanted, beginning), end)
+        left = min(request.limit_bytes, MAX_CHUNK_BYTES)
+        parts: list[bytes] = []
+        position = start
+        for first, size, file in files:
+            if left > 0 and first <= position < first + size:
+                part = os.pread(file, min(left, first + size - position), position - first)
+                parts.append(part)
+                position += len(part)
+                left -= len(part)
+        data = b"".join(parts)
+    finally:
+        for _, _, file in files:
+            os.close(file)
+    text, length = _decode(data)
+    return LogChunk(request.request_id, offset=start, end=start + length, text=text)
+
+
+def printed_since(directory: int, stream: str, since: float) -> int:
+    """The offset behind which all lies that was printed at `since` (seconds since the epoch) or later."""
+    found = 0
+    for offset, at in times_of(directory, stream):
+        if at > since:
+            break
+        found = offset
+    return found
+
+
+def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
+    """When what begins at each offset was printed, oldest first: (offset, seconds since the epoch)."""
+    marks: list[tuple[int, float]] = []
+    for _, name in files_of(os.listdir(directory), f"times.{stream}"):
+        file = _open_regular(directory, name)
+        if file < 0:
+            continue
+        try:
+            content = os.read(file, MAX_TIMES_BYTES)
+        finally:
+            os.close(file)
+        for line in content.splitlines():
+            offset, _, at = line.partition(b" ")
+            if offset.isdigit() and at.isdigit():
+                marks.append((int(offset), int(at) / 1000))
+    return marks
+
+
+def _decode(data: bytes) -> tuple[str, int]:
+    """Text, and how many bytes it stands for: a character cut at the end is left for the next chunk."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    pending = len(decoder.getstate()[0])
+    if pending == len(data):
+        return data.decode("utf-8", "replace"), len(data)
+    return text, len(data) - pending
+
+
+def _open_directory(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _open_regular(directory: int, name: str) -> int:
+    """-1 for what is no plain file of this directory alone."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(name, flags, dir_fd=directory)
+    except OSError:
+        return -1
+    about = os.fstat(file)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+        os.close(file)
+        return -1
+    return file
+
+
+class _Found:
+    """Lines found, up to the asked number and size. Times come with growing offsets."""
+
+    def __init__(self, request: LogRequest, marks: list[tuple[int, float]]) -> None:
+        self._request, self._marks, self._mark = request, marks, 0
+        self.lines: list[LogLine] = []
+        self._bytes = 0
+
+    def add(self, offset: int, line: bytes) -> bool:
+        """False once it is enough."""
+        while self._mark < len(self._marks) and self._marks[self._mark][0] <= offset:
+            self._mark += 1
+        at = self._marks[self._mark - 1][1] if self._mark else 0.0
+        text = line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
+        self.lines.append(LogLine(offset, text, at))
+        self._bytes += len(text)
+        return len(self.lines) < self._request.limit_lines and self._bytes < self._request.limit_bytes
+
+
+def search(directory: int, request: LogRequest) -> LogChunk:
+    """The lines that hold `request.search`, from its offset on, within `SEARCH_S` and `SEARCH_BYTES` a call. Plain
+    text: no pattern can make it slow. `ignore_case` knows the letters of ASCII."""
+    needle = request.search.encode("utf-8", "replace")
+    marks = times_of(directory, request.stream)
+    start = max(0, request.offset, printed_since(directory, request.stream, request.since))
+    found = _Found(request, marks)
+    deadline = time.monotonic() + SEARCH_S
+    position, left = start, SEARCH_BYTES
+    files = files_of(os.listdir(directory), request.stream)
+    rest, rest_at = b"", position  # a line whose end is still to come
+    for first, name in files:
+        file = _open_regular(directory, name)
+        if file < 0:
+            continue
+        try:
+            end = first + os.fstat(file).st_size
+            if end <= position:
+                continue
+            if position < first:  # rotated away
+                rest, rest_at, position = b"", first, first
+            while position < end:
+                if left <= 0 or time.monotonic() > deadline:
+                    return _chunk(request, start, rest_at, found, complete=False)
+                block = os.pread(file, min(BLOCK_BYTES, end - position), position - first)
+                if not block:
+                    break
+                position += len(block)
+                left -= len(block)
+                whole = rest + block
+                last = whole.rfind(b"\n") + 1
+                if last == 0 and len(whole) < BLOCK_BYTES:
+                    rest = whole
+                    continue
+                last = last or len(whole)
+                stopped = _scan(whole[:last], rest_at, needle, request.ignore_case, found)
+                if stopped >= 0:
+                    return _chunk(request, start, stopped, found, complete=False)
+                rest, rest_at = whole[last:], rest_at + last
+        finally:
+            os.close(file)
+    stopped = _scan(rest, rest_at, needle, request.ignore_case, found)
+    return _chunk(request, start, position if stopped < 0 else stopped, found, complete=stopped < 0)
+
+
+def _chunk(request: LogRequest, start: int, end: int, found: _Found, *, complete: bool) -> LogChunk:
+    return LogChunk(request.request_id, start, end, "", lines=found.lines, complete=complete)
+
+
+def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _Found) -> int:
+    """-1, or where to go on once it is enough."""
+    hay = lines.lower() if ignore_case else lines
+    wanted = needle.lower() if ignore_case else needle
+    at = hay.find(wanted)
+    while at >= 0:
+        begin = hay.rfind(b"\n", 0, at) + 1
+        end = hay.find(b"\n", at)
+        end = len(hay) if end < 0 else end
+        if not found.add(offset + begin, lines[begin:end]):
+            return offset + min(end + 1, len(hay))
+        at = hay.find(wanted, end + 1)
+    return -1
+
+
+def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogRetention) -> list[str]:
+    """Delete logs whose time is up, then as much as the budget of all logs of this machine asks for: of tasks that have
+    left, oldest first; then of those in `present` (directory names) rotated files, oldest first, never the newest of a
+    stream. Returns the names of directories deleted. `remove` dates a directory by touching it."""
+    left = []  # (removed at, bytes, name)
+    deleted = []
+    rotated: list[tuple[float, int, Path]] = []  # of present tasks: (written last, bytes, path)
+    total = 0
+    root = home / "logs"
+    for entry in os.scandir(root):
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        about = entry.stat(follow_symlinks=False)
+        if entry.name not in present and now - about.st_mtime > retention.keep_s:
+            deleted.append(entry.name)
+            continue
+        files = [(file.stat(follow_symlinks=False), file) for file in os.scandir(entry.path)]
+        size = sum(info.st_size for info, _ in files)
+        total += size
+        if entry.name not in present:
+            left.append((about.st_mtime, size, entry.name))
+            continue
+        names = [file.name for _, file in files]
+        old = {name for stream in STREAMS for _, name in files_of(names, stream)[:-1]}
+        rotated += [
+            (info.st_mtime, info.st_size, Path(file.path)) for info, file in files if file.name in old
+        ]
+    for _, size, name in sorted(left):
+        if total <= retention.budget_bytes:
+            break
+        deleted.append(name)
+        total -= size
+    for name in deleted:
+        shutil.rmtree(root / name)
+    for _, size, path in sorted(rotated):
+        if total <= retention.budget_bytes:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
+    return deleted

@@ -1,0 +1,143 @@
+"""What lives in one home: tasks under supervisors, their directories, groups and allocs. See `supervised`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from borglet.messages import EndCause, Exit, RunTask, TaskKey
+from borglet.runtimes.base.runtime import Presence, StartFailed
+from borglet.runtimes.cgroups.cgroups import CgroupTree, detect
+from borglet.runtimes.home import trash
+from borglet.runtimes.home.allocfolders import AllocFolders
+from borglet.runtimes.home.confinement import Confinement
+from borglet.runtimes.home.containers import Containers
+from borglet.runtimes.home.logfiles import LogRetention
+from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory, directory_name
+from borglet.runtimes.measuring.diskwalk import DiskWalk, disk_bytes
+from borglet.runtimes.measuring.meter import Meter, Metered
+from borglet.runtimes.supervisor import proctable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedSettings:
+    """What all runtimes of real processes may be told."""
+
+    isolation: Literal["auto", "polled"] = "auto"  # polled: use no control groups even where we may
+    cap_cpu: bool = False  # the CPU limit is a ceiling, not only a share (§6.2)
+    open_files: int = 65536
+    log_file_bytes: int = 8 * 2**20
+    log_file_s: float = 86400.0  # a file is followed by the next after this long, however small
+    log_files: int = 4  # of each stream
+    log_bytes_s: int = 16 * 2**20  # a task that prints more waits: the disk is everybody's
+    retention: LogRetention = field(default_factory=LogRetention)
+    disk_interval_s: float = 30.0
+
+
+@dataclass(slots=True)
+class SupervisedTask:
+    """One incarnation as its runtime holds it."""
+
+    directory: TaskDirectory
+    kept: Kept
+    exit: Exit | None = None
+    supervisor: SupervisorId | None = None  # None while it starts
+    pidfd: int = -1
+    metered: Metered | None = None
+    stop_asked: tuple[float, EndCause, str] | None = None  # while it starts: told as soon as it can listen
+    overused: bool = False
+
+    def presence(self) -> Presence:
+        return Presence(self.kept.task, self.kept.run, self.kept.started_at, self.exit)
+
+
+class Household:
+    """Shared by the parts of one runtime; owned by its loop."""
+
+    def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
+        self.home = home.absolute()
+        self.settings = settings
+        self.confinement = confinement
+        for part, mode in (("tasks", 0o711), ("logs", 0o750), ("trash", 0o700)):
+            (self.home / part).mkdir(mode=mode, parents=True, exist_ok=True)
+        self.tree: CgroupTree | None = detect(self.home) if settings.isolation == "auto" else None
+        self.containers = Containers(self.tree, cap_cpu=settings.cap_cpu)
+        self.meter = Meter(self.tree)
+        self.allocs = AllocFolders(self.home)
+        self.tasks: dict[TaskKey, SupervisedTask] = {}
+        self._emptying = asyncio.Lock()
+        self.closing = False
+
+    def measure_capacity(self) -> dict[str, int]:
+        """Disk: what is free now and what tasks here already hold."""
+        disk = os.statvfs(self.home)
+        held = disk_bytes((self.home / "tasks", self.home / "logs", self.home / "allocs"))
+        return {
+            "cpu": 1000 * len(os.sched_getaffinity(0)),
+            "ram": os.sysconf("SC_PHYS_PAGES") * proctable.PAGE_BYTES,
+            "disk": disk.f_bavail * disk.f_frsize + held,
+        }
+
+    def directory_of(self, task: RunTask) -> TaskDirectory:
+        """Its directory, in its alloc where it has one. Raises `StartFailed`."""
+        try:
+            folder = None
+            if task.alloc is not None:
+                folder = self.allocs.ensure(task.alloc)
+                self.allocs.adopt_logs(task.alloc, directory_name(task.key))
+            return TaskDirectory(self.home, task.key, alloc=folder)
+        except ValueError as error:
+            raise StartFailed(str(error)) from error
+        except OSError as error:
+            raise StartFailed(f"the machine could not prepare its alloc: {error}") from error
+
+    def discard(self, directory: TaskDirectory) -> None:
+        """Out of sight at once, deleted after; its logs' time begins."""
+        if directory.logs.is_dir():
+            os.utime(directory.logs)
+        if directory.path.is_dir():
+            trash.throw_away(directory.path, self.home / "trash")
+
+    async def empty_trash(self) -> None:
+        async with self._emptying:  # two at a time would take entries from each other
+            await asyncio.to_thread(trash.empty, self.home / "trash", goes_on=lambda: not self.closing)
+
+    def behave(self, incarnations: Iterable[SupervisedTask]) -> None:
+        """Their processes' scheduling classes are those of their tasks."""
+        children = proctable.children_of(proctable.table())
+        for known in incarnations:
+            if known.supervisor is not None and known.exit is None:
+                self.containers.behave(known.kept.task, proctable.descendants(children, known.supervisor.pid))
+
+    def metered(self, incarnation: SupervisedTask, *, cpu_ns: int | None) -> Metered:
+        assert incarnation.supervisor is not None
+        directory = incarnation.directory
+        return Metered(
+            incarnation.supervisor.pid,
+            incarnation.supervisor.groups,
+            DiskWalk((directory.work, directory.tmp)),
+            cpu_ns=cpu_ns,
+        )
+
+
+def write_end(directory: TaskDirectory, exit_: Exit) -> None:
+    """Should there be no room for it now, this Borglet tells it, and the next one comes to the same."""
+    try:
+        directory.write_exit(exit_)
+    except OSError as error:
+        log.error("the end of task %s can't be written: %s", directory.name, error)
+
+
+def reap(pid: int) -> None:
+    """Collect a supervisor that is our own child; an adopted one is init's."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return

@@ -1,0 +1,314 @@
+"""What runtimes of real processes share: each task under a supervisor that outlives the Borglet.
+
+    start ─► plan, directory, groups, furnish ─► spawn(supervisor) ─► the task
+    next_end ◄─ pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost
+
+What shuts a task in is its `confinement`'s part: little for `process`, a container for `oci`. All the rest is here and
+in its parts: `household` (what there is), `adoption`, `burials` (watching, ends), `enforcement` (measuring, limits).
+
+Memory, processes and CPU are limited by control groups where we may (`cgroups`), else by what `sample`
+measures; disk always by `sample`. `attributes()` says which. Owned by one asyncio loop; see `base.Runtime`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    LogChunk,
+    LogRequest,
+    RunAlloc,
+    RunTask,
+    ShellClaims,
+    TaskKey,
+    Usage,
+)
+from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
+from borglet.runtimes.cgroups.limits import Grant
+from borglet.runtimes.home import supervisors
+from borglet.runtimes.home.adoption import Adoption
+from borglet.runtimes.home.chown_files import hand_over
+from borglet.runtimes.home.confinement import Confinement
+from borglet.runtimes.home.enforcement import Enforcement
+from borglet.runtimes.home.exit_watcher import Burials
+from borglet.runtimes.home.logfiles import read_log, sweep_logs
+from borglet.runtimes.home.runtime_home import Household, SupervisedSettings, SupervisedTask
+from borglet.runtimes.home.taskdirs import Kept
+from borglet.runtimes.supervisor import landlock, ptys
+from borglet.runtimes.supervisor.ptys import ShellRefused
+
+log = logging.getLogger(__name__)
+
+MOST_UNCLAIMED = 4096
+
+
+class SupervisedRuntime:
+    """All of a home's tasks. One Borglet at a time may own a home; a second is the caller's mistake."""
+
+    def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
+        self.name = confinement.name
+        self._house = Household(home, settings, confinement)
+        self._home, self._settings, self._confinement = self._house.home, settings, confinement
+        self._tree, self._containers = self._house.tree, self._house.containers
+        self._tasks, self._allocs = self._house.tasks, self._house.allocs
+        self._burials = Burials(self._house)
+        self._enforcement = Enforcement(self._house, self.stop)
+        self._keeps_ports = landlock.knows_ports()
+        self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
+        self._identities: dict[TaskKey, str] = {}  # of what is still to be started
+        self.api_url = ""
+        self._adoption: asyncio.Task[None] | None = None
+        self._capacity = self._house.measure_capacity()
+
+    # -- what this machine gives
+
+    def attributes(self) -> dict[str, str]:
+        return {
+            "runtime": self.name,
+            **self._containers.attributes(),
+            "isolation.disk": "polled",
+            "isolation.ports": "landlock" if self._keeps_ports else "none",
+            **self._confinement.attributes(),
+        }
+
+    def capacity(self) -> dict[str, int]:
+        return dict(self._capacity)
+
+    # -- starting and stopping
+
+    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
+        await self._adopt()
+        known = self._tasks.get(task.key)
+        if known is not None and known.exit is None:
+            return
+        directory = self._house.directory_of(task)
+        here = {other.directory.name: other.kept for other in self._tasks.values()}
+        told = task
+        if self.api_url:
+            told = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
+        plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, kept=here)
+        kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name)
+        incarnation = SupervisedTask(directory, kept)
+        self._tasks[task.key] = incarnation
+        try:
+            owner = plan.account[:2] if plan.account else None
+            for own in (directory.work, directory.tmp):  # made by a run as another user, if at all
+                if owner is not None and own.is_dir() and own.stat().st_uid != owner[0]:
+                    await asyncio.to_thread(hand_over, own, owner)
+            directory.prepare(kept, owner=owner)
+            if (token := self._identities.pop(task.key, None)) is not None:
+                directory.write_identity(token)
+            await self._confinement.furnish(directory, plan)
+            groups = self._containers.create(task, directory.name)
+            limits = self._containers.limits_of(task)
+            request: dict[str, object] = {
+                "directory": str(directory.path),
+                "log_directory": str(directory.logs),
+                "groups": groups,
+                "open_files": self._settings.open_files,
+                **self._containers.manners(limits),
+                "oom_score_adj": limits.oom_score_adj,
+                "notice_s": task.notice_s,
+                "ram_limit": limits.ram_bytes,
+                "log_file_bytes": self._settings.log_file_bytes,
+                "log_file_s": self._settings.log_file_s,
+                "log_files": self._settings.log_files,
+                "log_bytes_s": self._settings.log_bytes_s,
+                "tcp_ports": self._tcp_ports(task),
+                **plan.launch,
+            }
+            incarnation.supervisor = await supervisors.spawn(directory, request, groups)
+        except (StartFailed, OSError) as error:
+            await self._burials.give_up(incarnation, str(error))
+            if isinstance(error, StartFailed):
+                raise
+            raise StartFailed(f"the machine could not prepare the task: {error}") from error
+        incarnation.metered = self._house.metered(incarnation, cpu_ns=0)
+        self._burials.watch(incarnation)
+        if incarnation.stop_asked is not None:
+            notice_s, cause, detail = incarnation.stop_asked
+            supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
+
+    def _tcp_ports(self, task: RunTask) -> list[int] | None:
+        """Ports of the machine are allotted; in a network of its own a task has all."""
+        if not self._keeps_ports or task.network != "host":
+            return None
+        return sorted(task.ports.values())
+
+    async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
+        await self._adopt()
+        self._dropped = set(dropped)
+        failed: OSError | ValueError | None = None
+        for alloc in allocs:
+            try:
+                self._allocs.hold(alloc)
+                self._containers.hold_alloc(alloc)
+            except (OSError, ValueError) as error:  # the others are held all the same
+                failed = failed or error
+        self._drop_allocs()
+        await self._house.empty_trash()
+        if failed is not None:
+            raise failed
+
+    def allocs(self) -> list[AllocReport]:
+        return self._allocs.reports()
+
+    def _drop_allocs(self) -> None:
+        lived_in = {known.kept.task.alloc for known in self._tasks.values()}
+        for key in self._dropped - lived_in:
+            self._allocs.remove(key)
+            self._containers.forget_alloc(key)
+            self._dropped.discard(key)
+
+    async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
+        await self._adopt()
+        known = self._tasks.get(key)
+        if known is None or known.exit is not None:
+            return
+        if known.supervisor is None:
+            earlier = known.stop_asked
+            known.stop_asked = (
+                (notice_s, cause, detail) if earlier is None else (min(notice_s, earlier[0]), *earlier[1:])
+            )
+            return
+        supervisors.send_stop(known.directory, notice_s=notice_s, cause=cause, detail=detail)
+
+    async def resize(self, task: RunTask) -> None:
+        await self._adopt()
+        known = self._tasks.get(task.key)
+        if known is None or known.exit is not None:
+            return
+        known.kept = msgspec.structs.replace(known.kept, task=task)
+        known.directory.write_kept(known.kept)
+        if known.supervisor is None:
+            return
+        self._house.behave([known])
+        try:
+            refused = self._containers.resize(task)
+        except StartFailed as error:
+            log.warning("task %s keeps the cores it has: %s", known.directory.name, error)
+            return
+        if refused:  # it uses more than it may now: the next sample ends it, with the figures
+            log.info("task %s: %s", known.directory.name, "; ".join(refused))
+
+    async def identify(self, key: TaskKey, token: str) -> None:
+        await self._adopt()
+        known = self._tasks.get(key)
+        if known is not None and known.exit is None:
+            known.directory.write_identity(token)
+        else:
+            self._identities[key] = token
+            while len(self._identities) > MOST_UNCLAIMED:
+                del self._identities[next(iter(self._identities))]  # of what was never started
+
+    async def adjust(
+        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
+    ) -> None:
+        await self._adopt()
+        self._containers.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
+
+    async def remove(self, key: TaskKey) -> None:
+        await self._adopt()
+        known = self._tasks.get(key)
+        if known is None:
+            return
+        if known.exit is None:
+            raise ValueError(f"task {key} still runs; stop it and wait for its end before removing it")
+        del self._tasks[key]
+        self._house.discard(known.directory)
+        self._drop_allocs()
+        await self._house.empty_trash()
+
+    # -- ends
+
+    def addresses(self) -> dict[TaskKey, str]:
+        return {key: known.kept.address for key, known in self._tasks.items() if known.kept.address}
+
+    async def next_end(self) -> Presence:
+        await self._adopt()
+        return await self._burials.next_end()
+
+    async def presences(self) -> list[Presence]:
+        await self._adopt()
+        return [incarnation.presence() for incarnation in self._tasks.values()]
+
+    # -- adopting
+
+    async def _adopt(self) -> None:
+        """Once, before anything else: find what an earlier Borglet of this home started."""
+        if self._adoption is None:
+            self._adoption = asyncio.get_running_loop().create_task(
+                Adoption(self._house, self._burials).adopt()
+            )
+        await asyncio.shield(self._adoption)
+
+    # -- measuring
+
+    async def sample(self) -> dict[TaskKey, Usage]:
+        await self._adopt()
+        return await self._enforcement.sample()
+
+    async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
+        wanted = {key: self._tasks[key].metered for key in keys if key in self._tasks}
+        return self._house.meter.ready(
+            {key: metered for key, metered in wanted.items() if metered is not None}
+        )
+
+    # -- logs
+
+    async def read_log(self, request: LogRequest) -> LogChunk:
+        if request.search:
+            return await asyncio.to_thread(read_log, self._home, request)
+        return read_log(self._home, request)
+
+    async def sweep(self, now: float) -> list[str]:
+        """Delete logs whose time is up (`now`: seconds since the epoch). Returns the names deleted."""
+        await self._adopt()
+        present = {known.directory.name for known in self._tasks.values()}
+        retention = self._settings.retention
+        forgotten = await asyncio.to_thread(
+            self._allocs.forget_old_logs, now=now, present=present, keep_s=retention.keep_s
+        )
+        return forgotten + await asyncio.to_thread(
+            sweep_logs, self._home, now=now, present=present, retention=retention
+        )
+
+    # -- shells
+
+    async def open_shell(self, claims: ShellClaims) -> ptys.Pty:
+        await self._adopt()
+        known = self._tasks.get(claims.key)
+        if known is None or known.exit is not None or known.supervisor is None:
+            raise ShellRefused(f"task {claims.key} does not run on this machine")
+        if known.kept.runtime != self.name:  # a shell of ours would be outside of what holds the task
+            raise ShellRefused(
+                f"task {claims.key} was started by the runtime {known.kept.runtime}, and the Borglet has"
+                f" {self.name} since; shells open once the task was started anew"
+            )
+        try:
+            request = self._confinement.shell(known.kept, known.directory, known.supervisor, claims)
+        except StartFailed as error:
+            raise ShellRefused(str(error)) from error
+        if not request.engine:  # held back by rules of its own, an engine could not enter the container
+            request = replace(request, tcp_ports=self._tcp_ports(known.kept.task))
+        return await ptys.spawn(request)
+
+    async def close(self) -> None:
+        self._house.closing = True
+        if self._adoption is not None:
+            await self._adoption
+        await self._burials.close()
+        if any(known.exit is None for known in self._tasks.values()):
+            return
+        self._confinement.close()
+        if self._tree is not None:
+            self._tree.remove()

@@ -1,0 +1,180 @@
+"""Starting a task's supervisor, watching it, talking to it, and cleaning up after one that was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from borglet.messages import EndCause
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory
+from borglet.runtimes.supervisor import proctable
+
+log = logging.getLogger(__name__)
+
+# The largest pipe an ordinary user may have; the kernel takes no larger command and environment than twice that.
+MAX_LAUNCH_BYTES = 2**20
+START_TIMEOUT_S = 20.0
+BEGIN_TIMEOUT_S = 5.0
+KILL_TIMEOUT_S = 5.0
+KILL_POLL_S = 0.01
+_ROOT = str(Path(__file__).resolve().parents[3])
+_CODE = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.shim import main; main()"
+
+
+async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dict[str, str]) -> SupervisorId:
+    """Start a supervisor and through it the task. Returns once the task's program runs.
+
+    The supervisor begins only when it has read `launch`, which it gets after supervisor.json is written:
+    a Borglet killed in between leaves nothing that a successor would not find. Raises `StartFailed`.
+    """
+    content = marshal.dumps(launch)
+    if len(content) > MAX_LAUNCH_BYTES:
+        raise StartFailed(
+            f"command and env take {len(content)} bytes together; at most {MAX_LAUNCH_BYTES} are possible"
+        )
+    reader, writer = os.pipe()
+    answer, answer_writer = os.pipe()
+    try:
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, MAX_LAUNCH_BYTES)
+        pid = _spawn_process(directory, reader, answer_writer)
+    except OSError as error:
+        os.close(writer)
+        os.close(answer)
+        raise StartFailed(f"the task's supervisor can't be started: {error}") from error
+    finally:
+        os.close(reader)
+        os.close(answer_writer)
+    try:
+        process = proctable.read(pid)
+        assert process is not None, "our own child stays in the table until we reap it"
+        supervisor = SupervisorId(pid, process.started, proctable.boot_id(), groups)
+        directory.write_supervisor(supervisor)
+        try:
+            os.write(writer, content)
+        except BrokenPipeError as error:
+            raise StartFailed(f"the task's supervisor ended at once: {directory.complaint()}") from error
+    finally:
+        os.close(writer)
+    await _await_start(answer, directory, pid)
+    return supervisor
+
+
+def _spawn_process(directory: TaskDirectory, stdin: int, stdout: int) -> int:
+    errors = str(directory.path / "supervisor.log")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    argv = [sys.executable, "-I", "-S", "-E", "-c", _CODE, "borg-task", directory.name]
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return os.posix_spawn(
+        sys.executable,
+        argv,
+        kept,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, stdin, 0),
+            (os.POSIX_SPAWN_DUP2, stdout, 1),
+            (os.POSIX_SPAWN_OPEN, 2, errors, flags, 0o600),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
+    )
+
+
+async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
+    """Takes over the descriptor `answer`."""
+    loop = asyncio.get_running_loop()
+    line = loop.create_future()
+    received = b""
+
+    def read() -> None:
+        nonlocal received
+        chunk = os.read(answer, 4096)
+        received += chunk
+        if (not chunk or received.endswith(b"\n")) and not line.done():
+            line.set_result(received.decode(errors="replace").strip())
+
+    loop.add_reader(answer, read)
+    try:
+        text = await asyncio.wait_for(line, START_TIMEOUT_S)
+    except TimeoutError as error:
+        os.kill(pid, signal.SIGKILL)
+        raise StartFailed(f"the task's supervisor did not answer within {START_TIMEOUT_S:g} s") from error
+    finally:
+        loop.remove_reader(answer)
+        os.close(answer)
+    word, _, reason = text.partition(" ")
+    if word == "failed":
+        raise StartFailed(reason)
+    if word != "started":
+        raise StartFailed(
+            f"the task's supervisor ended before the start: {directory.complaint() or 'killed'}"
+        )
+
+
+async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
+    """Whether an adopted supervisor has something to supervise. One that is young and has not begun is given a moment
+    to do so, or to end: its Borglet may have died just before it said what to start."""
+    gone = select.poll()
+    gone.register(pidfd, select.POLLIN)
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - supervisor.started / os.sysconf("SC_CLK_TCK")
+    deadline = time.monotonic() + (BEGIN_TIMEOUT_S if age_s < BEGIN_TIMEOUT_S else 0.0)
+    while not directory.begun() and not gone.poll(0) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    return not gone.poll(0)
+
+
+def open_pidfd(supervisor: SupervisorId) -> int:
+    """A descriptor that gets readable when the supervisor ends; -1 when it is gone, whoever has its pid now."""
+    try:
+        pidfd = os.pidfd_open(supervisor.pid)
+    except ProcessLookupError:
+        return -1
+    if proctable.still_runs(supervisor.pid, supervisor.started):
+        return pidfd
+    os.close(pidfd)
+    return -1
+
+
+def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
+    """Tell the supervisor; nothing happens when it is gone, its end is then on its way."""
+    text = " ".join(detail.split())[:1000]
+    line = f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n".encode(errors="replace")
+    try:
+        control = os.open(directory.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        log.info("task %s: nobody takes the stop: %s", directory.name, error)
+        return
+    try:
+        os.write(control, line)
+    except OSError as error:
+        log.warning("task %s: the stop was not taken: %s", directory.name, error)
+    finally:
+        os.close(control)
+
+
+async def kill_leftovers(directory: TaskDirectory, groups: dict[str, str]) -> set[int]:
+    """Kill all processes of a task without supervisor: its groups' members and who carries its marker.
+    Returns those that survived `KILL_TIMEOUT_S` (in an uninterruptible system call)."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + KILL_TIMEOUT_S
+    while True:
+        left = cgroupfs.kill(groups)
+        for pid in proctable.with_environment(directory.marker):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+            left.add(pid)
+        if not left or loop.time() > deadline:
+            cgroupfs.remove(groups)
+            return left
+        await asyncio.sleep(KILL_POLL_S)

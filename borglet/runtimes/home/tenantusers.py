@@ -1,0 +1,92 @@
+"""One user per tenant for tasks of the `process` runtime.
+
+Without it, tasks of different tenants on one machine could signal, trace and read each other.
+
+    home/tenants.json    tenant -> number of its user on this machine
+
+A tenant keeps its number after its last task has left: files that its tasks left behind must not become another
+tenant's. A number is used again only when all numbers of the range are assigned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from borglet.messages import RunTask
+from borglet.runtimes.base.accounts import own_uid
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.home.taskdirs import Kept, replace_file
+
+log = logging.getLogger(__name__)
+
+FILE = "tenants.json"
+RUNTIME = "process"
+
+
+def tenant_of(task: RunTask) -> str:
+    """The tenant in the task's BNS name; for a name without one, the job."""
+    parts = task.name.split("/")
+    return parts[1] if len(parts) == 4 and parts[1] else task.key.job
+
+
+class TenantUsers:
+    """The numbers of one home, `count` of them from `first` on. Owned by the runtime's loop."""
+
+    def __init__(self, home: Path, *, first: int, count: int) -> None:
+        self._home, self._first, self._count = home.absolute(), first, count
+        self._assigned: dict[str, int] | None = None
+
+    def uid_of(self, task: RunTask, kept: Mapping[str, Kept]) -> int:
+        """The number of the task's tenant, assigned and stored if it has none yet.
+
+        `kept`: by directory name, all tasks on this machine. Raises `StartFailed`."""
+        if self._assigned is None:
+            self._assigned = self._load()
+        tenant = tenant_of(task)
+        own: set[int] = set()  # numbers of this tenant's tasks
+        others: dict[str, int] = {}  # numbers of all other tasks, among them containers, each with its own
+        for name, other in kept.items():
+            if other.runtime == RUNTIME and tenant_of(other.task) == tenant:
+                own.add(other.own_uid)
+            else:
+                others[f"/{name}"] = other.own_uid
+        for uid in (self._assigned.get(tenant, 0), *sorted(own)):
+            if self._first <= uid < self._first + self._count and uid not in others.values():
+                break
+        else:
+            uid = self._choose(tenant, others)
+        if self._assigned.get(tenant) != uid:
+            self._store({**self._assigned, tenant: uid})
+        return uid
+
+    def _choose(self, tenant: str, others: dict[str, int]) -> int:
+        assert self._assigned is not None
+        taken = {name: uid for name, uid in self._assigned.items() if name != tenant} | others
+        try:
+            return own_uid(tenant, taken, first=self._first, count=self._count)
+        except StartFailed:
+            uid = own_uid(tenant, others, first=self._first, count=self._count)
+            self._assigned = {}  # tenants that have tasks here get the numbers of these again
+            return uid
+
+    def _load(self) -> dict[str, int]:
+        try:
+            return msgspec.json.decode((self._home / FILE).read_bytes(), type=dict[str, int])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning(
+                "%s can't be read, the users of tenants are assigned again: %s", self._home / FILE, error
+            )
+            return {}
+
+    def _store(self, assigned: dict[str, int]) -> None:
+        try:
+            replace_file(self._home, FILE, msgspec.json.encode(assigned), durable=True)
+        except OSError as error:
+            raise StartFailed(f"the machine could not store which user its tenant has: {error}") from error
+        self._assigned = assigned

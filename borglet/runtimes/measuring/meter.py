@@ -1,0 +1,162 @@
+"""What running tasks use: from their control groups where they account it, from /proc where not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from borglet.messages import TaskKey, Usage
+from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.cgroups.cgroups import CgroupTree, Measured
+from borglet.runtimes.measuring.diskwalk import DiskWalk
+from borglet.runtimes.measuring.traffic import Traffic
+from borglet.runtimes.supervisor import proctable
+from borglet.runtimes.supervisor.proctable import Process
+
+log = logging.getLogger(__name__)
+
+# The kernel books CPU time at its ticks, some milliseconds apart: over less than this a rate is noise.
+MIN_INTERVAL_S = 0.2
+# Of one task, when its threads are looked at one by one.
+MAX_THREADS = 200
+
+
+@dataclass(slots=True)
+class Metered:
+    """One running task as the meter knows it."""
+
+    supervisor_pid: int
+    groups: dict[str, str]
+    disk: DiskWalk  # over what counts as its own
+    throttled_ns: int = 0  # at the last measurement
+    throttled_milli: int = 0
+    cpu_ns: int | None = None  # at the last measurement; None: adopted, its past use is no news
+    at: float = field(default_factory=time.monotonic)
+    cpu_milli: int = 0
+    disk_at: float | None = None  # when the last walk began
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def __post_init__(self) -> None:
+        if self.cpu_ns == 0:
+            self.traffic = Traffic.of_new()
+
+
+class _Table:
+    """The machine's processes, read where one task needs them, and then for all."""
+
+    @cached_property
+    def _read(self) -> tuple[dict[int, Process], float]:
+        return proctable.table(), time.monotonic()
+
+    @property
+    def processes(self) -> dict[int, Process]:
+        return self._read[0]
+
+    @property
+    def at(self) -> float:
+        """Monotonic seconds."""
+        return self._read[1]
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        return proctable.children_of(self.processes)
+
+
+class Meter:
+    """CPU is the mean since the last call, over 0.2 s at least. One reading of the process table serves all tasks."""
+
+    def __init__(self, tree: CgroupTree | None) -> None:
+        self._tree = tree
+
+    def measure(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, Usage]:
+        """Without those whose figures can't be read: they keep nobody from being measured."""
+        table = _Table()
+        found = {}
+        for key, task in tasks.items():
+            try:
+                found[key] = self._usage(task, table)
+            except Exception:
+                log.exception("what task %s uses can't be read; the next sample tries again", key)
+        return found
+
+    def _usage(self, task: Metered, table: _Table) -> Usage:
+        measured, now = self._from_groups(task), time.monotonic()
+        if measured.cpu_ns is None:
+            now = table.at
+        if measured.cpu_ns is None or measured.ram_bytes is None or measured.processes is None:
+            measured = _fill(measured, table.processes, table.children, task.supervisor_pid)
+        pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all list the same
+        if not pids:
+            pids = set(proctable.descendants(table.children, task.supervisor_pid))
+        elapsed_s = now - task.at
+        if task.cpu_ns is None or elapsed_s >= MIN_INTERVAL_S:
+            task.traffic.look(task.groups, pids, elapsed_s)
+        if task.cpu_ns is None:
+            task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
+        elif elapsed_s >= MIN_INTERVAL_S:
+            spent_ns = max(0, (measured.cpu_ns or 0) - task.cpu_ns)
+            task.cpu_milli = round(spent_ns / elapsed_s / 1e6)
+            task.throttled_milli = round(max(0, measured.throttled_ns - task.throttled_ns) / elapsed_s / 1e6)
+            task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
+        return Usage(
+            cpu_milli=task.cpu_milli,
+            ram_bytes=measured.ram_bytes or 0,
+            disk_bytes=task.disk.bytes,
+            processes=measured.processes or 0,
+            throttled_milli=task.throttled_milli,
+            threads=measured.processes or 0,
+            read_bytes_s=task.traffic.last.read,
+            written_bytes_s=task.traffic.last.written,
+            received_bytes_s=task.traffic.last.received,
+            sent_bytes_s=task.traffic.last.sent,
+            cached_bytes=measured.cached_bytes,
+            oom_kills=measured.oom_kills,
+        )
+
+    def _from_groups(self, task: Metered) -> Measured:
+        if self._tree is None or not task.groups:
+            return Measured(None, None, None)
+        try:
+            return self._tree.measure(task.groups)
+        except OSError:  # it is ending at this moment
+            return Measured(0, 0, 0)
+
+    def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
+        """Threads that run or wait for a core, by task; of a task's thousands the first two hundred are looked at."""
+        children: dict[int, list[int]] | None = None
+        found = {}
+        for key, task in tasks.items():
+            pids = cgroupfs.members(task.groups)
+            if not pids:
+                if children is None:
+                    children = proctable.children_of(proctable.table())
+                pids = set(proctable.descendants(children, task.supervisor_pid))
+            found[key] = proctable.ready_threads(sorted(pids), at_most=MAX_THREADS)
+        return found
+
+    def proportional_ram(self, supervisor_pid: int) -> int:
+        """The exact memory of a task, pages shared inside it counted once: too costly for every sample."""
+        children = proctable.children_of(proctable.table())
+        return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
+
+
+def _fill(
+    measured: Measured, processes: dict[int, Process], children: dict[int, list[int]], supervisor: int
+) -> Measured:
+    """Add from the process table what no group accounts for."""
+    below = [processes[pid] for pid in proctable.descendants(children, supervisor)]
+    ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
+    if supervisor in processes:  # inherits what orphans of the task have used
+        ticks += processes[supervisor].reaped_ticks
+    return Measured(
+        cpu_ns=ticks * 10**9 // proctable.TICKS_PER_S if measured.cpu_ns is None else measured.cpu_ns,
+        ram_bytes=sum(p.rss_bytes for p in below) if measured.ram_bytes is None else measured.ram_bytes,
+        processes=sum(p.threads for p in below if p.state != b"Z")
+        if measured.processes is None
+        else measured.processes,
+        throttled_ns=measured.throttled_ns,
+        cached_bytes=measured.cached_bytes,
+        oom_kills=measured.oom_kills,
+    )

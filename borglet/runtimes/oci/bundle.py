@@ -1,0 +1,222 @@
+"""A task's container as the OCI runtime specification writes it: config.json of it, process.json of the task.
+
+The container is opened around an init that only waits and reaps; the task's program is then started inside by `exec`,
+so that its true parent is the supervisor, which learns status and signal as they were. Pure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from borglet.messages import ShellClaims
+from borglet.runtimes.base.accounts import TASK_UID, Account
+from borglet.runtimes.base.launch import LOGIN_SHELL
+from borglet.runtimes.oci import syscalls
+
+INIT = "/dev/init"  # where the container shows the init's program
+WORK, TMP, PACKAGES, ALLOC = "/work", "/tmp", "/packages", "/alloc"  # noqa: S108 - inside a container
+IDENTITY = "/run/borg"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_SHM_BYTES = 64 * 2**20
+
+_READ_ONLY = ["bind", "ro", "nosuid", "nodev", "rprivate"]
+_WRITABLE = ["bind", "rw", "nosuid", "nodev", "rprivate"]
+# Seccomp speaks of the machine's own calls alone: other ABIs of the same processor would pass by the list.
+_ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
+_EPERM, _ENOSYS = 1, 38
+
+# What tells of the machine, or changes it, is hidden or read-only, also from its root.
+_MASKED = [
+    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
+    "/sys/firmware", "/sys/kernel/debug", "/sys/kernel/security", "/sys/fs/cgroup",
+]  # fmt: skip
+_READ_ONLY_PATHS = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or directory of the machine, shown inside."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device of the machine that the task was allotted."""
+
+    path: str
+    kind: str  # c or b
+    major: int
+    minor: int
+
+
+# Of every container: null, zero, full, random, urandom, tty, ptmx and its terminals.
+_USUAL_DEVICES = ("c 1:3", "c 1:5", "c 1:7", "c 1:8", "c 1:9", "c 5:0", "c 5:2", "c 136:*")
+
+
+def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
+    """As control groups of version 1 take them: to be read and written, never made."""
+    own = [f"{node.kind} {node.major}:{node.minor}" for node in nodes]
+    return [f"{device} rw" for device in (*_USUAL_DEVICES, *own)]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What distinguishes one task's container from another's."""
+
+    root: str  # directory on the machine
+    mounts: Sequence[Mount]
+    hostname: str  # empty: the machine's
+    marker: str  # NAME=value in the init's environment
+    network: str  # path of a network namespace; empty: the machine's
+    shm_bytes: int
+    devices: Sequence[DeviceNode] = ()
+
+
+def config(container: Container, account: Account, *, architecture: str) -> dict[str, object]:
+    """config.json. The init is another user than the task, which can neither signal, trace nor read it."""
+    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "uts", "ipc")]
+    if container.network:
+        namespaces.append({"type": "network", "path": container.network})
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False,
+            "user": {"uid": TASK_UID, "gid": TASK_UID},
+            "args": [INIT, "-P"],
+            "env": [container.marker],
+            "cwd": "/",
+            "noNewPrivileges": True,
+            "capabilities": _no_capabilities(),
+        },
+        "root": {"path": container.root, "readonly": True},
+        **({"hostname": container.hostname} if container.hostname else {}),
+        "mounts": [*_kernel_mounts(container.shm_bytes), *map(_bind, container.mounts)],
+        "linux": {
+            "namespaces": namespaces,
+            "rootfsPropagation": "private",
+            # Of an address of its own a task has all ports.
+            **({"sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"}} if container.network else {}),
+            "maskedPaths": _MASKED,
+            "readonlyPaths": _READ_ONLY_PATHS,
+            "devices": [_device(node, account) for node in container.devices],
+            "seccomp": seccomp(architecture),
+        },
+    }
+
+
+def process(
+    *,
+    argv: list[str],
+    environment: dict[str, str],
+    working_directory: str,
+    account: Account,
+    open_files: int,
+    oom_score_adj: int,
+) -> dict[str, object]:
+    """process.json: also what a shell inside the task begins with, so that it can do no more than the task."""
+    uid, gid, groups = account
+    return {
+        "terminal": False,
+        "user": {"uid": uid, "gid": gid, "additionalGids": [group for group in groups if group != gid]},
+        "args": argv,
+        "env": [f"{name}={value}" for name, value in environment.items()],
+        "cwd": working_directory,
+        "noNewPrivileges": True,
+        "capabilities": _no_capabilities(),
+        "rlimits": [
+            {"type": "RLIMIT_NOFILE", "soft": open_files, "hard": open_files},
+            {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+        ],
+        "oomScoreAdj": oom_score_adj,
+    }
+
+
+def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
+    """What a shell in the task begins with: all of process.json but the program and its terminal."""
+    size = {"height": claims.rows, "width": claims.cols}
+    return begun | {
+        "terminal": not claims.plain,
+        **({} if claims.plain else {"consoleSize": size}),
+        "args": claims.command or LOGIN_SHELL,
+        "env": [*begun["env"], f"TERM={claims.term}"],
+        "oomScoreAdj": 1000,  # of all that the task runs, a shell is what it can best do without
+    }
+
+
+def seccomp(architecture: str) -> dict[str, object]:
+    """The profile of `syscalls` for the machine's own architecture."""
+    rules: list[dict[str, object]] = [
+        {"names": list(syscalls.ALLOWED), "action": "SCMP_ACT_ALLOW"},
+        {"names": list(syscalls.REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
+        _where("clone", 0, syscalls.NEW_NAMESPACES, "SCMP_CMP_MASKED_EQ", value_two=0),
+    ]
+    rules += [_where("socket", 0, family, "SCMP_CMP_EQ") for family in syscalls.SOCKET_FAMILIES]
+    rules += [_where("personality", 0, value, "SCMP_CMP_EQ") for value in syscalls.PERSONALITIES]
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": _ENOSYS,
+        "architectures": [_ARCHITECTURES[architecture]] if architecture in _ARCHITECTURES else [],
+        "syscalls": rules,
+    }
+
+
+def hostname_of(name: str) -> str:
+    """`cell/tenant/job/index` as one label: what a task with a network of its own is called inside."""
+    job, _, index = "-".join(name.split("/")[-2:]).rpartition("-")
+    return f"{job[:52]}-{index}".lower().strip("-")
+
+
+def inside(path: str) -> str:
+    """Where a working directory as the job file says it is, inside."""
+    return os.path.join(WORK, path) if path else WORK
+
+
+def _where(name: str, index: int, value: int, operation: str, value_two: int = 0) -> dict[str, object]:
+    argument = {"index": index, "value": value, "valueTwo": value_two, "op": operation}
+    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]}
+
+
+def _no_capabilities() -> dict[str, list[str]]:
+    return {kind: [] for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+
+
+def _kernel_mounts(shm_bytes: int) -> Iterable[dict[str, object]]:
+    yield _mount("/proc", "proc", ["nosuid", "noexec", "nodev"])
+    yield _mount("/dev", "tmpfs", ["nosuid", "noexec", "strictatime", "mode=755", "size=64k"])
+    yield _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])
+    yield _mount("/dev/shm", "tmpfs", ["nosuid", "noexec", "nodev", "mode=1777", f"size={shm_bytes}"])  # noqa: S108
+    yield _mount("/dev/mqueue", "mqueue", ["nosuid", "noexec", "nodev"])
+    yield _mount("/sys", "sysfs", ["nosuid", "noexec", "nodev", "ro"])
+
+
+def _mount(target: str, kind: str, options: list[str]) -> dict[str, object]:
+    return {"destination": target, "type": kind, "source": kind, "options": options}
+
+
+def _bind(mount: Mount) -> dict[str, object]:
+    return {
+        "destination": mount.target,
+        "type": "bind",
+        "source": mount.source,
+        "options": _WRITABLE if mount.writable else _READ_ONLY,
+    }
+
+
+def _device(node: DeviceNode, account: Account) -> dict[str, object]:
+    uid, gid, _ = account
+    return {
+        "path": node.path,
+        "type": node.kind,
+        "major": node.major,
+        "minor": node.minor,
+        "fileMode": 0o600,
+        "uid": uid,
+        "gid": gid,
+    }

@@ -1,0 +1,414 @@
+"""The `oci` runtime: each task in a container of its own, opened by `crun` and supervised as every task is (§6).
+
+    plan     uid, environment, what is shown inside; refuses what this machine can't give, naming the field
+    furnish  root directory, config.json, process.json, its network
+    clear    its network
+
+A contained task sees its own processes, its own files, /usr or its package read-only; it runs as a user of its own,
+with no capability, under the system calls of `syscalls`, and never gets more (no new privileges).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from borglet.messages import RunTask, ShellClaims
+from borglet.runtimes.base import accounts, launch
+from borglet.runtimes.base.accounts import Account
+from borglet.runtimes.base.networks import FormerNetworks, TaskNetworks
+from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.cgroups.limits import kernel_limits
+from borglet.runtimes.home.confinement import Plan
+from borglet.runtimes.home.runtime_home import SupervisedSettings
+from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.oci import bundle, rootfs
+from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
+from borglet.runtimes.supervisor.container import Container, run_engine
+from borglet.runtimes.supervisor.ptys import PtyRequest, ShellRefused
+
+log = logging.getLogger(__name__)
+
+ENGINE, INIT = "crun", "catatonit"
+FIRST_UID, UIDS = 200_000, 65_536
+
+
+class Unavailable(Exception):
+    """Containers can't be had on this machine; the text says what is missing and how to get it, `code` names it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class OciSettings(SupervisedSettings):
+    """How the oci runtime behaves on this machine."""
+
+    users: frozenset[str] = frozenset()  # whom job files may name, in place of a user of the task's own
+    first_uid: int = (
+        FIRST_UID  # numbers of tasks' own users: so many from here on, which nobody else may have
+    )
+    uids: int = UIDS
+    devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # accelerator -> its device nodes
+    path: str = bundle.DEFAULT_PATH  # PATH of tasks
+    network: IPv4Network | None = None  # whose addresses tasks get that ask for their own
+
+
+@dataclass(frozen=True, slots=True)
+class _Furniture:
+    """What `plan` decided and `furnish` makes."""
+
+    process: dict[str, object]
+    base: Path | None
+    devices: list[DeviceNode]
+    shm_bytes: int
+    host: str  # its name, where it has a network of its own
+
+
+class Contained:
+    """Confinement in a container."""
+
+    name = "oci"
+
+    def __init__(self, home: Path, settings: OciSettings, *, engine: str, init: str) -> None:
+        self._settings = settings
+        self._shared_root = rootfs.SharedRoot(home.absolute() / "roots")
+        self._shared_root.sweep(_roots_in_use(home.absolute()))
+        self._former_networks = FormerNetworks(home)
+        self._networks = TaskNetworks(settings.network, home) if settings.network is not None else None
+        self._engine, self._init = engine, init
+        self._furniture: dict[str, _Furniture] = {}
+
+    def attributes(self) -> dict[str, str]:
+        return {
+            "isolation.user": "task",
+            "isolation.pid": "namespace",
+            "isolation.filesystem": "own",
+            "isolation.network": "own" if self._networks is not None else "none",
+            "isolation.syscalls": "seccomp",
+        }
+
+    def plan(
+        self,
+        task: RunTask,
+        *,
+        run: int,
+        directory: TaskDirectory,
+        trees: Mapping[str, Path],
+        kept: Mapping[str, Kept],
+    ) -> Plan:
+        address = self._address(task, directory, kept)
+        base = _base(task, trees)
+        account, own_uid = self._account(task, directory, kept)
+        packages = PACKAGES if trees else ""
+        argv = launch.command(task, packages=packages)
+        environment = launch.environment(
+            task,
+            run=run,
+            home=WORK,
+            tmp=TMP,
+            path=self._settings.path,
+            packages=packages,
+            alloc=ALLOC if directory.alloc is not None else "",
+            identity=f"{IDENTITY}/{directory.identity.name}",
+        )
+        launch.working_directory(task, WORK)  # refuses one that climbs out
+        working_directory = bundle.inside(task.working_dir)
+        limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
+        process = bundle.process(
+            argv=argv,
+            environment=environment,
+            working_directory=working_directory,
+            account=account,
+            open_files=_open_files(self._settings.open_files),
+            oom_score_adj=limits.oom_score_adj,
+        )
+        devices = self._devices(task)
+        self._furniture[directory.name] = _Furniture(
+            process,
+            base,
+            devices,
+            limits.ram_bytes or bundle.DEFAULT_SHM_BYTES,
+            bundle.hostname_of(task.name),
+        )
+        container = Container(self._engine, str(directory.bundle), directory.name)
+        return Plan(
+            account,
+            trees,
+            {
+                "working_directory": working_directory,
+                "argv": argv,
+                "environment": environment,
+                "user": None,
+                "device_rules": bundle.device_rules(devices),
+                "container": container.fields(),
+            },
+            own_uid=own_uid,
+            address=address,
+        )
+
+    def _address(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, Kept]) -> str:
+        """Of the task's own network; empty for the machine's."""
+        if task.network == "host":
+            return ""
+        if task.network != "own":
+            raise StartFailed(f"network: {task.network!r} is not known here; ask for host or own")
+        if self._networks is None:
+            raise StartFailed(
+                "network: this machine has no addresses to give to tasks; ask for network: host, for a machine with"
+                " the attribute isolation.network=own, or an SRE to set BORGLET_TASK_NETWORK"
+            )
+        earlier = kept.get(directory.name)
+        taken = {other.address for other in kept.values()}
+        return self._networks.choose(directory.name, mine=earlier.address if earlier else "", taken=taken)
+
+    def _account(
+        self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, Kept]
+    ) -> tuple[Account, int]:
+        """A user of the task's own, or the one it names; and the number that is its own."""
+        if not task.user:
+            # A number that the process runtime gave is a whole tenant's, and no longer this task's.
+            numbers = {
+                name if other.runtime == self.name else f"/{name}": other.own_uid
+                for name, other in kept.items()
+            }
+            who, taken = directory.name, numbers
+            if task.alloc is not None:  # what its earlier incarnations left in the alloc stays its own
+                who = f"{task.key.job}.{task.key.index}"
+                for name, other in kept.items():
+                    if other.runtime == self.name and _same_in_alloc(other.task, task):
+                        taken[who] = taken.pop(name)
+            uid = accounts.own_uid(who, taken, first=self._settings.first_uid, count=self._settings.uids)
+            return (uid, uid, []), uid
+        account = accounts.account_of(task.user, default="", allowed=self._settings.users)
+        if account is None or account[0] == 0:
+            raise StartFailed(
+                f"user: no task runs as {task.user!r} in the oci runtime; leave it out, and it gets a user of its own"
+            )
+        return account, 0
+
+    def _devices(self, task: RunTask) -> list[DeviceNode]:
+        nodes = []
+        for number in task.devices:
+            paths = self._settings.devices.get(number)
+            if paths is None:
+                raise StartFailed(
+                    f"devices: accelerator {number} has no device nodes on this machine; an SRE can name them in"
+                    " BORGLET_DEVICES"
+                )
+            nodes += [_node(path) for path in paths]
+        return nodes
+
+    async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
+        furniture = self._furniture.pop(directory.name)
+        assert plan.account is not None
+        network = ""
+        if self._networks is not None and plan.address:
+            network = str(await self._networks.connect(directory.name, plan.address))
+        hostname = furniture.host if network else ""
+        if directory.bundle.exists():
+            shutil.rmtree(directory.bundle)
+        directory.bundle.mkdir(mode=0o700)
+        root, mounts = rootfs.build(
+            directory.root,
+            self._shared_root,
+            work=directory.work,
+            tmp=directory.tmp,
+            identity=directory.identity.parent,
+            alloc=directory.alloc,
+            trees=plan.trees,
+            base=furniture.base,
+            account=plan.account,
+            hosts={hostname: plan.address} if hostname else {},
+        )
+        container = bundle.Container(
+            root=str(root),
+            mounts=[*mounts, Mount(self._init, bundle.INIT)],
+            hostname=hostname,
+            marker=directory.marker,
+            network=network,
+            shm_bytes=furniture.shm_bytes,
+            devices=furniture.devices,
+        )
+        write_bundle(
+            directory.bundle,
+            bundle.config(container, plan.account, architecture=os.uname().machine),
+            furniture.process,
+        )
+
+    def shell(
+        self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
+    ) -> PtyRequest:
+        """The engine on our terminal, which gives the shell one inside. It begins as the task did, so it can do no
+        more."""
+        container = Container(self._engine, str(directory.bundle), directory.name)
+        try:
+            begun = msgspec.json.decode((directory.bundle / "process.json").read_bytes(), type=dict[str, Any])
+            name = f"shell-{claims.session}.json"
+            _forget_shells(directory.bundle)
+            (directory.bundle / name).write_bytes(msgspec.json.encode(bundle.shell_process(begun, claims)))
+        except (OSError, msgspec.DecodeError) as error:
+            raise ShellRefused(f"the container's description can't be read: {error}") from error
+        return PtyRequest(
+            argv=container.shell_command(name),
+            environment={"PATH": bundle.DEFAULT_PATH},
+            directory="/",
+            groups=supervisor.groups,
+            user=None,
+            rows=claims.rows,
+            cols=claims.cols,
+            plain=claims.plain,
+            engine=True,
+        )
+
+    async def clear(self, directory: TaskDirectory) -> None:
+        """Its network; all other namespaces, and mounts, end with the last process."""
+        await self._former_networks.disconnect(directory.name)
+
+    def close(self) -> None:
+        self._former_networks.remove()
+
+
+class OciRuntime(SupervisedRuntime):
+    """All of a home's tasks, each in a container. Raises `Unavailable`."""
+
+    def __init__(self, home: Path, settings: OciSettings = OciSettings()) -> None:
+        engine, init = find_engine()
+        home.mkdir(parents=True, exist_ok=True)
+        probe(home, engine, init)
+        super().__init__(home, settings, Contained(home, settings, engine=engine, init=init))
+
+    def attributes(self) -> dict[str, str]:
+        """`isolation.devices`: `nodes` where a task is kept from devices only by a /dev that lacks them."""
+        guarded = self._tree is not None and self._tree.enforces("devices")
+        return {**super().attributes(), "isolation.devices": "cgroup-v1" if guarded else "nodes"}
+
+
+def find_engine(search: str = "") -> tuple[str, str]:
+    """The container engine and the init, in `search` or, if empty, the usual places. Raises `Unavailable`."""
+    if os.geteuid() != 0:
+        raise Unavailable("no-root", "containers need a Borglet that is root")
+    search = search or os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
+    found = {name: shutil.which(name, path=search) for name in (ENGINE, INIT)}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise Unavailable(
+            "no-" + "-".join(missing),
+            f"containers need {' and '.join(missing)}, not found on this machine; on Debian: apt-get install"
+            f" {' '.join(missing)}",
+        )
+    return str(found[ENGINE]), str(found[INIT])
+
+
+def probe(home: Path, engine: str, init: str) -> None:
+    """Open a container that ends at once: 10 ms that tell more than any list of features. Raises `Unavailable`."""
+    trash = home / "trash"  # what a Borglet that is killed here leaves goes with the rest
+    trash.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=trash, prefix="probe-") as folder:
+        directory = Path(folder)
+        account: Account = (FIRST_UID, FIRST_UID, [])
+        work, tmp = directory / "work", directory / "tmp"
+        work.mkdir()
+        tmp.mkdir()
+        shared = rootfs.SharedRoot(directory / "roots")
+        root, mounts = rootfs.build(
+            directory / "root",
+            shared,
+            work=work,
+            tmp=tmp,
+            identity=None,
+            alloc=None,
+            trees={},
+            base=None,
+            account=account,
+            hosts={},
+        )
+        container = bundle.Container(
+            root=str(root),
+            mounts=[*mounts, Mount(init, bundle.INIT)],
+            hostname="",
+            marker="BORG_PROBE=1",
+            network="",
+            shm_bytes=bundle.DEFAULT_SHM_BYTES,
+        )
+        process = bundle.process(
+            argv=[bundle.INIT, "-V"],
+            environment={},
+            working_directory="/",
+            account=account,
+            open_files=64,
+            oom_score_adj=0,
+        )
+        config = bundle.config(container, account, architecture=os.uname().machine) | {"process": process}
+        write_bundle(directory, config, process)
+        box = Container(engine, folder, "probe")
+        status, output = run_engine(box.command("run", f"--bundle={folder}"))
+        if status != 0:
+            complaint = box.complaint() or output or status
+            raise Unavailable("engine-failed", f"{engine} can't open a container here: {complaint}")
+
+
+def write_bundle(directory: Path, config: dict[str, object], process: dict[str, object]) -> None:
+    (directory / "config.json").write_bytes(msgspec.json.encode(config))
+    (directory / "process.json").write_bytes(msgspec.json.encode(process))
+
+
+def _roots_in_use(home: Path) -> set[str]:
+    """What the containers described in this home have as their root."""
+    used = set()
+    for description in (home / "tasks").glob("*/bundle/config.json"):
+        with contextlib.suppress(OSError, msgspec.DecodeError, KeyError):
+            used.add(msgspec.json.decode(description.read_bytes())["root"]["path"])
+    return used
+
+
+def _forget_shells(directory: Path) -> None:
+    """The engine has read what shells of more than a minute ago begin with."""
+    for path in directory.glob("shell-*.json"):
+        if time.time() - path.stat().st_mtime > 60.0:
+            path.unlink()
+
+
+def _same_in_alloc(one: RunTask, other: RunTask) -> bool:
+    return (one.key.job, one.key.index, one.alloc) == (other.key.job, other.key.index, other.alloc)
+
+
+def _open_files(wanted: int) -> int:
+    """A Borglet without CAP_SYS_RESOURCE can't give more than it has."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+
+
+def _base(task: RunTask, trees: Mapping[str, Path]) -> Path | None:
+    if task.root == "host":
+        return None
+    if task.root != "packages":
+        raise StartFailed(f"root: {task.root!r} is not known here; ask for host or packages")
+    if not trees:
+        raise StartFailed("root: packages needs at least one package, the first of which is the root")
+    return next(iter(trees.values()))
+
+
+def _node(path: str) -> DeviceNode:
+    try:
+        about = os.stat(path)
+    except OSError as error:
+        raise StartFailed(f"devices: {path} of this machine can't be given: {error.strerror}") from error
+    kind = {0o020000: "c", 0o060000: "b"}.get(about.st_mode & 0o170000)
+    if kind is None:
+        raise StartFailed(f"devices: {path} of this machine is no device")
+    return DeviceNode(path, kind, os.major(about.st_rdev), os.minor(about.st_rdev))

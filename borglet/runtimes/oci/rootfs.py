@@ -1,0 +1,284 @@
+"""What a contained task sees as `/`: a small directory, in which parts of the machine or of a package are shown.
+
+    host       bin -> usr/bin …   /usr (read-only)   a few files of /etc     nothing else of the machine
+    packages   each entry of the first package's tree, read-only; /etc by us where the package has none
+    both       /work /tmp (its own, writable)   /packages/<name> (read-only)   /alloc/{shared,logs}   /proc /sys /dev
+
+The directory belongs to root and is shown read-only: no overlay, no copy of a system. Tasks on the machine's /usr
+share one; the few files that differ are laid over it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from borglet.runtimes.base.accounts import TASK_UID, Account
+from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Mount
+
+# Directories of a modern system's root; links on merged-usr machines, and then they are links inside too.
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# Made by us, whatever a package has under these names.
+_OURS = frozenset({"alloc", "proc", "run", "sys", "dev", "tmp", "work", "packages"})
+# What programs look up: names and their resolution, time, certificates, the linker's. No passwords, keys or services.
+_ETC_FILES = (
+    "debian_version", "gai.conf", "host.conf", "hosts", "ld.so.conf", "localtime", "mime.types", "nsswitch.conf",
+    "os-release", "protocols", "resolv.conf", "services", "ssl/openssl.cnf", "timezone",
+)  # fmt: skip
+_ETC_SHOWN = (
+    "alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache", "ld.so.conf.d", "pki/ca-trust",
+    "pki/tls/certs", "ssl/certs",
+)  # fmt: skip
+_MAX_ETC_BYTES = 2**20
+
+
+class SharedRoot:
+    """What tasks on the machine's /usr see as `/`: one directory for all of them, for forty small files and folders a
+    start are what takes longest on a busy disk. Made anew when what it was copied from has changed; tasks keep theirs.
+    """
+
+    def __init__(self, folder: Path, machine: Path = Path("/")) -> None:
+        self._folder, self._machine = folder, machine
+        self._signature = ""
+        self._mounts: list[Mount] = []
+
+    def current(self) -> tuple[Path, list[Mount]]:
+        """The directory, and what is to be shown in it, in order. Raises OSError."""
+        signature = self._look()
+        root = self._folder / signature
+        if signature != self._signature:
+            _folder(self._folder)
+            new = self._folder / "new"
+            if new.exists():
+                shutil.rmtree(new)
+            self._mounts = self._make(new)
+            if root.exists():  # of an earlier Borglet
+                shutil.rmtree(new)
+            else:
+                new.rename(root)
+            self._signature = signature
+        return root, self._mounts
+
+    def sweep(self, used: Collection[str]) -> None:
+        """Remove those that no task sees: `used` are paths."""
+        if not self._folder.is_dir():
+            return
+        for entry in list(os.scandir(self._folder)):
+            if entry.path not in used and entry.name != self._signature:
+                shutil.rmtree(entry.path)
+
+    def _look(self) -> str:
+        """Tells one state of the machine's files from another."""
+        seen: list[object] = []
+        for name in _SYSTEM:
+            original = self._machine / name
+            seen.append(os.readlink(original) if original.is_symlink() else original.is_dir())
+        for name in (*_ETC_FILES, *_ETC_SHOWN):
+            try:
+                about = (self._machine / "etc" / name).stat()
+            except OSError:
+                seen.append(None)
+                continue
+            seen.append(
+                (
+                    about.st_mode,
+                    about.st_ino,
+                    *((about.st_size, about.st_mtime_ns) if name in _ETC_FILES else ()),
+                )
+            )
+        return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
+
+    def _make(self, root: Path) -> list[Mount]:
+        _folder(root)
+        _make_ours(root)
+        for name in ("usr", "var"):
+            _folder(root / name)
+        (root / "var" / "tmp").symlink_to("../tmp")
+        (root / "var" / "run").symlink_to("../run")
+        mounts = [Mount(str(self._machine / "usr"), "/usr")]
+        for name in _SYSTEM:
+            original = self._machine / name
+            if original.is_symlink():
+                (root / name).symlink_to(os.readlink(original))
+            elif original.is_dir():
+                _folder(root / name)
+                mounts.append(Mount(str(original), f"/{name}"))
+        return mounts + _etc(root / "etc", self._machine / "etc", system=True)
+
+
+def build(
+    own: Path,
+    shared: SharedRoot,
+    *,
+    work: Path,
+    tmp: Path,
+    identity: Path | None,
+    alloc: Path | None,
+    trees: Mapping[str, Path],
+    base: Path | None,
+    account: Account,
+    hosts: Mapping[str, str],
+    machine: Path = Path("/"),
+) -> tuple[Path, list[Mount]]:
+    """The task's root directory, and what is to be shown in it, in order. Raises OSError.
+
+    `own`: a directory made anew for what is this task's alone. `base`: the package that is the root, None for the
+    machine's /usr. `hosts`: further lines of /etc/hosts.
+    """
+    if own.exists():
+        shutil.rmtree(own)
+    _folder(own)
+    if base is None:
+        root, found = shared.current()
+        mounts = list(found)
+    else:
+        root = own / "root"
+        _folder(root)
+        _make_ours(root)
+        mounts = _from_package(root, base)
+        if not (root / "etc").exists():
+            mounts += _etc(root / "etc", machine / "etc", system=False)
+    mounts += _names(own, base, machine / "etc", account, hosts)
+    mounts += [Mount(str(work), WORK, writable=True), Mount(str(tmp), TMP, writable=True)]
+    if identity is not None:
+        mounts.append(Mount(str(identity), IDENTITY))
+    if alloc is not None:
+        mounts += [
+            Mount(str(alloc / "shared"), f"{ALLOC}/shared", writable=True),
+            Mount(str(alloc / "logs"), f"{ALLOC}/logs"),
+        ]
+    if trees:
+        _folder(own / "packages")
+        mounts.append(Mount(str(own / "packages"), PACKAGES))
+    for name, tree in trees.items():
+        _folder(own / "packages" / name)
+        mounts.append(Mount(str(tree), f"{PACKAGES}/{name}"))
+    return root, mounts
+
+
+def _folder(path: Path) -> None:
+    """With its parents, open to everybody's eyes whatever the Borglet's umask."""
+    if not path.parent.exists():
+        _folder(path.parent)
+    path.mkdir(exist_ok=True)
+    path.chmod(0o755)
+
+
+def _make_ours(root: Path) -> None:
+    for name in _OURS:
+        _folder(root / name)
+    for name in ("run/borg", "alloc/shared", "alloc/logs"):
+        _folder(root / name)
+
+
+def _names(
+    own: Path, base: Path | None, etc: Path, account: Account, hosts: Mapping[str, str]
+) -> list[Mount]:
+    """The task's users and hosts, over what its root has of them; a package that has none of a file goes without."""
+    uid, gid, _ = account
+    files = {
+        "passwd": _passwd(uid, gid),
+        "group": _lines({"root": "x:0:", "nogroup": "x:65534:", _name_of(uid): f"x:{gid}:"}),
+    }
+    if (
+        base is not None and (base / "etc").exists()
+    ):  # its users are its own affair, the machine's names are not
+        files = {}
+        for name in ("hosts", "resolv.conf"):
+            if (base / "etc" / name).is_file() and not (base / "etc" / name).is_symlink():
+                files[name] = _read(etc / name).decode(errors="replace")
+    if hosts and (base is None or "hosts" in files or not (base / "etc").exists()):
+        known = files.get("hosts") or _read(etc / "hosts").decode(errors="replace")
+        files["hosts"] = known + "".join(f"{address}\t{name}\n" for name, address in hosts.items())
+    mounts = []
+    for name, text in files.items():
+        _write(own / name, text)
+        mounts.append(Mount(str(own / name), f"/etc/{name}"))
+    return mounts
+
+
+def _from_package(root: Path, base: Path) -> list[Mount]:
+    mounts = []
+    for entry in sorted(os.scandir(base), key=lambda entry: entry.name):
+        if entry.name in _OURS:
+            continue
+        shown = root / entry.name
+        if entry.is_symlink():
+            shown.symlink_to(os.readlink(entry.path))
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            _folder(shown)
+        elif entry.is_file(follow_symlinks=False):
+            _write(shown, "")
+        else:
+            continue
+        mounts.append(Mount(entry.path, f"/{entry.name}"))
+    return mounts
+
+
+def _etc(etc: Path, original: Path, *, system: bool) -> list[Mount]:
+    """`system`: with what belongs to the machine's /usr; else only what tells of names."""
+    _folder(etc)
+    for name in ("passwd", "group", "hosts"):
+        _write(etc / name, "")
+    files = _ETC_FILES if system else ("hosts", "nsswitch.conf", "resolv.conf", "host.conf", "localtime")
+    for name in files:
+        if content := _read(original / name):
+            _folder((etc / name).parent)
+            (etc / name).write_bytes(content)
+            (etc / name).chmod(0o644)
+    mounts = []
+    for name in _ETC_SHOWN if system else ():
+        source, shown = original / name, etc / name
+        _folder(shown.parent)
+        if source.is_dir() and not source.is_symlink():
+            _folder(shown)
+        elif source.is_file() and not source.is_symlink():
+            _write(shown, "")
+        else:
+            continue
+        mounts.append(Mount(str(source), f"/etc/{name}"))
+    return mounts
+
+
+def _passwd(uid: int, gid: int) -> str:
+    return _lines(
+        {
+            "root": "x:0:0:root:/:/bin/sh",
+            "init": f"x:{TASK_UID}:{TASK_UID}:init:/:/bin/false",
+            "nobody": "x:65534:65534:nobody:/nonexistent:/bin/false",
+            _name_of(uid): f"x:{uid}:{gid}::{WORK}:/bin/sh",
+        }
+    )
+
+
+def _name_of(uid: int) -> str:
+    """A task's own user has no name on the machine; one that the job file names has."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return "task"
+
+
+def _lines(entries: Mapping[str, str]) -> str:
+    return "".join(f"{name}:{rest}\n" for name, rest in entries.items())
+
+
+def _read(source: Path) -> bytes:
+    """What everybody may read, as it is now; nothing of what is not there."""
+    try:
+        with source.open("rb") as file:
+            if not os.fstat(file.fileno()).st_mode & 0o004:
+                return b""
+            return file.read(_MAX_ETC_BYTES)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return b""
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o644)

@@ -1,0 +1,134 @@
+"""How a forked process becomes a task: its groups, limits and user, then the program. Imports little."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+
+from borglet.runtimes.cgroups import cgroupfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from borglet.runtimes.supervisor.container import Container
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)  # by the supervisor, not by tasks
+
+
+class Launch:
+    """What the Borglet asks for, sent through stdin with `marshal` (both ends are one interpreter)."""
+
+    directory: str  # the task's own: exit.json, the control fifo
+    log_directory: str
+    working_directory: str
+    argv: list[str]
+    environment: dict[str, str]
+    groups: cgroupfs.Groups
+    user: tuple[int, int, list[int]] | None  # uid, gid, supplementary groups
+    open_files: int
+    nice: int
+    policy: int  # of the scheduler: SCHED_IDLE, SCHED_BATCH; 0 for the ordinary one
+    oom_score_adj: int
+    notice_s: float
+    ram_limit: int  # bytes, 0 for none
+    log_file_bytes: int
+    log_file_s: float
+    log_files: int
+    log_bytes_s: int
+    tcp_ports: list[int] | None  # those that it may bind; None: any
+    device_rules: list[str] | None = (
+        None  # devices that it may open, others not; None: what the machine lets it
+    )
+    container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+
+def prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def enter_groups(launch: Launch) -> None:
+    """Raises OSError in words."""
+    try:
+        if launch.device_rules is not None:
+            cgroupfs.allow_devices(launch.groups, launch.device_rules)
+        cgroupfs.join(launch.groups)
+    except OSError as error:
+        raise OSError(f"can't enter its control groups: {error}") from error
+    if launch.nice:
+        os.nice(launch.nice)
+    if launch.policy:
+        os.sched_setscheduler(0, launch.policy, os.sched_param(0))
+
+
+def become_task(launch: Launch, supervisor: int, stdout: int, stderr: int) -> None:
+    """In the forked child: inside its groups and limits, as its user. Raises OSError in words."""
+    os.setsid()
+    enter_groups(launch)
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(launch.oom_score_adj))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = launch.open_files if hard == resource.RLIM_INFINITY else min(hard, launch.open_files)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if launch.user is not None:
+        uid, gid, groups = launch.user
+        os.setgroups(groups)
+        os.setgid(gid)
+        os.setuid(uid)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # behind setuid, which clears it
+    if os.getppid() != supervisor:
+        os._exit(127)
+    signal.set_wakeup_fd(-1)
+    for restored in (*IGNORED, signal.SIGXFSZ):
+        signal.signal(restored, signal.SIG_DFL)
+    try:
+        os.chdir(launch.working_directory)
+    except OSError as error:
+        raise OSError(
+            f"can't enter working directory {launch.working_directory}: {error.strerror}"
+        ) from error
+    os.umask(0o022)
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    execute(launch.argv, launch.environment)
+
+
+def become_contained(launch: Launch, box: Container, stdout: int, stderr: int) -> None:
+    """In the forked child: the engine, which starts the task inside its container and ends. Raises OSError."""
+    from borglet.runtimes.supervisor.container import become_engine  # ordinary processes need not pay for it
+
+    os.setsid()
+    enter_groups(launch)
+    become_engine(box.start_command(), stdout, stderr)
+
+
+def execute(argv: list[str], environment: dict[str, str]) -> None:
+    """Become the program, looked up in the PATH it will see. Raises OSError in words for the job's owner.
+
+    Not os.execvpe: that imports a module on the way, which the task's user may not be able to read.
+    """
+    name = argv[0]
+    path = environment.get("PATH", "")
+    candidates = [name] if "/" in name else [os.path.join(part, name) for part in path.split(":")]
+    reason = ""
+    for candidate in candidates:
+        try:
+            os.execve(candidate, argv, environment)  # noqa: S606 - what this process is for
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if "/" in name or os.path.lexists(candidate):  # else a directory of PATH is closed to this user
+                reason = reason or str(error.strerror)
+    if reason:
+        raise OSError(f"command {name!r} can't be run: {reason}")
+    raise OSError(f"command {name!r} not found" + ("" if "/" in name else f" in PATH {path}"))

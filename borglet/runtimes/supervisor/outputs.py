@@ -1,0 +1,87 @@
+"""What a task prints, copied by its supervisor from two pipes into rotated files. Imports little."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from borglet.runtimes.supervisor.exec_task import Launch
+from borglet.runtimes.supervisor.logwriter import LogWriter, Valve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+READ_BYTES = 65536
+# After the end nobody of the task is left to write, but a stranger may hold the pipe: read this much more.
+DRAIN_BYTES = 4 * 2**20
+
+
+class Outputs:
+    """`poll`: where readers are registered, as long as they are wanted."""
+
+    def __init__(self, launch: Launch, poll: select.poll) -> None:
+        self._launch, self._poll = launch, poll
+        self._streams: dict[int, LogWriter] = {}
+        self._valve = Valve(launch.log_bytes_s, now=time.monotonic())
+        self._paused = False  # the task waits in its pipes
+
+    def keep(self, *, stdout: int, stderr: int) -> None:
+        """Copy what comes through these pipes from now on."""
+        launch = self._launch
+        directory = os.open(launch.log_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        for stream, reader in (("stdout", stdout), ("stderr", stderr)):
+            os.set_blocking(reader, False)
+            self._streams[reader] = LogWriter(
+                directory,
+                stream,
+                file_bytes=launch.log_file_bytes,
+                file_s=launch.log_file_s,
+                keep=launch.log_files,
+            )
+            self._poll.register(reader, select.POLLIN)
+
+    def pause(self) -> float:
+        """Read nothing while the task prints more than it may; how long from now, s."""
+        pause_s = self._valve.wait_s(now=time.monotonic())
+        self.listen(pause_s == 0.0)
+        return pause_s
+
+    def listen(self, wanted: bool) -> None:
+        if wanted != self._paused:
+            return
+        self._paused = not wanted
+        for reader in self._streams:
+            if wanted:
+                self._poll.register(reader, select.POLLIN)
+            else:
+                self._poll.unregister(reader)
+
+    def copy(self, ready: Collection[int] | None = None) -> None:
+        """Some of what waits, of all streams or of those that are `ready`."""
+        for reader in [reader for reader in self._streams if ready is None or reader in ready]:
+            self._copy(reader)
+
+    def _copy(self, reader: int) -> int:
+        try:
+            data = os.read(reader, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._streams[reader].write(data)
+            self._valve.passed(len(data), now=time.monotonic())
+        else:
+            self._poll.unregister(reader)
+            self._streams.pop(reader).close()
+            os.close(reader)
+        return len(data)
+
+    def finish(self) -> None:
+        """Keep the last of it."""
+        for reader in list(self._streams):
+            left = DRAIN_BYTES
+            while left > 0 and (count := self._copy(reader)):
+                left -= count
+        for writer in self._streams.values():
+            writer.close()

@@ -1,0 +1,300 @@
+"""A program on a terminal of its own, for shells in tasks: started, written to, read from, resized, ended.
+
+Where another program talks to it (`plain`) a socket stands in for the terminal: every byte passes as it is.
+
+`spawn` gives a `Pty`. Its program ends with the Borglet, its parent, by the kernel's hand: closing the terminal hangs
+up, and SIGKILL follows the parent's death. What the program starts is in the task's control groups and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import marshal
+import os
+import pty
+import signal
+import socket
+import struct
+import sys
+import termios
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from borglet.runtimes.supervisor import proctable
+from borglet.runtimes.supervisor.ptychild import ANSWER, ASK
+
+START_TIMEOUT_S = 20.0
+# Between the hang-up and the kill.
+GRACE_S = 0.5
+MAX_REQUEST_BYTES = 2**20
+_ROOT = str(Path(__file__).resolve().parents[3])
+_CODE = (
+    f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.ptychild import main; main()"
+)
+_PIDFD_GETFD = 438  # of every architecture
+# Below these numbers are the descriptors that the child expects.
+_FIRST_FREE = 10
+
+
+class ShellRefused(Exception):
+    """No shell can be opened in the task; the text says why and reaches the person who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class PtyRequest:
+    """What to run. `user`: uid, gid and further groups, None for the Borglet's own. `plain`: on a socket."""
+
+    argv: Sequence[str]
+    environment: dict[str, str]
+    directory: str
+    groups: dict[str, str]
+    user: tuple[int, int, list[int]] | None
+    rows: int
+    cols: int
+    plain: bool = False
+    engine: bool = False  # it is a container engine, which enters the task's container with it
+    tcp_ports: list[int] | None = None  # those that it may bind; None: any
+
+
+class Pty:
+    """The Borglet's end. Belongs to one asyncio loop; `close` it whatever happens."""
+
+    def __init__(self, pid: int, pidfd: int, master: int, *, engine: bool = False) -> None:
+        self._engine = engine
+        self.pid, self._pidfd, self._master = pid, pidfd, master
+        self._terminal = os.isatty(master)
+        self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        os.set_blocking(master, False)
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
+
+    async def read(self, size: int) -> bytes:
+        """What was printed, up to `size` bytes; empty once nobody can print any more."""
+        while True:
+            if self._master < 0:
+                return b""
+            try:
+                return os.read(self._master, size)
+            except BlockingIOError:
+                await self._ready(
+                    asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader
+                )
+            except OSError:  # EIO: no process holds the terminal
+                return b""
+
+    async def write(self, data: bytes) -> None:
+        """All of `data`, as fast as it is taken. What a closed terminal doesn't take is lost, as it always was."""
+        left = memoryview(data)
+        while left and self._master >= 0:
+            try:
+                left = left[os.write(self._master, left) :]
+            except BlockingIOError:
+                await self._ready(
+                    asyncio.get_running_loop().add_writer, asyncio.get_running_loop().remove_writer
+                )
+            except OSError:
+                return
+
+    def end_of_input(self) -> None:
+        """Nothing more will be written. A terminal has no such thing: people type ^D."""
+        if self._master >= 0 and not self._terminal:
+            with socket.socket(fileno=os.dup(self._master)) as ours, contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_WR)
+
+    def resize(self, rows: int, cols: int) -> None:
+        if self._master < 0 or not self._terminal:
+            return
+        size = struct.pack("HHHH", rows, cols, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        inner = _terminal_of_engine(self.pid, self._pidfd) if self._engine and not self._exited.done() else -1
+        if inner >= 0:
+            try:
+                fcntl.ioctl(inner, termios.TIOCSWINSZ, size)
+            finally:
+                os.close(inner)
+
+    async def exited(self) -> int:
+        """The exit status of the program; negative: the signal that ended it."""
+        return await asyncio.shield(self._exited)
+
+    async def close(self) -> int:
+        """Hang up, kill what is left of its session, collect it. The exit status."""
+        everybody = _everybody(self.pid)
+        if self._master >= 0:
+            master, self._master = self._master, -1
+            asyncio.get_running_loop().remove_reader(master)
+            asyncio.get_running_loop().remove_writer(master)
+            os.close(master)  # hangs up
+        try:
+            return await asyncio.wait_for(self.exited(), GRACE_S)
+        except TimeoutError:
+            return await self._kill()
+        finally:
+            for process in everybody:
+                if proctable.still_runs(process.pid, process.started):
+                    _kill(process.pid)
+
+    async def _kill(self) -> int:
+        if not self._exited.done():
+            _kill(self.pid)
+        return await self.exited()
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        _, status = os.waitpid(self.pid, 0)
+        self._exited.set_result(os.waitstatus_to_exitcode(status))
+
+    async def _ready(self, add: object, remove: object) -> None:
+        assert callable(add)
+        assert callable(remove)
+        master = self._master
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        add(master, _settle, ready)
+        try:
+            # A terminal that is closed meanwhile never gets ready: whoever waits is cancelled by then.
+            await ready
+        finally:
+            if self._master == master:
+                remove(master)
+
+
+async def spawn(request: PtyRequest) -> Pty:
+    """Start it. Raises `ShellRefused` with the reason, in words for people."""
+    content = marshal.dumps(
+        {
+            "argv": list(request.argv),
+            "environment": request.environment,
+            "directory": request.directory,
+            "groups": request.groups,
+            "user": request.user,
+            "plain": request.plain,
+            "engine": request.engine,
+            "tcp_ports": request.tcp_ports,
+        }
+    )
+    if len(content) > MAX_REQUEST_BYTES:
+        raise ShellRefused(f"command and environment take {len(content)} bytes; at most {MAX_REQUEST_BYTES}")
+    descriptors: list[int] = []
+    try:
+        if request.plain:
+            master, slave = (end.detach() for end in socket.socketpair())
+        else:
+            master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", request.rows, request.cols, 0, 0))
+        descriptors += [master, slave]
+        ask_reader, ask = os.pipe()
+        descriptors += [ask_reader, ask]
+        answer, answer_writer = os.pipe()
+        descriptors += [answer, answer_writer]
+        fcntl.fcntl(ask, fcntl.F_SETPIPE_SZ, MAX_REQUEST_BYTES)
+        given = [
+            fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for number in (ask_reader, answer_writer)
+        ]
+        descriptors += given
+        pid = _spawn_process(slave, *given)
+        pidfd = os.pidfd_open(pid)
+        started = Pty(pid, pidfd, master, engine=request.engine)
+        descriptors.remove(master)
+        os.write(ask, content)
+        for number in (slave, ask_reader, ask, answer_writer, *given):
+            os.close(number)
+            descriptors.remove(number)
+        try:
+            reason = await asyncio.wait_for(_read_all(answer), START_TIMEOUT_S)
+        except TimeoutError:
+            reason = f"the shell did not start within {START_TIMEOUT_S:g} s"
+        except BaseException:
+            await started.close()
+            raise
+        if reason:
+            await started.close()
+            raise ShellRefused(reason)
+        return started
+    except OSError as error:
+        raise ShellRefused(f"the machine can't give a terminal: {error.strerror}") from error
+    finally:
+        for number in descriptors:
+            os.close(number)
+
+
+def _spawn_process(terminal: int, ask: int, answer: int) -> int:
+    argv = [sys.executable, "-I", "-S", "-E", "-c", _CODE, "borg-shell"]
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return os.posix_spawn(
+        sys.executable,
+        argv,
+        kept,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, terminal, 0),
+            (os.POSIX_SPAWN_DUP2, terminal, 1),
+            (os.POSIX_SPAWN_DUP2, terminal, 2),
+            (os.POSIX_SPAWN_DUP2, ask, ASK),
+            (os.POSIX_SPAWN_DUP2, answer, ANSWER),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP],
+    )
+
+
+async def _read_all(reader: int) -> str:
+    """Until the other side is closed, which the exec does."""
+    loop = asyncio.get_running_loop()
+    received = b""
+    while True:
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(reader, _settle, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(reader)
+        chunk = os.read(reader, 4096)
+        if not chunk:
+            return received.decode(errors="replace")
+        received += chunk
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _terminal_of_engine(pid: int, pidfd: int) -> int:
+    """A container engine holds the terminal inside its container, but crun 1.8 passes on the signal of a new size
+    without the size. A descriptor of that terminal, -1 when there is none to be had."""
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{name}").endswith("/ptmx"):
+                return int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, pidfd, int(name), 0))
+    except OSError:
+        return -1  # it has just ended
+    return -1
+
+
+def _everybody(leader: int) -> list[proctable.Process]:
+    """Who runs on the terminal, or was started by who does; a container engine gives what it starts another session."""
+    table = proctable.table()
+    below = set(proctable.descendants(proctable.children_of(table), leader))
+    return [
+        process
+        for process in table.values()
+        if process.pid != leader and (process.pid in below or _session_of(process.pid) == leader)
+    ]
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,164 @@
+"""What is on one machine and what should be there: all that the Borglet decides by. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from borglet.messages import AllocReport, Desired, Health, Phase, RunTask, StopTask, TaskKey
+from borglet.state import health
+from borglet.state.incarnations import Incarnation
+from borglet.state.instructions import GivenUp, HoldAllocs, Instruction, Remembered
+from borglet.state.phases import Step
+
+
+class Holdings:
+    """Changed by `AgentState` and `reconciling` alone. `version` grows with every change worth a report at once."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.incarnations: dict[TaskKey, Incarnation] = {}
+        self.desired: Desired | None = None
+        self.pending: Desired | None = None  # accepted, but not yet safe on the disk
+        self.run: dict[TaskKey, RunTask] = {}
+        self.stop: dict[TaskKey, StopTask] = {}
+        self.allocs: tuple[AllocReport, ...] = ()
+
+    # -- reading
+
+    @property
+    def history_id(self) -> str:
+        return self.desired.history_id if self.desired is not None else ""
+
+    @property
+    def probing(self) -> bool:
+        """Whether a first answer about some task's health is on its way."""
+        return any(
+            inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
+            for inc in self.incarnations.values()
+        )
+
+    def packages_in_use(self) -> set[str]:
+        """Digests that what is here needs, or will need without another word of the master."""
+        return {
+            package.digest
+            for inc in self.incarnations.values()
+            if inc.phase is not Phase.ENDED
+            for package in inc.task.packages
+        }
+
+    def next_wake(self) -> float:
+        """When `TimePassed` is wanted; infinite when nothing is due."""
+        return min((self._wake_of(inc) for inc in self.incarnations.values()), default=math.inf)
+
+    def _wake_of(self, inc: Incarnation) -> float:
+        at = math.inf
+        if (
+            inc.phase is Phase.BACKOFF
+            and inc.key in self.run
+            and (inc.task.packages or not self.blocked(inc))
+        ):
+            at = inc.start_at
+        elif inc.phase is Phase.UP and inc.watch is not None:
+            at = inc.watch.due
+        if inc.stop_at is not None:
+            at = min(at, inc.stop_at)
+        return at
+
+    def listed(self, key: TaskKey) -> bool:
+        return key in self.run or key in self.stop
+
+    def blocked(self, inc: Incarnation) -> bool:
+        """Whether an incarnation that must be gone first is not."""
+        for other in self.incarnations.values():
+            same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
+            if other is not inc and (same_task or other.key in inc.task.waits_for) and self._holds(other):
+                return True
+        return False
+
+    def _holds(self, inc: Incarnation) -> bool:
+        """Whether it has processes or gets them again without a word of the master."""
+        again = inc.ran and inc.phase in (Phase.BACKOFF, Phase.INSTALLING)
+        return inc.has_processes or (again and inc.key in self.run)
+
+    def may_be_forgotten(self, inc: Incarnation) -> bool:
+        """The master has heard of the end, and no longer lists it. While a desired state is on its way to the disk
+        nothing is forgotten: it may list it again."""
+        return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
+
+    def remembered(self, desired: Desired | None) -> Remembered:
+        """As it will be once `desired` is in force."""
+        listed: set[TaskKey] = set()
+        changed = False
+        if desired is not None:
+            listed = {task.key for task in desired.run} | {stop.key for stop in desired.stop}
+            changed = self.desired is not None and self.desired.history_id != desired.history_id
+        return Remembered(
+            desired,
+            given_up=[
+                GivenUp(inc.key, inc.run, inc.exit)
+                for inc in self.incarnations.values()
+                if inc.given_up and inc.exit is not None and inc.key in listed
+            ],
+            quarantined=[
+                inc.key
+                for inc in self.incarnations.values()
+                if (inc.ran or inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING))
+                and inc.key not in listed
+                and (changed or inc.quarantined)
+            ],
+        )
+
+    # -- changing
+
+    def assign(self, task: RunTask, *, now: float) -> None:
+        inc = Incarnation(task)
+        inc.step(Step.ASSIGN, now=now)
+        self.incarnations[task.key] = inc
+
+    def put_in_force(self, desired: Desired | None) -> None:
+        self.desired = desired
+        self.run = {task.key: task for task in desired.run} if desired is not None else {}
+        self.stop = {stop.key: stop for stop in desired.stop} if desired is not None else {}
+
+    def hold_allocs(self, out: list[Instruction]) -> None:
+        """An alloc that is in neither list is left alone, like a task."""
+        wanted = tuple(self.desired.allocs) if self.desired is not None else ()
+        dropped = (keys_of(self.allocs) & self.stop.keys()) - {alloc.key for alloc in wanted}
+        if wanted or dropped:
+            out.append(HoldAllocs(wanted, frozenset(dropped)))
+
+    # -- invariants
+
+    def validate(self) -> None:
+        """Raises AssertionError, with the incarnation, when a promise of `state` is broken."""
+        holders: dict[tuple[str, int], TaskKey] = {}
+        for key, inc in self.incarnations.items():
+            story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"
+            assert key == inc.key, story
+            assert inc.phase is not None, story
+            if inc.has_processes:
+                other = holders.setdefault((key.job, key.index), key)
+                assert other == key, f"two incarnations with processes: {other} and {story}"
+            assert (inc.phase is Phase.ASSIGNED) == (inc.run == 0 and inc.phase is not Phase.ENDED), story
+            assert inc.phase is not Phase.ENDED or inc.exit is not None, story
+            assert inc.phase is not Phase.STOPPING or inc.stop_notice_s is not None, story
+            assert inc.stop_at is None or inc.phase is Phase.STOPPING, story
+            assert not inc.leaving or (inc.was_up and inc.stop_at is not None), story
+            assert inc.watch is None or inc.has_processes, story
+            assert inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING) or key in self.run, story
+            assert not (inc.quarantined and self.listed(key)), story
+        for key in self.run:
+            assert key in self.incarnations, f"{key} is in run and unknown"
+        for key in self.stop:
+            known = self.incarnations.get(key)
+            assert known is None or known.phase in (Phase.STOPPING, Phase.ENDED), f"{key} is not stopped"
+
+
+def watch(inc: Incarnation, *, now: float) -> None:
+    """Its checks begin, where it declares one."""
+    inc.watch = health.begin(inc.started_at, now=now) if inc.task.health is not None else None
+
+
+def keys_of(allocs: Iterable[AllocReport]) -> set[TaskKey]:
+    return {alloc.key for alloc in allocs}

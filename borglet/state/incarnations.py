@@ -1,0 +1,77 @@
+"""One incarnation of a task as the Borglet sees it, and its line in a report. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+
+from borglet.messages import NO_USAGE, EndCause, Exit, Health, Phase, RunTask, TaskKey, TaskReport, Usage
+from borglet.state.health import Watch
+from borglet.state.phases import WITH_PROCESSES, Step, after
+
+log = logging.getLogger(__name__)
+STORY_LENGTH = 8
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """Changed by `AgentState` alone. Times are seconds since the epoch."""
+
+    task: RunTask
+    phase: Phase | None = None  # None only while it is being made
+    run: int = 0  # starts so far, each counted from the installation of its packages on
+    started_at: float = 0.0
+    exit: Exit | None = None
+    failures: tuple[float, ...] = ()
+    start_at: float = 0.0  # in backoff: when to start again
+    watch: Watch | None = None
+    usage: Usage = NO_USAGE
+    stop_notice_s: float | None = None  # the shortest notice given so far in this run
+    stop_cause: EndCause = EndCause.STOPPED
+    stop_detail: str = ""
+    stop_at: float | None = None  # when it is told to stop: it leaves till then, or was not reached before
+    leaving: bool = False  # out of the answers of its names, not told to stop yet
+    was_up: bool = False  # clients may have been sent to this run
+    resize_due: bool = False
+    installed: bool = False  # its packages are there; it waits until it may start
+    ran: bool = False  # its processes were started before
+    given_up: bool = False
+    quarantined: bool = False
+    told: tuple[int, int] | None = None  # (session, sequence) of the first report that told of its end
+    acknowledged: bool = False  # the shard asked again after that report
+    dropped: bool = False  # a desired state received after its end does not list it
+    story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+
+    @property
+    def key(self) -> TaskKey:
+        return self.task.key
+
+    @property
+    def has_processes(self) -> bool:
+        return self.phase in WITH_PROCESSES
+
+    def step(self, step: Step, *, now: float) -> None:
+        """Raises `IllegalTransition`."""
+        phase = after(self.key, self.phase, step, self.story)
+        self.story.append(f"{now:.3f} {step} -> {phase}")
+        self.phase = phase
+        log.info("task %s (%s): %s, run %d: %s", self.task.name, self.key, step, self.run, phase)
+
+    def report(self, *, expected: bool, measured: bool = True, address: str = "") -> TaskReport:
+        """`measured`: with its usage."""
+        assert self.phase is not None
+        return TaskReport(
+            key=self.task.key,
+            name=self.task.name,
+            phase=self.phase,
+            health=self.watch.health if self.watch is not None else Health.UNKNOWN,
+            restarts=max(0, self.run - 1),
+            started_at=self.started_at,
+            spec_version=self.task.spec_version,
+            usage=self.usage if measured else NO_USAGE,
+            exit=self.exit,
+            expected=expected,
+            quarantined=self.quarantined,
+            address=address,
+        )

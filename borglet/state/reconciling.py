@@ -1,0 +1,107 @@
+"""What is to be done, by comparing what should be on the machine with what is there. Pure."""
+
+from __future__ import annotations
+
+from borglet.messages import EndCause, Health, Phase, StopTask
+from borglet.state import health, stopping
+from borglet.state.events import ProbeAnswered
+from borglet.state.holdings import Holdings
+from borglet.state.incarnations import Incarnation
+from borglet.state.instructions import CancelInstall, Install, Instruction, Probe, Remove, Resize, Start
+from borglet.state.phases import Step
+
+
+def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None:
+    """Instructions that bring the machine nearer to its desired state are put behind `out`."""
+    for key, stop in holdings.stop.items():
+        if (inc := holdings.incarnations.get(key)) is not None:
+            _stop(holdings, inc, stop, out, now=now)
+    waiting = [
+        inc
+        for inc in holdings.incarnations.values()
+        if inc.key in holdings.run
+        and (inc.phase is Phase.ASSIGNED or (inc.phase is Phase.BACKOFF and inc.start_at <= now))
+    ]
+    for inc in waiting:
+        if inc.task.packages:  # what must leave first may take its time meanwhile
+            _install(holdings, inc, out, now=now)
+    waiting = [inc for inc in waiting if not inc.task.packages]
+    waiting += [
+        inc for inc in holdings.incarnations.values() if inc.installed and inc.phase is Phase.INSTALLING
+    ]
+    for inc in sorted(waiting, key=lambda inc: inc.key, reverse=True):  # the newest incarnation first
+        if not holdings.blocked(inc):
+            _start(holdings, inc, out, now=now)
+    for inc in list(holdings.incarnations.values()):
+        if inc.phase is Phase.UP:
+            _keep_up(holdings, inc, out, now=now)
+        elif inc.phase is Phase.STOPPING:
+            stopping.follow(inc, out, now=now)
+        elif inc.phase is Phase.ENDED and holdings.may_be_forgotten(inc):
+            del holdings.incarnations[inc.key]
+            out.append(Remove(inc.key))
+
+
+def _stop(
+    holdings: Holdings, inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float
+) -> None:
+    if inc.phase in (Phase.ASSIGNED, Phase.BACKOFF, Phase.INSTALLING):
+        if inc.phase is Phase.INSTALLING:
+            out.append(CancelInstall(inc.key))
+        stopping.before_its_start(inc, stop, now=now)
+        holdings.version += 1
+    elif inc.has_processes and stopping.ask(inc, stop, out, now=now):
+        holdings.version += 1
+
+
+def _install(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, now: float) -> None:
+    inc.run += 1
+    inc.installed = False
+    inc.step(Step.INSTALL, now=now)
+    out.append(Install(inc.task, inc.run))
+    holdings.version += 1
+
+
+def _start(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, now: float) -> None:
+    if inc.phase is not Phase.INSTALLING:
+        inc.run += 1
+    inc.started_at = now
+    inc.ran = True
+    inc.step(Step.START, now=now)
+    out.append(Start(inc.task, inc.run))
+    holdings.version += 1
+
+
+def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, now: float) -> None:
+    if inc.resize_due:
+        inc.resize_due = False
+        out.append(Resize(inc.task))
+    check, watch = inc.task.health, inc.watch
+    if check is None or watch is None or watch.due > now:
+        return
+    inc.watch = watch.asked()
+    port = inc.task.ports.get(check.port)
+    if port is not None:
+        out.append(Probe(inc.key, inc.run, check, port))
+        return
+    ports = ", ".join(sorted(inc.task.ports)) or "none"
+    detail = f"health.port: the task has no port {check.port!r} (its ports: {ports})"
+    answered(holdings, ProbeAnswered(inc.key, inc.run, False, detail), out, now=now)
+
+
+def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *, now: float) -> None:
+    """A check was answered; after too many failures in a row the task is started anew."""
+    inc = holdings.incarnations.get(event.key)
+    if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:
+        return
+    before = inc.watch.health
+    inc.watch = health.answered(
+        inc.watch, inc.task.health, ok=event.ok, detail=event.detail, holds_s=event.holds_s, now=now
+    )
+    if inc.watch.health is not before:
+        inc.was_up = inc.was_up or stopping.is_served(inc)
+        holdings.version += 1
+    if inc.watch.health is Health.UNHEALTHY and inc.phase is Phase.UP and inc.key in holdings.run:
+        detail = f"{inc.watch.failures} checks in a row failed; the last: {inc.watch.detail}"
+        stopping.order(inc, inc.task.notice_s, EndCause.UNHEALTHY, detail, out, now=now)
+        holdings.version += 1

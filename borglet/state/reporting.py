@@ -1,0 +1,138 @@
+"""What the shard is told, and what it has heard: reports of the holdings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from borglet.messages import (
+    LogChunk,
+    Phase,
+    Refusal,
+    Removal,
+    Report,
+    TaskKey,
+    TaskReport,
+    WireReport,
+    sealed,
+)
+from borglet.state.holdings import Holdings
+from borglet.state.usages import figures, total
+
+
+class Reporter:
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+        self.refused: Refusal | None = None  # told with the next report, once
+        self.removals: tuple[Removal, ...] = ()
+        self._session = 0
+        self._telling = False  # a report told of ends, and no poll came since
+        # Tasks and allocs as reported last, with these addresses; None since something happened.
+        self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
+
+    def changed(self) -> None:
+        """What was reported last may not hold any more."""
+        self._sealed = None
+
+    def asked(self, session: int, sequence: int) -> None:
+        """A poll came: the ends told of before it are acknowledged."""
+        incarnations = self._holdings.incarnations.values()
+        if session != self._session:
+            self._session = session
+            for inc in incarnations:
+                # Whether the last report of a lost connection arrived, nobody knows: tell it again.
+                inc.told = None
+        self._telling = False
+        for inc in incarnations:
+            if inc.told is not None and sequence > inc.told[1]:
+                inc.acknowledged = True
+            elif inc.told is not None:
+                self._telling = True
+
+    def unmoved_by(self, session: int) -> bool:
+        """Whether a poll of this session without a desired state changes nothing here: no end waits to be
+        acknowledged."""
+        return session == self._session and not self._telling
+
+    def report(
+        self,
+        *,
+        session: int,
+        sequence: int,
+        logs: list[LogChunk] | None = None,
+        packages: list[str] | None = None,
+        addresses: Mapping[TaskKey, str] = MappingProxyType({}),
+    ) -> Report:
+        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once.
+
+        `addresses`: of tasks that have one of their own."""
+        self._tell(session, sequence)
+        tasks = self.tasks(addresses)
+        return Report(
+            **self._said(session, sequence, logs, packages),
+            tasks=tasks,
+            usage=total(task.usage for task in tasks),
+            allocs=list(self._holdings.allocs),
+        )
+
+    def wire_report(
+        self,
+        *,
+        session: int,
+        sequence: int,
+        logs: list[LogChunk] | None = None,
+        packages: list[str] | None = None,
+        addresses: Mapping[TaskKey, str] = MappingProxyType({}),
+    ) -> WireReport:
+        """`report` as it travels from protocol 2 on: what did not change since the last one is not made anew."""
+        if self._sealed is None or self._sealed[2] != addresses:
+            self._tell(session, sequence)
+            told = self.tasks(addresses, measured=False)
+            self._sealed = (sealed(told), sealed(list(self._holdings.allocs)), dict(addresses))
+        tasks, allocs, _ = self._sealed
+        columns, usages = figures([inc.usage for inc in self._holdings.incarnations.values()])
+        return WireReport(
+            **self._said(session, sequence, logs, packages),
+            tasks=tasks,
+            allocs=allocs,
+            usage_columns=columns,
+            usages=usages,
+        )
+
+    def tasks(self, addresses: Mapping[TaskKey, str], *, measured: bool = True) -> list[TaskReport]:
+        """`measured`: with their usage."""
+        return [
+            inc.report(
+                expected=self._holdings.listed(inc.key),
+                measured=measured,
+                address=addresses.get(inc.key, ""),
+            )
+            for inc in self._holdings.incarnations.values()
+        ]
+
+    def _tell(self, session: int, sequence: int) -> None:
+        """Ends that were not told of are, with this report."""
+        for inc in self._holdings.incarnations.values():
+            if inc.phase is Phase.ENDED and inc.told is None:
+                inc.told = (session, sequence)
+                self._telling = True
+
+    def _said(
+        self, session: int, sequence: int, logs: list[LogChunk] | None, packages: list[str] | None
+    ) -> dict[str, Any]:
+        refused, self.refused = self.refused, None
+        desired = self._holdings.desired
+        return {
+            "session": session,
+            "sequence": sequence,
+            "history_id": self._holdings.history_id,
+            "generation": desired.generation if desired is not None else "",
+            "revision": desired.revision if desired is not None else 0,
+            "logs": logs or [],
+            "refused": refused,
+            "removals": [removal for removal in self.removals if removal.key in self._holdings.run],
+            "packages": packages or [],
+        }

@@ -1,0 +1,100 @@
+"""How an incarnation is stopped: out of the answers of its names first, then its notice (§2.3, §2.6). Pure.
+
+    was up ── stop ──► leaving ── leave_s ──► SIGTERM ── notice_s ──► SIGKILL
+    was not up ─┴─ nobody may wait ─────────────┘
+
+The report says `stopping` from the stop on, and the master takes a task out of the answers when it decides that it
+is to stop. `leave_s` is the time in which clients forget where it was, so that SIGTERM meets no new ones.
+
+A stop may bound how long all of it takes (`StopTask.notice_s`): the notice comes first, leaving has what is left.
+A later stop makes it shorter, never longer. Whoever adopts a task that leaves lets it leave once more.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from borglet.messages import EndCause, Exit, Health, Phase, RunTask, StopTask
+from borglet.state.incarnations import Incarnation
+from borglet.state.instructions import Instruction, Terminate
+from borglet.state.phases import Step
+
+RETRY_S = 1.0
+# Nobody asks for this incarnation by its name any more: another serves in its place, or none will. And where the
+# machine is short (§5.5, §6.2), others pay for each second that it stays.
+AT_ONCE = frozenset({"machine-failure", "quarantine", "superseded", "out-of-resources"})
+
+
+def notice_s(task: RunTask, stop: StopTask) -> float:
+    """Between SIGTERM and SIGKILL."""
+    return max(0.0, task.notice_s if stop.notice_s is None else min(stop.notice_s, task.notice_s))
+
+
+def leave_s(task: RunTask, stop: StopTask) -> float:
+    """Between the stop of a task that was up and SIGTERM."""
+    if stop.cause in AT_ONCE:
+        return 0.0
+    bound_s = task.leave_s if stop.notice_s is None else min(task.leave_s, stop.notice_s - task.notice_s)
+    return max(0.0, bound_s)
+
+
+def is_served(inc: Incarnation) -> bool:
+    """Whether clients may be sent to it now."""
+    healthy = inc.task.health is None or (inc.watch is not None and inc.watch.health is Health.HEALTHY)
+    return inc.phase is Phase.UP and healthy
+
+
+def ask(inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float) -> bool:
+    """The master wants it stopped, and it has processes. Whether that is news."""
+    notice = notice_s(inc.task, stop)
+    shorter = inc.stop_notice_s is None or notice < inc.stop_notice_s
+    at = now + leave_s(inc.task, stop) if inc.was_up else now
+    if inc.leaving and inc.stop_at is not None:
+        at, shorter = min(at, inc.stop_at), shorter or at < inc.stop_at
+    elif inc.phase is Phase.STOPPING:  # it was told, and is told of a shorter notice at once
+        at = now
+    if shorter:
+        order(inc, notice, EndCause.STOPPED, stop.cause, out, now=now, at=at)
+    return shorter
+
+
+def order(
+    inc: Incarnation,
+    notice_s: float,
+    cause: EndCause,
+    detail: str,
+    out: list[Instruction],
+    *,
+    now: float,
+    at: float = 0.0,
+) -> None:
+    """It is stopping from now on; it leaves until `at`."""
+    inc.step(Step.STOP, now=now)
+    inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
+    inc.leaving, inc.stop_at = at > now, max(at, now)
+    follow(inc, out, now=now)
+
+
+def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
+    """The end of leaving, or another try of a stop that was not delivered."""
+    if inc.phase is not Phase.STOPPING or inc.stop_at is None or inc.stop_at > now:
+        return
+    assert inc.stop_notice_s is not None
+    inc.leaving, inc.stop_at = False, None
+    out.append(Terminate(inc.key, inc.stop_notice_s, inc.stop_cause, inc.stop_detail))
+
+
+def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
+    """It has no processes, and gets none."""
+    if inc.exit is None:
+        told = f"{stop.cause}: stopped before its start"
+        inc.exit = Exit(EndCause.STOPPED, now, detail=told, notice="full")
+    inc.step(Step.STOP, now=now)
+
+
+def ended(inc: Incarnation, exit_: Exit) -> Exit:
+    """Its run is over. What is told of that: who ended while leaving had all the notice that it took."""
+    left = inc.leaving and not exit_.notice
+    inc.stop_notice_s = inc.stop_at = None
+    inc.leaving = inc.was_up = False
+    return msgspec.structs.replace(exit_, notice="full") if left else exit_

@@ -1,0 +1,55 @@
+"""Records by hand, as bytes: everything behind a record's owner, as zones handed to other name servers hold it. Pure.
+
+    type, class, TTL, length of the data, data; names in the data are whole
+
+What a name holds is decided in `naming.dns.zones.records`; the tests compare the two over zones of all kinds.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable
+from functools import lru_cache
+
+from dns.rdatatype import AAAA, SRV, TXT, A
+
+_FIXED = struct.Struct("!HHIH")
+_SRV = struct.Struct("!HHIHHHH")
+_IN = 1
+# Enums are slow to compare and to pack.
+A_TYPE, AAAA_TYPE, SRV_TYPE, TXT_TYPE = int(A), int(AAAA), int(SRV), int(TXT)
+
+
+def data(rdtype: int, ttl_s: int, rdata: bytes) -> bytes:
+    return _FIXED.pack(rdtype, _IN, ttl_s, len(rdata)) + rdata
+
+
+@lru_cache(maxsize=65_536)
+def address(text: str, ttl_s: int) -> bytes:
+    """Of an address that is one. The same object each time, so that it is hashed once."""
+    if ":" in text:
+        return data(AAAA_TYPE, ttl_s, socket.inet_pton(socket.AF_INET6, text))
+    return data(A_TYPE, ttl_s, socket.inet_aton(text))
+
+
+def texts(ttl_s: int, strings: Iterable[str]) -> bytes:
+    return data(TXT_TYPE, ttl_s, b"".join(_string(text.encode()[:255]) for text in strings))
+
+
+def srv(ttl_s: int, weight: int, port: int, target: bytes) -> bytes:
+    return _SRV.pack(SRV_TYPE, _IN, ttl_s, 6 + len(target), 0, weight, port) + target
+
+
+@lru_cache(maxsize=65_536)
+def label(text: str) -> bytes:
+    return _string(text.encode())
+
+
+def name(labels: Iterable[str | bytes]) -> bytes:
+    """Without its end: the root, or a pointer to what it goes on with."""
+    return b"".join(_string(each) if isinstance(each, bytes) else label(each) for each in labels)
+
+
+def _string(octets: bytes) -> bytes:
+    return bytes((len(octets),)) + octets

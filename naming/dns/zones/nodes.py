@@ -1,0 +1,157 @@
+"""What a name is: a node of a zone, with records to read. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any, NamedTuple
+
+import dns.name
+import dns.rdata
+import dns.rdtypes.ANY.NS
+import dns.rdtypes.ANY.SOA
+import dns.rdtypes.ANY.TXT
+import dns.rdtypes.IN.A
+import dns.rdtypes.IN.AAAA
+from dns.rdataclass import IN
+from dns.rdatatype import AAAA, NS, SOA, TXT, A, RdataType
+
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.services import Choose
+
+# dnspython's constructors of records are untyped.
+_a: Any = dns.rdtypes.IN.A.A
+_aaaa: Any = dns.rdtypes.IN.AAAA.AAAA
+_ns: Any = dns.rdtypes.ANY.NS.NS
+_soa_record: Any = dns.rdtypes.ANY.SOA.SOA
+_txt: Any = dns.rdtypes.ANY.TXT.TXT
+
+ROOT = (b"",)
+REFRESH_S, RETRY_S, EXPIRE_S = 30, 5, 7 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many tasks a name may answer with: `addresses` for A and AAAA, `services` for SRV; `pointers` for PTR.
+
+    `whole`: all that there is, not a choice by weights.
+    """
+
+    addresses: int
+    services: int
+    pointers: int
+    whole: bool = False
+
+
+class Extra(NamedTuple):
+    """An address record for the additional section."""
+
+    name: dns.name.Name
+    rdata: dns.rdata.Rdata
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What a node holds of one type, and for how many seconds it may be remembered."""
+
+    rdatas: list[dns.rdata.Rdata]
+    ttl_s: int
+    extra: list[Extra]
+
+
+NOTHING = Records([], 0, [])
+Read = Callable[[RdataType, Limits, Random], Records]
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """Where a negative answer takes its SOA from."""
+
+    apex: dns.name.Name
+    soa: Callable[[], dns.rdata.Rdata]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A name inside a zone. `exists` false: NXDOMAIN.
+
+    What its SRV records take: all of them `least` octets at least, those of one task `task_bytes` about; `services`
+    gives them where there may be many.
+    """
+
+    zone: Zone
+    exists: bool
+    read: Read
+    least: int = 0
+    task_bytes: int = 0
+    services: Choose | None = None
+
+
+class Outside(Exception):
+    """The name lies in none of our zones: refused."""
+
+
+class NotLoaded(Exception):
+    """The name may exist, its cell has not been read yet: SERVFAIL, so that clients ask again."""
+
+
+@lru_cache(maxsize=65_536)
+def address_record(address: str) -> dns.rdata.Rdata:
+    """Raises `ValueError` for text that is no IP address."""
+    record: dns.rdata.Rdata
+    if ipaddress.ip_address(address).version == 4:
+        record = _a(IN, A, address)
+    else:
+        record = _aaaa(IN, AAAA, address)
+    return record
+
+
+def absolute(labels: Iterable[str | bytes], directory: Directory) -> dns.name.Name:
+    """The name of these labels below the directory's zone."""
+    given = tuple(label.encode() if isinstance(label, str) else label for label in labels)
+    return dns.name.Name(given + directory.labels + ROOT)
+
+
+def texts(ttl_s: int, *strings: str) -> Records:
+    return Records([_txt(IN, TXT, [string.encode()[:255] for string in strings])], ttl_s, [])
+
+
+def empty(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+    return NOTHING
+
+
+def one_address(address: str, ttl_s: int) -> Read:
+    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        record = address_record(address)
+        return Records([record], ttl_s, []) if record.rdtype == rdtype else NOTHING
+
+    return read
+
+
+def soa(directory: Directory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
+    """Its minimum and its own TTL are the same, so that a "no" is remembered as long wherever it comes from.
+
+    That is what RFC 2308 §3 makes of the two: whichever is less.
+    """
+    times = (REFRESH_S, RETRY_S, EXPIRE_S, directory.negative_ttl_s)
+    record: dns.rdata.Rdata = _soa_record(IN, SOA, absolute(["ns"], directory), mailbox, serial, *times)
+    return record
+
+
+def apex(directory: Directory, zone: Zone, more: Read) -> Read:
+    """Of any zone: SOA and NS, and what `more` has of other types."""
+
+    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype == SOA:
+            return Records([zone.soa()], directory.negative_ttl_s, [])
+        if rdtype == NS:
+            server = absolute(["ns"], directory)
+            address = Extra(server, address_record(directory.nameserver), directory.ttl_s)
+            return Records([_ns(IN, NS, server)], directory.ttl_s, [address])
+        return more(rdtype, limits, rng)
+
+    return read

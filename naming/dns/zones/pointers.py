@@ -1,0 +1,93 @@
+"""Reverse names (PTR): whose an address is, in the zones that the directory's networks make. Pure.
+
+    <zone of a network>                        SOA NS
+    <address>                                  PTR     a machine's; a task's where it has an address of its own
+
+Only addresses have records; what lies above one exists and holds nothing (RFC 8020). Zones span all cells.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import dns.name
+import dns.rdtypes.ANY.PTR
+from dns.rdataclass import IN
+from dns.rdatatype import PTR, RdataType
+
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.nodes import (
+    NOTHING,
+    ROOT,
+    Limits,
+    Node,
+    NotLoaded,
+    Outside,
+    Read,
+    Records,
+    Zone,
+    absolute,
+    apex,
+    empty,
+    soa,
+)
+from naming.table.reverse import Labels, Path, path_of_labels
+from naming.table.table import NameTable
+
+_ptr: Any = dns.rdtypes.ANY.PTR.PTR  # untyped in dnspython
+
+
+def find(directory: Directory, lowered: tuple[bytes, ...]) -> Node:
+    """The node of a name given by its labels in lower case, without the root. Raises `Outside` and `NotLoaded`."""
+    above = next((n for n in range(len(lowered) + 1) if lowered[n:] in directory.reverse_apexes), None)
+    if above is None:
+        raise Outside
+    zone = _zone(directory, lowered[above:])
+    place = path_of_labels(lowered)
+    if place is None:
+        return Node(zone, False, empty)
+    path, depth = place
+    tables = [table for table in directory.cells.values() if table.ready]
+    whole = len(path) == depth
+    read: Read = empty
+    if whole:
+        tables = [table for table in tables if table.reverse.owners(path, 1)]
+        exists = bool(tables)
+        if exists:
+            read = _pointers(directory, tables, path)
+    else:
+        exists = any(table.reverse.below(path, depth) for table in tables)
+    if not exists and (whole or above) and not directory.all_ready:
+        raise NotLoaded
+    if not above:
+        return Node(zone, True, apex(directory, zone, read))
+    return Node(zone, exists, read)
+
+
+def _zone(directory: Directory, labels: tuple[bytes, ...]) -> Zone:
+    """It is not to be transferred, so nobody compares its serials: that of the parent zone will do."""
+    mailbox = absolute(["hostmaster"], directory)
+    return Zone(dns.name.Name(labels + ROOT), lambda: soa(directory, mailbox, directory.serial))
+
+
+def _pointers(directory: Directory, tables: list[NameTable], path: Path) -> Read:
+    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype != PTR:
+            return NOTHING
+        owners = [
+            (table, labels) for table in tables for labels in table.reverse.owners(path, limits.pointers)
+        ]
+        owners = owners[: limits.pointers]
+        return Records(
+            [_ptr(IN, PTR, absolute([*labels, table.cell], directory)) for table, labels in owners],
+            min(_ttl_s(directory, table, labels) for table, labels in owners),
+            [],
+        )
+
+    return read
+
+
+def _ttl_s(directory: Directory, table: NameTable, labels: Labels) -> int:
+    job = table.job(labels[-1], labels[-2])
+    return (job.ttl_s if job is not None else 0) or directory.ttl_s

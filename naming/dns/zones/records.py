@@ -1,0 +1,309 @@
+"""From a name to its records: which node of which zone a name is, and what it holds of each type. Pure.
+
+    <zone>                                     SOA NS CAA TXT    the cells
+    ns.<zone>                                  A | AAAA
+    health.<zone>                              TXT               of the resolver itself
+    <cell>.<zone>                              SOA NS CAA TXT    one zone a cell
+    <host>.machine.<cell>.<zone>               A | AAAA
+    <job>.<tenant>.<cell>.<zone>               A AAAA SRV TXT    serving tasks, in random order
+    <service>.service.<tenant>.<cell>.<zone>   A AAAA SRV TXT    those of all jobs with this label
+    <index>.<job>.<tenant>.<cell>.<zone>       A | AAAA, SRV TXT one task, wherever it is placed
+    _<port>._tcp.<job, service or task>        SRV               one port
+    <reverse name of an address>               PTR               see `naming.dns.zones.pointers`
+
+What lies between these (`<tenant>.<cell>.<zone>`, `machine.…`, `service.…`, `_tcp.…`) exists and holds nothing
+(RFC 8020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import dns.name
+import dns.rdata
+import dns.rdtypes.IN.SRV
+from dns.rdataclass import IN
+from dns.rdatatype import AAAA, CAA, SRV, TXT, A, RdataType
+
+from naming.dns.zones import pointers
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.nodes import (
+    NOTHING,
+    Extra,
+    Limits,
+    Node,
+    NotLoaded,
+    Outside,
+    Read,
+    Records,
+    Zone,
+    absolute,
+    address_record,
+    apex,
+    empty,
+    one_address,
+    soa,
+    texts,
+)
+from naming.dns.zones.services import Services
+from naming.table.jobs import Job, Service
+from naming.table.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
+from naming.table.pools import Answering, Owner, Task
+from naming.table.reverse import V4, V6
+from naming.table.table import NameTable
+
+_srv: Any = dns.rdtypes.IN.SRV.SRV  # untyped in dnspython
+
+SRV_FIXED = (
+    18  # bytes of an SRV record beside its target: owner as pointer, type, class, TTL, length, three numbers
+)
+
+
+def find(directory: Directory, labels: tuple[bytes, ...]) -> Node:
+    """The node of an absolute name given by its labels, root included, in any case.
+
+    Raises `Outside` and `NotLoaded`.
+    """
+    lowered = tuple(label.lower() for label in labels[:-1])
+    depth = len(lowered) - len(directory.labels)
+    if depth < 0 or lowered[depth:] != directory.labels:
+        if lowered[-2:] in (V4, V6):
+            return pointers.find(directory, lowered)
+        raise Outside
+    # Bytes that are no ASCII match no label of ours, whatever they decode to.
+    above = [label.decode("latin-1") for label in lowered[:depth]]
+    if depth == 0:
+        return Node(_parent(directory), True, _parent_apex(directory))
+    if above == ["health"]:
+        return Node(_parent(directory), True, _health(directory))
+    if above == ["ns"]:
+        return Node(_parent(directory), True, one_address(directory.nameserver, directory.ttl_s))
+    table = directory.cells.get(above[-1])
+    if table is None:
+        if not directory.loaded and above[-1] not in RESERVED_CELLS:
+            raise NotLoaded
+        return Node(_parent(directory), False, empty)
+    if not table.ready:
+        raise NotLoaded
+    return in_cell(directory, table, above[:-1])
+
+
+def in_cell(directory: Directory, table: NameTable, above: list[str]) -> Node:
+    """The node of the labels above a cell's own name, in lower case. Of this table, whichever the directory has now."""
+    zone = cell_zone(directory, table)
+    missing, between = Node(zone, False, empty), Node(zone, True, empty)
+    if not above:
+        return Node(zone, True, _cell_apex(directory, table))
+    tenant = above[-1]
+    if tenant == "machine":
+        machine = table.hosts.get(above[0]) if len(above) == 2 else None
+        if machine is not None:
+            read = one_address(machine.address, directory.ttl_s) if machine.family else empty
+            return Node(zone, True, read)
+        return between if len(above) == 1 else missing
+    if tenant not in table.tenants:
+        return missing
+    if len(above) == 1:
+        return between
+    if above[-2] == SERVICE and len(above) > 2 and is_service(above[-3]):
+        service = table.service(tenant, above[-3])
+        return missing if service is None else _below(directory, table, service, above[:-3])
+    job = table.job(tenant, above[-2])
+    if job is None:
+        return between if above == [SERVICE, tenant] and tenant in table.services else missing
+    return _below(directory, table, job, above[:-2])
+
+
+def _below(directory: Directory, table: NameTable, named: Job | Service, above: list[str]) -> Node:
+    """The name of a job or service itself, or below it."""
+    zone = cell_zone(directory, table)
+    missing, between = Node(zone, False, empty), Node(zone, True, empty)
+    index = None
+    if isinstance(named, Job) and above and not above[-1].startswith("_"):
+        index = _index(above.pop(), named)
+        if index is None:
+            return missing
+    if above == ["_tcp"]:
+        return between if named.all_port_names() else missing
+    if above and (len(above) != 2 or above[1] != "_tcp" or not above[0].startswith("_")):
+        return missing
+    port = above[0].removeprefix("_") if above else None
+    if port is not None and port not in named.all_port_names():
+        return missing
+    if isinstance(named, Job) and index is not None:
+        task = named.placed.get(index)
+        if port is None:
+            return Node(zone, True, _task(directory, table, named, task))
+        return Node(zone, True, _srv_of(directory, table, named, [task] if task else [], port))
+    answering = named.answering if port is None else with_port(named.answering, port)
+    sizes = [(_srv_bytes(directory, table, tasks[0].job, port), len(tasks)) for _, tasks in answering.strata]
+    if port is None:
+        read = _several(directory, table, named)
+    else:
+        read = _srv_of(directory, table, named, answering, port)
+    least = sum(octets * count for octets, count in sizes)
+
+    def services(most: int, rng: Random) -> Services:
+        return Services(answering.any(most, rng), port, named.ttl_s_or(directory.ttl_s), table.cell)
+
+    return Node(zone, True, read, least, max((octets for octets, _ in sizes), default=0), services)
+
+
+def _index(label: str, job: Job) -> int | None:
+    try:
+        index = parse_index(label)
+    except InvalidName:
+        return None
+    return index if index in job.indexes else None
+
+
+def with_port(answering: Answering, port: str) -> Answering:
+    """Without the tasks of jobs that have no such port."""
+    return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
+
+
+def _srv_bytes(directory: Directory, table: NameTable, job: Owner, port: str | None) -> int:
+    """What the SRV records of a task of this job take at least. Targets don't compress."""
+    target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
+    return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)
+
+
+def _parent(directory: Directory) -> Zone:
+    name = absolute([], directory)
+    mailbox = absolute(["hostmaster"], directory)
+    return Zone(name, lambda: soa(directory, mailbox, directory.serial))
+
+
+def cell_zone(directory: Directory, table: NameTable) -> Zone:
+    name = absolute([table.cell], directory)
+    mailbox = absolute(["hostmaster", table.cell], directory)
+    return Zone(name, lambda: soa(directory, mailbox, table.serial))
+
+
+def _apex(directory: Directory, zone: Zone, text: Callable[[], Iterable[str]]) -> Read:
+    def more(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype == CAA:
+            return Records(list(directory.caa), directory.ttl_s, [])
+        return texts(directory.ttl_s, *text()) if rdtype == TXT else NOTHING
+
+    return apex(directory, zone, more)
+
+
+def _parent_apex(directory: Directory) -> Read:
+    return _apex(directory, _parent(directory), lambda: [f"cells={len(directory.cells)}"])
+
+
+def _cell_apex(directory: Directory, table: NameTable) -> Read:
+    def text() -> Iterable[str]:
+        yield f"serial={table.serial}"
+        yield f"revision={table.revision}"
+        yield f"names-revision={table.names_revision}"
+        yield f"history={table.history_ordinal}"
+
+    return _apex(directory, cell_zone(directory, table), text)
+
+
+def _health(directory: Directory) -> Read:
+    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype != TXT:
+            return NOTHING
+        return texts(directory.ttl_s, f"status={directory.status}", f"cells={len(directory.cells)}")
+
+    return read
+
+
+def _several(directory: Directory, table: NameTable, named: Job | Service) -> Read:
+    """Of a job or a service."""
+
+    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        ttl_s = named.ttl_s_or(directory.ttl_s)
+        if rdtype == SRV:
+            return _srv_records(directory, table, named.answering.any(limits.services, rng), None, ttl_s)
+        if rdtype == TXT:
+            return texts(ttl_s, *about(named))
+        family = {A: 4, AAAA: 6}.get(rdtype, 0)
+        if not family or family not in table.families:
+            return NOTHING
+        answering = named.answering
+        if len(table.families) > 1:
+            answering = answering.of_family(family)
+        chosen = answering if limits.whole else answering.sample(limits.addresses, rng)
+        return Records([address_record(task.address) for task in chosen], ttl_s, [])
+
+    return read
+
+
+def about(named: Job | Service) -> Iterable[str]:
+    """What TXT tells."""
+    if isinstance(named, Service):
+        yield f"jobs={len(named.jobs)}"
+    else:
+        yield f"revision={named.revision}"
+    yield f"tasks={named.tasks_total}"
+    yield f"placed={named.placed_total}"
+    yield f"serving={named.serving_total}"
+    yield f"fail-open={'yes' if named.fails_open else 'no'}"
+
+
+def _task(directory: Directory, table: NameTable, job: Job, task: Task | None) -> Read:
+    ttl_s = job.ttl_s_or(directory.ttl_s)
+
+    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype == TXT:
+            return texts(ttl_s, *about_task(task, ttl_s))
+        if task is None:
+            return NOTHING
+        if rdtype == SRV:
+            return _srv_records(directory, table, [task], None, ttl_s)
+        return one_address(task.address, ttl_s)(rdtype, limits, rng) if task.family else NOTHING
+
+    return read
+
+
+def about_task(task: Task | None, ttl_s: int) -> Iterable[str]:
+    """What TXT tells; None for one that is placed nowhere."""
+    if task is None:
+        return ("placed=no",)
+    return (
+        f"revision={task.revision}",
+        f"incarnation={task.incarnation}",
+        f"phase={task.phase}",
+        f"health={task.health}",
+        f"serving={'yes' if task.serves else 'no'}",
+        f"weight={task.weight}",
+        f"ttl={ttl_s}",
+        f"machine={task.machine.hostname}",
+        *(f"port.{name}={number}" for name, number in task.named_ports()),
+    )
+
+
+def _srv_of(
+    directory: Directory, table: NameTable, named: Job | Service, tasks: Answering | list[Task], port: str
+) -> Read:
+    """One port of these tasks of it."""
+
+    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+        if rdtype != SRV:
+            return NOTHING
+        chosen = tasks.any(limits.services, rng) if isinstance(tasks, Answering) else tasks
+        return _srv_records(directory, table, chosen, port, named.ttl_s_or(directory.ttl_s))
+
+    return read
+
+
+def _srv_records(
+    directory: Directory, table: NameTable, tasks: Iterable[Task], port: str | None, ttl_s: int
+) -> Records:
+    """SRV of one port, or of all when `port` is None; every target's address in `extra`."""
+    rdatas: list[dns.rdata.Rdata] = []
+    extra: list[Extra] = []
+    for task in tasks:
+        job = task.job
+        target = absolute([str(task.index), job.name, job.tenant, table.cell], directory)
+        numbers = [number for name, number in task.named_ports() if port in (None, name)]
+        rdatas.extend(_srv(IN, SRV, 0, task.weight, number, target) for number in numbers)
+        if numbers and task.family:
+            extra.append(Extra(target, address_record(task.address), job.ttl_s_or(directory.ttl_s)))
+    return Records(rdatas, ttl_s, extra)

@@ -1,0 +1,131 @@
+"""What each name of a cell's zone holds, as bytes and without limits: `naming.dns.zones.records` once more, but fast.
+Pure.
+
+A change of one task changes the names of its job and of its service too, each with a record for every task. So these
+are made by hand; of machines and of the zone itself, which change seldom, what dnspython makes is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import NamedTuple
+
+from dns.rdatatype import AAAA, CAA, NS, TXT, A
+
+from naming.dns.protocol import wire
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.nodes import Limits
+from naming.dns.zones.records import about, about_task, in_cell, with_port
+from naming.table.jobs import Job, Service
+from naming.table.names import SERVICE, is_service, parse_index
+from naming.table.pools import Task
+from naming.table.table import NameTable
+
+_WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)
+_RNG = Random(0)  # order means nothing in a zone
+
+MOST_KNOWN = 500_000  # tasks; then all are forgotten, those that have left among them
+
+_LONGEST = 255  # octets of a name (RFC 1035 §2.3.4); of ports some may be longer
+
+Owner = tuple[str, ...]  # labels below the apex, the apex itself ()
+Data = tuple[bytes, ...]  # records without their owner, each once
+
+
+class _Services(NamedTuple):
+    """SRV records of one task. All that may change of it while it is placed is its weight."""
+
+    weight: int
+    all: Data
+    by_port: dict[str, bytes]
+
+
+class Renderer:
+    """Of one table. Records of tasks are kept: a change of one is rendered with all others of its job."""
+
+    def __init__(self, directory: Directory, table: NameTable) -> None:
+        self._directory = directory
+        self._table = table
+        self._known: dict[int, dict[Task, _Services]] = {}  # by TTL
+        self._zone = wire.name((table.cell, *directory.labels)) + b"\0"
+        self._room = _LONGEST - len(self._zone)
+
+    def render(self, owner: Owner) -> Data:
+        """Nothing for a name that is not there, or that is too long to be asked for."""
+        if sum(map(len, owner)) + len(owner) > self._room:
+            return ()
+        if not owner or owner[-1] == "machine":
+            return self._found(owner)
+        tenant, above = owner[-1], owner[:-1]
+        if len(above) > 1 and above[-1] == SERVICE and is_service(above[-2]):
+            service = self._table.service(tenant, above[-2])
+            return () if service is None else self._several(service, above[:-2])
+        job = self._table.job(tenant, above[-1])
+        if job is None:
+            return ()
+        above = above[:-1]
+        if not above or above[-1] == "_tcp":
+            return self._several(job, above)
+        index = parse_index(above[-1])
+        return self._task(job, index, above[:-1]) if index in job.indexes else ()
+
+    def _found(self, owner: Owner) -> Data:
+        node = in_cell(self._directory, self._table, list(owner))
+        made: list[bytes] = []
+        for rdtype in (A, AAAA) if owner else (NS, CAA, TXT):
+            records = node.read(rdtype, _WITHOUT_LIMITS, _RNG)
+            made += [wire.data(int(rdtype), records.ttl_s, each.to_wire() or b"") for each in records.rdatas]
+        return tuple(made)
+
+    def _several(self, named: Job | Service, above: Owner) -> Data:
+        """Of a job or a service itself, or of one of its ports."""
+        ttl_s = named.ttl_s_or(self._directory.ttl_s)
+        if above:
+            port = above[0][1:]
+            if port not in named.all_port_names():
+                return ()
+            return tuple(self._services(with_port(named.answering, port), port, ttl_s))
+        tasks = list(named.answering)
+        addresses = dict.fromkeys(wire.address(task.address, ttl_s) for task in tasks if task.family)
+        return (*addresses, *self._services(tasks, None, ttl_s), wire.texts(ttl_s, about(named)))
+
+    def _task(self, job: Job, index: int, above: Owner) -> Data:
+        task = job.placed.get(index)
+        ttl_s = job.ttl_s_or(self._directory.ttl_s)
+        if above:
+            known = task is not None and above[0][1:] in job.all_port_names()
+            return tuple(self._services([task], above[0][1:], ttl_s)) if known and task else ()
+        if task is None:
+            return (wire.texts(ttl_s, about_task(None, ttl_s)),)
+        addresses = [wire.address(task.address, ttl_s)] if task.family else []
+        return (
+            *addresses,
+            *self._services([task], None, ttl_s),
+            wire.texts(ttl_s, about_task(task, ttl_s)),
+        )
+
+    def _services(self, tasks: Iterable[Task], port: str | None, ttl_s: int) -> list[bytes]:
+        """SRV of one port, or of all when `port` is None."""
+        made: list[bytes] = []
+        known = self._known.setdefault(ttl_s, {})
+        if len(known) > MOST_KNOWN:
+            known.clear()
+        for task in tasks:
+            kept = known.get(task)
+            if kept is None or kept.weight != task.weight:
+                kept = known[task] = self._made(task, ttl_s)
+            if port is None:
+                made += kept.all
+            elif (one := kept.by_port.get(port)) is not None:
+                made.append(one)
+        return made
+
+    def _made(self, task: Task, ttl_s: int) -> _Services:
+        job = task.job
+        target = wire.label(str(task.index)) + wire.name((job.name, job.tenant)) + self._zone
+        by_port = {
+            name: wire.srv(ttl_s, task.weight, number, target)
+            for name, number in zip(task.port_names, task.ports, strict=False)
+        }
+        return _Services(task.weight, tuple(dict.fromkeys(by_port.values())), by_port)

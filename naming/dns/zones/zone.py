@@ -1,0 +1,321 @@
+"""A cell's zone as other name servers carry it: all its records at a serial, and what changed between serials. Pure.
+
+    NameTable.touched ─► publishing ─► owners rendered anew ─► removed, added ─► changes ─► IXFR
+                                                └─► content ─► AXFR
+
+What a secondary is given is what `naming.dns.zones.records` answers, without limits of size
+(`naming.dns.zones.rendering`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import dns.name
+from dns.rdtypes.ANY.SOA import SOA
+
+from naming.dns.zones.directory import Directory
+from naming.dns.zones.records import cell_zone
+from naming.dns.zones.rendering import Data, Owner, Renderer
+from naming.table.jobs import Job, Service
+from naming.table.names import SERVICE, is_service
+from naming.table.table import NameTable, Touched
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.events import Event
+
+# What is remembered of changes: as many records removed or added; who is further behind takes the whole zone.
+MOST_REMEMBERED = 200_000
+STEP = 200  # records: about half a millisecond
+
+
+class Record(NamedTuple):
+    """`data`: as in `naming.dns.protocol.wire`, behind the owner. Another TTL makes another record."""
+
+    owner: Owner
+    data: bytes
+
+    @property
+    def rdtype(self) -> int:
+        return int.from_bytes(self.data[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From one serial to the next; the SOA records are not among the others."""
+
+    before: SOA
+    after: SOA
+    removed: tuple[Record, ...]
+    added: tuple[Record, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.removed) + len(self.added) + 2
+
+
+class Zone:
+    """The zone of one ready table, which it makes collect what is touched. Empty until `fill` has ended.
+
+    `taken_by`: addresses of those that were given it. Others of the same serial have it from another process or table,
+    where what says "revision" may differ: steps would not fit what they have.
+    """
+
+    def __init__(
+        self, directory: Directory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED
+    ) -> None:
+        assert table.ready
+        self.filled = False
+        self.taken_by: set[str] = set()
+        self.directory = directory
+        self.table = table
+        self.apex = dns.name.Name((table.cell.encode(), *directory.labels, b""))
+        self.changes: deque[Change] = deque()
+        self._remembered, self._most_remembered = 0, most_remembered
+        self._content: dict[Owner, Data] = {}
+        self._below: dict[Owner, set[Owner]] = {}  # name of a job or service -> itself and all below it
+        self._dirty: set[Owner] = set()  # of a publication that was left off
+        self.renderer = Renderer(directory, table)
+        table.touched = set()
+        self.soa = self._soa()
+
+    def fill(self) -> Iterator[None]:
+        """Read it all; between two steps the table may move on."""
+        done = 0
+        for owner in list(self._all_owners()):
+            data = self.renderer.render(owner)
+            self._put(owner, data)
+            done += 1 + len(data)
+            if done >= STEP:
+                done = 0
+                yield
+        for owner in self._touched():
+            self._put(owner, self.renderer.render(owner))
+        self.soa = self._soa()
+        self.filled = True
+
+    @property
+    def serial(self) -> int:
+        return int(self.soa.serial)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._content.values()))
+
+    def content(self, owner: Owner) -> Data:
+        return self._content.get(owner, ())
+
+    def sets(self) -> tuple[list[Owner], list[Data]]:
+        """All but the SOA as they are now: owners, and what each holds."""
+        return list(self._content), list(self._content.values())
+
+    def records(self) -> Iterator[Record]:
+        """All but the SOA."""
+        for owner, data in self._content.items():
+            for each in data:
+                yield Record(owner, each)
+
+    def publish(self) -> bool:
+        """Take in what was touched since, in one go; whether the serial moved."""
+        before = self.serial
+        for _ in self.publishing():
+            pass
+        return self.serial != before
+
+    def publishing(self) -> Iterator[None]:
+        """Take in what was touched until now, in steps between which the table may move on.
+
+        What is about to change is rendered just before, so that a serial says what was at one instant. Not to be run
+        twice at the same time; where it is left off, the next goes on.
+        """
+        if self.table.serial == self.serial:
+            return
+        work = _Work(self, self._touched() | self._dirty)
+        self.table.before.append(work.before)
+        try:
+            yield from work.render()
+            yield from work.compare()
+            work.ended = True
+        finally:
+            self.table.before.remove(work.before)
+            if not work.ended:
+                self._dirty |= work.owners
+        for owner, data in work.rendered.items():
+            self._put(owner, data)
+        change = Change(self.soa, work.soa, tuple(work.removed), tuple(work.added))
+        self.soa = work.soa
+        self.changes.append(change)
+        self._remembered += change.size
+        while self._remembered > self._most_remembered:
+            self._remembered -= self.changes.popleft().size
+
+    def _touched(self) -> set[Owner]:
+        """Owners to be rendered since this was asked last."""
+        touched, self.table.touched = self.table.touched or set(), set()
+        return {(), *(owner for item in touched for owner in self._owners_of(item))}
+
+    def since(self, serial: int) -> list[Change] | None:
+        """The changes from `serial` to now, none when it is the present one; None when that is not remembered."""
+        if serial == self.serial:
+            return []
+        found: list[Change] = []
+        for change in reversed(self.changes):
+            found.append(change)
+            if change.before.serial == serial:
+                return found[::-1]
+        return None
+
+    def _soa(self) -> SOA:
+        soa = cell_zone(self.directory, self.table).soa()
+        assert isinstance(soa, SOA)
+        return soa
+
+    def _put(self, owner: Owner, data: Data) -> None:
+        named = _named(owner)
+        below = self._below.setdefault(named, set())
+        if data:
+            self._content[owner] = data
+            below.add(owner)
+            return
+        self._content.pop(owner, None)
+        below.discard(owner)
+        if not below:
+            del self._below[named]
+
+    def _all_owners(self) -> Iterator[Owner]:
+        yield ()
+        for host in self.table.hosts:
+            yield (host, "machine")
+        for job in self.table.jobs.values():
+            yield from _owners_of_job(job)
+        for services in self.table.services.values():
+            for service in services.values():
+                yield from _with_ports(service, (service.name, SERVICE, service.tenant))
+
+    def _owners_of(self, touched: Touched) -> Iterator[Owner]:
+        """Those that are or were there."""
+        tenant, name, index, whole, of_service = touched
+        if tenant == "machine":
+            yield (name, "machine")
+            return
+        owner = (name, SERVICE, tenant) if of_service else (name, tenant)
+        if whole or of_service:
+            yield from list(self._below.get(owner, ()))
+        named = self.table.service(tenant, name) if of_service else self.table.job(tenant, name)
+        if named is None:
+            return
+        if whole and isinstance(named, Job):
+            yield from _owners_of_job(named)
+        else:
+            yield from _with_ports(named, owner if index is None else (str(index), *owner))
+
+
+class _Work:
+    """One publication: owners as they are now, rendered one after the other, or just before an event changes them."""
+
+    def __init__(self, zone: Zone, owners: set[Owner]) -> None:
+        self.owners = owners
+        self.soa = zone._soa()
+        self.rendered: dict[Owner, Data] = {}
+        self.removed: list[Record] = []
+        self.added: list[Record] = []
+        self.ended = False
+        self._zone = zone
+        self._table = zone.table
+        self._left: dict[
+            Owner, set[Owner]
+        ] = {}  # name of a job or service -> owners that are not rendered yet
+        for owner in owners:
+            self._left.setdefault(_named(owner), set()).add(owner)
+        self._take([()])  # it tells the revision, which every event moves
+
+    def render(self) -> Iterator[None]:
+        done = 0
+        while self._left:
+            named, owners = next(iter(self._left.items()))
+            while owners:
+                done += self._take([next(iter(owners))])
+                if done >= STEP:
+                    done = 0
+                    yield
+            self._left.pop(named, None)
+
+    def compare(self) -> Iterator[None]:
+        done = 0
+        for owner, data in self.rendered.items():
+            old, new = set(self._zone.content(owner)), set(data)
+            self.removed.extend(Record(owner, each) for each in old - new)
+            self.added.extend(Record(owner, each) for each in new - old)
+            done += len(data)
+            if done >= 4 * STEP:
+                done = 0
+                yield
+
+    def before(self, event: Event) -> None:
+        """Called with what is about to be applied."""
+        if not self._left:
+            return
+        if isinstance(event, events.MachineSet | events.MachineRemoved):
+            self._before_machine(event)
+            return
+        job = self._table.jobs.get(getattr(event, "job_id", 0))
+        index = getattr(event, "index", None)
+        if index is None:
+            names = {(job.name, job.tenant)} if job else set()
+            if isinstance(event, events.JobSubmitted):
+                names.add((event.name, event.tenant))
+            self._before_job(names)
+        elif job is not None:
+            self._take(_with_ports(job, (str(index), job.name, job.tenant)))
+            self._take(_with_ports(job, (job.name, job.tenant)))
+            if job.service is not None:
+                self._take(list(self._left.get((job.service.name, SERVICE, job.tenant), ())))
+
+    def _before_job(self, names: set[tuple[str, str]]) -> None:
+        """All names of these jobs, and of any service of their tenants: one may join them or leave."""
+        tenants = {tenant for _, tenant in names}
+        for named in list(self._left):
+            if named in names or (named[1:2] == (SERVICE,) and named[-1] in tenants):
+                self._take(list(self._left[named]))
+
+    def _before_machine(self, event: events.MachineSet | events.MachineRemoved) -> None:
+        """One that moves changes the names of all its tasks: rare, and then everything is rendered at once."""
+        machine = self._table.machines.get(event.machine_id)
+        hosts = {machine.hostname} if machine else set()
+        if isinstance(event, events.MachineSet):
+            hosts.add(event.hostname.lower())
+            if machine and (machine.hostname, machine.address) != (event.hostname.lower(), event.address):
+                self._take([owner for owners in self._left.values() for owner in owners])
+                return
+        self._take((host, "machine") for host in hosts)
+
+    def _take(self, owners: Iterable[Owner]) -> int:
+        """Render those that are left; how many records they have, and themselves."""
+        done = 0
+        for owner in owners:
+            left = self._left.get(_named(owner))
+            if left and owner in left:
+                left.discard(owner)
+                data = self.rendered[owner] = self._zone.renderer.render(owner)
+                done += 1 + len(data)
+        return done
+
+
+def _named(owner: Owner) -> Owner:
+    """The name of the job or service that it is, or that it lies below; of a machine, or of the apex, its own."""
+    if owner[-2:-1] == (SERVICE,) and len(owner) > 2 and is_service(owner[-3]):
+        return owner[-3:]
+    return owner if owner[-1:] == ("machine",) else owner[-2:]
+
+
+def _owners_of_job(job: Job) -> Iterator[Owner]:
+    yield from _with_ports(job, (job.name, job.tenant))
+    for index in job.indexes:
+        yield from _with_ports(job, (str(index), job.name, job.tenant))
+
+
+def _with_ports(named: Job | Service, owner: Owner) -> Iterator[Owner]:
+    yield owner
+    for port in sorted(named.all_port_names()):
+        yield (f"_{port}", "_tcp", *owner)

@@ -1,0 +1,108 @@
+"""Where tasks are, as `/bns/`, the feeds and watchers tell it; and whom clients should be sent to. Pure.
+
+Whom to send to, in this order: the tasks that serve, by their weights; where none has a weight, all that serve; where
+none serves, all that have an address (fail open). DNS answers by the same rule.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+Weights = Sequence[
+    tuple[int, int, int]
+]  # (first, last, weight) of what is not 1: `scheduling.core.vocabulary.published`
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEndpoint:
+    """Where one task is. `machine` and `address` are empty while it is not placed.
+
+    `ports`: by name, in the order of the job file. `load`: CPU used now as a share of the limit; None: not known.
+    `ttl_s`: how long its addresses may be remembered. `revision`, `history`: as of `JobEndpoints`.
+    """
+
+    name: str
+    dns: str
+    index: int
+    state: str
+    phase: str
+    health: str
+    serving: bool
+    weight: int
+    load: float | None
+    ttl_s: int
+    machine: str
+    address: str
+    ports: Mapping[str, int]
+    revision: int
+    history: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobEndpoints:
+    """Where a job's placed tasks are. `fail_open`: none serves, so clients are given all of them.
+
+    `revision`, `history`: of the cell when this was read; the latter rises when a cell is restored from a backup.
+    """
+
+    name: str
+    dns: str
+    tasks: int
+    placed: int
+    serving: int
+    fail_open: bool
+    ttl_s: int
+    labels: Mapping[str, str]
+    revision: int
+    history: int
+    endpoints: Sequence[TaskEndpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEndpoints:
+    """As `JobEndpoints`, over all live `jobs` of the service, which are told by their BNS names."""
+
+    name: str
+    dns: str
+    jobs: Sequence[str]
+    tasks: int
+    placed: int
+    serving: int
+    fail_open: bool
+    ttl_s: int
+    revision: int
+    history: int
+    endpoints: Sequence[TaskEndpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineEndpoint:
+    name: str
+    dns: str
+    machine: str
+    address: str
+    state: str
+    ttl_s: int
+    revision: int
+    history: int
+
+
+def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:
+    """Whether some are placed and none of them serves."""
+    placed = [one.serving for one in endpoints if one.address]
+    return bool(placed) and not any(placed)
+
+
+def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
+    """Whom clients should be sent to, each with a weight of at least 1."""
+    placed = [one for one in endpoints if one.address]
+    able = [one for one in placed if one.serving] or placed
+    weighed = [(one, one.weight) for one in able if one.weight]
+    return weighed or [(one, 1) for one in able]
+
+
+def weight_of(index: int, weights: Weights) -> int:
+    at = bisect_right(weights, index, key=lambda one: one[0]) - 1
+    return weights[at][2] if at >= 0 and index <= weights[at][1] else 1

@@ -1,0 +1,151 @@
+"""A job and its indexes, and a service: a name over the jobs that carry it as a label. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from naming.table.endpoints import weight_of
+from naming.table.pools import Answering, Pool
+
+
+class Indexes:
+    """The indexes a job has, as merged ranges with bounds included."""
+
+    __slots__ = ("_firsts", "_lasts", "size")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self.size = 0
+
+    def __contains__(self, index: int) -> bool:
+        at = bisect_right(self._firsts, index) - 1
+        return at >= 0 and index <= self._lasts[at]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            yield from range(first, last + 1)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return list(zip(self._firsts, self._lasts, strict=True))
+
+    def add(self, ranges: Iterable[tuple[int, int]]) -> None:
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted([*zip(self._firsts, self._lasts, strict=True), *ranges]):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+            else:
+                merged.append((first, last))
+        self._firsts = [first for first, _ in merged]
+        self._lasts = [last for _, last in merged]
+        self.size = sum(last - first + 1 for first, last in merged)
+
+
+Weights = tuple[tuple[int, int, int], ...]  # of `scheduling.core.vocabulary.published.Published`
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    job_id: int
+    tenant: str
+    name: str
+    kind: str  # job | alloc-set
+    port_names: tuple[str, ...]
+    labels: dict[str, str]
+    ttl_s: int = 0  # of its answers; 0: the directory's
+    weights: Weights = ()
+    indexes: Indexes = field(default_factory=Indexes)
+    placed: Pool = field(default_factory=Pool)
+    serving: Pool = field(default_factory=Pool)
+    revision: int = 0  # of the last change of its names, or `naming.table.table.GONE`
+    versions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # spec version -> names of its ports
+    service: Service | None = None  # that its labels name
+    _names: set[str] = field(default_factory=set)  # of ports, in any of `versions`
+
+    @property
+    def fails_open(self) -> bool:
+        """No placed task is healthy, so its name answers with all of them: better a try than none."""
+        return not self.serving and bool(self.placed)
+
+    @property
+    def answering(self) -> Answering:
+        return Answering.of([self.serving or self.placed])
+
+    @property
+    def tasks_total(self) -> int:
+        return self.indexes.size
+
+    @property
+    def placed_total(self) -> int:
+        return len(self.placed)
+
+    @property
+    def serving_total(self) -> int:
+        return len(self.serving)
+
+    def ttl_s_or(self, otherwise: int) -> int:
+        return self.ttl_s or otherwise
+
+    def follow(self, version: int, port_names: tuple[str, ...]) -> None:
+        """A version of its spec is in force."""
+        if port_names == self.port_names:
+            port_names = self.port_names  # one object, however many versions
+        self.port_names = self.versions[version] = port_names
+        self._names.update(port_names)
+
+    def all_port_names(self) -> set[str]:
+        """Those of every version that a placed task may still run. The set is not ours to change."""
+        return self._names
+
+    def weigh(self, weights: Weights) -> None:
+        """Give its tasks other weights."""
+        self.weights = weights
+        for task in list(self.placed.tasks):
+            weight = weight_of(task.index, weights)
+            if weight != task.weight:
+                pools = [pool for pool in (self.placed, self.serving) if pool.discard(task.index)]
+                task.weight = weight
+                for pool in pools:
+                    pool.put(task)
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """The jobs of one tenant that carry this name as the label `service`. It fails open as a whole."""
+
+    tenant: str
+    name: str
+    jobs: dict[int, Job] = field(default_factory=dict)
+    revision: int = 0  # of the last change of its names, or `naming.table.table.GONE`
+
+    @property
+    def tasks_total(self) -> int:
+        return sum(job.indexes.size for job in self.jobs.values())
+
+    @property
+    def placed_total(self) -> int:
+        return sum(len(job.placed) for job in self.jobs.values())
+
+    @property
+    def serving_total(self) -> int:
+        return sum(len(job.serving) for job in self.jobs.values())
+
+    @property
+    def fails_open(self) -> bool:
+        """None of its jobs has a healthy task, so its name answers with all placed ones."""
+        return not self.serving_total and bool(self.placed_total)
+
+    @property
+    def answering(self) -> Answering:
+        jobs = self.jobs.values()
+        serving = Answering.of(job.serving for job in jobs)
+        return serving if serving.strata else Answering.of(job.placed for job in jobs)
+
+    def all_port_names(self) -> set[str]:
+        return set[str]().union(*(job.all_port_names() for job in self.jobs.values()))
+
+    def ttl_s_or(self, otherwise: int) -> int:
+        """The shortest of its jobs', each `otherwise` where it has none of its own."""
+        return min((job.ttl_s or otherwise for job in self.jobs.values()), default=otherwise)

@@ -1,0 +1,252 @@
+"""The tasks of a job, and whom of them a name answers with: each task's share is as its weight. Pure.
+
+Clients may take the first address or any, and resolvers between shuffle them. So an answer has only as many tasks as
+lets each be in it in proportion to its weight, without ever being in it twice: all weights over the greatest of them
+(equal probability systematic sampling generalised to weights, Madow 1949). Of equal weights that is no bound.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from random import Random
+from typing import NamedTuple, Protocol
+
+
+@dataclass(slots=True)
+class Machine:
+    machine_id: int
+    hostname: str
+    address: str  # IPv4 or IPv6 in text
+    family: int  # 4, 6, or 0 for an address that is none: its tasks have no address record
+
+
+class Owner(Protocol):
+    """What a task knows of its job (`naming.table.jobs.Job`)."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def port_names(self) -> tuple[str, ...]: ...
+
+    def all_port_names(self) -> set[str]: ...
+
+    def ttl_s_or(self, otherwise: int) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A placed incarnation. `ports` are numbers in the order of `port_names`."""
+
+    job: Owner
+    index: int
+    incarnation: int
+    machine: Machine
+    port_names: tuple[str, ...]
+    ports: tuple[int, ...]
+    phase: str = "assigned"
+    health: str = "unknown"
+    serves: bool = False
+    revision: int = 0  # of its last change
+    own_address: str = ""  # of a network of its own
+    weight: int = 1
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return self.own_address or self.machine.address
+
+    @property
+    def family(self) -> int:
+        """Of the address, as a machine's."""
+        return family_of(self.own_address) if self.own_address else self.machine.family
+
+    def named_ports(self) -> list[tuple[str, int]]:
+        return list(zip(self.port_names, self.ports, strict=False))
+
+
+def family_of(address: str) -> int:
+    try:
+        return ipaddress.ip_address(address).version
+    except ValueError:
+        return 0
+
+
+class Stratum(NamedTuple):
+    """Tasks of one job and of one weight, at least one. The list is not ours to change, nor to keep."""
+
+    weight: int
+    tasks: Sequence[Task]
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Whom a name answers with, in strata of equal weight; those of weight 0 only where there are no others."""
+
+    strata: Sequence[Stratum]
+
+    @classmethod
+    def of(cls, pools: Iterable[Pool]) -> Answering:
+        strata = [stratum for pool in pools for stratum in pool.strata() if stratum.tasks]
+        return cls([stratum for stratum in strata if stratum.weight] or strata)
+
+    def __len__(self) -> int:
+        return sum(len(tasks) for _, tasks in self.strata)
+
+    def __iter__(self) -> Iterator[Task]:
+        return chain.from_iterable(tasks for _, tasks in self.strata)
+
+    @property
+    def even(self) -> bool:
+        """All weights are the same."""
+        return len({weight for weight, _ in self.strata}) < 2
+
+    def of_family(self, family: int) -> Answering:
+        kept = [Stratum(w, [task for task in tasks if task.family == family]) for w, tasks in self.strata]
+        return Answering([stratum for stratum in kept if stratum.tasks])
+
+    def sample(self, most: int, rng: Random) -> list[Task]:
+        """At most `most` tasks in random order; each is among them, and is the first, in proportion to its weight."""
+        if len(self.strata) == 1:
+            tasks = self.strata[0].tasks
+            return rng.sample(tasks, min(most, len(tasks)))
+        return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
+
+    def any(self, most: int, rng: Random) -> list[Task]:
+        """At most `most` tasks in random order, each as likely as any other: for records that tell weights."""
+        tasks = list(self)
+        return rng.sample(tasks, min(most, len(tasks)))
+
+
+def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[Task]:
+    """Points at equal distances, the first at random, on a line on which each task is as long as its weight.
+
+    No task is longer than the distance, so none is hit twice; a hit of a stratum falls on any of its tasks alike.
+    In whole numbers, so that shares are exact.
+    """
+    if not strata:
+        return []
+    total = sum(weight * len(tasks) for weight, tasks in strata)
+    points = min(most, total // max(weight for weight, _ in strata))
+    start = rng.randrange(total)  # point `j` is at (start + j * total) / points
+    found: list[Task] = []
+    begins, before = 0, 0
+    for weight, tasks in strata:
+        begins += weight * len(tasks)
+        upto = min(points, max(0, -((start - points * begins) // total)))
+        found.extend(rng.sample(tasks, upto - before))
+        before = upto
+    rng.shuffle(found)
+    return found
+
+
+class Bag:
+    """Tasks of one job by index, with O(1) change, in a list to draw from."""
+
+    __slots__ = ("_at", "_tasks")
+
+    def __init__(self) -> None:
+        self._tasks: list[Task] = []
+        self._at: dict[int, int] = {}  # index of the task -> its place in the list
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._at
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks)
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """In no order. The list is not ours to change, nor to keep."""
+        return self._tasks
+
+    def get(self, index: int) -> Task | None:
+        at = self._at.get(index)
+        return None if at is None else self._tasks[at]
+
+    def put(self, task: Task) -> Task | None:
+        """The one of this index that it takes the place of."""
+        at = self._at.get(task.index)
+        if at is None:
+            self._at[task.index] = len(self._tasks)
+            self._tasks.append(task)
+            return None
+        before, self._tasks[at] = self._tasks[at], task
+        return before
+
+    def discard(self, index: int) -> Task | None:
+        at = self._at.pop(index, None)
+        if at is None:
+            return None
+        task, last = self._tasks[at], self._tasks.pop()
+        if last is not task:
+            self._tasks[at] = last
+            self._at[last.index] = at
+        return task
+
+
+class Pool(Bag):
+    """Tasks of one job with O(1) change and O(k) random choice, however large the job.
+
+    Where weights other than 1 have been seen, tasks lie in a bag for each weight besides. The weight of a task
+    changes only while it is in no pool.
+    """
+
+    __slots__ = ("_by_weight",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_weight: dict[int, Bag] | None = None
+
+    def put(self, task: Task) -> Task | None:
+        before = Bag.put(self, task)
+        if self._by_weight is None:
+            if task.weight == 1:
+                return before
+            self._by_weight = {}
+            for each in self._tasks:
+                self._weigh(each)
+        else:
+            if before is not None:
+                self._unweigh(before)
+            self._weigh(task)
+        return before
+
+    def discard(self, index: int) -> Task | None:
+        if index not in self._at:
+            return None
+        task = Bag.discard(self, index)
+        if task is not None and self._by_weight is not None:
+            self._unweigh(task)
+        return task
+
+    def _weigh(self, task: Task) -> None:
+        assert self._by_weight is not None
+        self._by_weight.setdefault(task.weight, Bag()).put(task)
+
+    def _unweigh(self, task: Task) -> None:
+        assert self._by_weight is not None
+        alike = self._by_weight[task.weight]
+        alike.discard(task.index)
+        if not alike:
+            del self._by_weight[task.weight]
+
+    def strata(self) -> list[Stratum]:
+        if self._by_weight is None:
+            return [Stratum(1, self._tasks)]
+        return [Stratum(weight, bag.tasks) for weight, bag in self._by_weight.items()]
+
+    def any_on(self, machine: Machine) -> bool:
+        return any(task.machine is machine for task in self._tasks)
+
+    def in_order(self) -> list[Task]:
+        return [self._tasks[at] for _, at in sorted(self._at.items())]

@@ -1,0 +1,321 @@
+"""Who is where in one cell: a table in memory, advanced by the cell's journal (§2.6).
+
+`apply` takes every event of the journal in order and costs O(1) for what happens to a task, so a name is right
+one event after the news. Nothing here knows DNS, a clock or a database.
+
+A task *serves* when its Borglet's report says that it is up: phase `up`, and healthy where a check is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from naming.table.endpoints import weight_of
+from naming.table.jobs import Job, Service
+from naming.table.names import is_service
+from naming.table.pools import Machine, Task, family_of
+from naming.table.reverse import Index
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import Group
+
+SERIAL_MODULUS = 1 << 32
+# A restored cell continues this far above what it may have published before: more revisions than a restore
+# can lose (a week at 100 a second), and far less than the half circle that RFC 1982 allows for one step.
+HISTORY_STEP = 1 << 26
+# A cell made anew under its name starts so many serials above for each second between: above what the first one has
+# published if that lived for less than eight years, with fewer revisions a second, and was not restored in its last
+# 97 days.
+STARTS_A_SECOND = 8
+
+GONE = -1  # the revision of a job or service that has ended: what is kept of its names is no answer any more
+
+
+def serial_start(made_at: float) -> int:
+    """Where the serials of a cell start; `made_at`: seconds since the epoch."""
+    return int(made_at * STARTS_A_SECOND) % SERIAL_MODULUS
+
+
+def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
+    """The zone's serial for a revision: 32 bits, another for each; never 0, which some secondaries take for unknown."""
+    return 1 + (start + revision - 1 + (history_ordinal - 1) * HISTORY_STEP) % (SERIAL_MODULUS - 1)
+
+
+def serial_newer(a: int, b: int) -> bool:
+    """Whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
+    return a != b and (a - b) % SERIAL_MODULUS < SERIAL_MODULUS // 2
+
+
+class Touched(NamedTuple):
+    """Names that may have changed: a machine's, a job's own (`task` None), a task's, all below a job (`whole`), or
+    all of a service."""
+
+    tenant: str
+    name: str  # of the job, of the service or, where `tenant` is `machine`, the host
+    task: int | None = None  # its index
+    whole: bool = False
+    service: bool = False
+
+
+class NameTable:
+    """One cell's names. `ready` turns true when the table has caught up with its cell for the first time.
+
+    `revision` is the last one applied, `names_revision` the last that changed a name; the serial is made of
+    the latter, so it moves only when names do, and every resolver of the cell counts alike.
+    `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it. `start`
+    is above what an earlier cell of this name has reached.
+    `touched` collects what changed for whoever sets it to a set and empties it (`naming.dns.zones.zone`); those of
+    `before` are called with each event before it is applied, while they write down what they found.
+    """
+
+    def __init__(self, cell: str, *, history_ordinal: int = 1, start: int = 0) -> None:
+        self.cell = cell
+        self.history_ordinal = history_ordinal
+        self.start = start
+        self.revision = 0
+        self.names_revision = 0
+        self.ready = False
+        self.machines: dict[int, Machine] = {}
+        self.hosts: dict[str, Machine] = {}
+        self.families: set[int] = set()  # of addresses that its machines have or have had
+        self.jobs: dict[int, Job] = {}
+        self.tenants: dict[str, dict[str, Job]] = {}
+        self.services: dict[str, dict[str, Service]] = {}  # by tenant
+        self.reverse = Index()  # addresses of machines, and of tasks that have their own
+        self.touched: set[Touched] | None = None
+        self.before: list[Callable[[events.Event], None]] = []
+
+    @property
+    def serial(self) -> int:
+        return serial_of(self.names_revision, self.history_ordinal, self.start)
+
+    def job(self, tenant: str, name: str) -> Job | None:
+        return self.tenants.get(tenant, {}).get(name)
+
+    def service(self, tenant: str, name: str) -> Service | None:
+        return self.services.get(tenant, {}).get(name)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Jobs, placed tasks, serving tasks."""
+        jobs = self.jobs.values()
+        return len(jobs), sum(len(job.placed) for job in jobs), sum(len(job.serving) for job in jobs)
+
+    def apply(self, event: events.Event, revision: int) -> bool:
+        """Advances by one event; whether a name changed. Late news of departed jobs and tasks changes none."""
+        for told in self.before:
+            told(event)
+        self.revision = max(self.revision, revision)
+        handler = _HANDLERS.get(type(event))
+        if handler is None or not handler(self, event, revision):
+            return False
+        self.names_revision = max(self.names_revision, revision)
+        return True
+
+    def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
+        """Tasks hold their machine, so a new address reaches all of them at once."""
+        machine = self.machines.get(event.machine_id)
+        host, family = event.hostname.lower(), family_of(event.address)
+        if machine is None:
+            machine = Machine(event.machine_id, host, event.address, family)
+        elif (machine.hostname, machine.address) == (host, event.address):
+            return False
+        else:
+            before = machine.hostname
+            self.hosts.pop(before, None)
+            self.reverse.discard(machine.address, (before, "machine"))
+            machine.hostname, machine.address, machine.family = host, event.address, family
+            for job in self.jobs.values():  # rare, and names of all its tasks change
+                if job.placed.any_on(machine):
+                    self._touch(job, revision, whole=True)
+            self._note(Touched("machine", before))
+        self.machines[event.machine_id] = self.hosts[host] = machine
+        self.reverse.add(machine.address, (host, "machine"))
+        self.families.add(family)
+        self._note(Touched("machine", host))
+        return True
+
+    def _machine_removed(self, event: events.MachineRemoved, revision: int) -> bool:
+        machine = self.machines.pop(event.machine_id, None)
+        if machine is None:
+            return False
+        if self.hosts.get(machine.hostname) is machine:
+            del self.hosts[machine.hostname]
+        self.reverse.discard(machine.address, (machine.hostname, "machine"))
+        self._note(Touched("machine", machine.hostname))
+        return True
+
+    def _job_submitted(self, event: events.JobSubmitted, revision: int) -> bool:
+        job = Job(
+            event.job_id, event.tenant, event.name, event.job_kind, event.port_names, event.labels,
+            ttl_s=event.published.ttl_s, weights=event.published.weights, revision=revision,
+        )  # fmt: skip
+        job.follow(event.spec_version, event.port_names)
+        job.indexes.add(_ranges(event.groups))
+        if (known := self.jobs.get(event.job_id)) is not None:
+            self._forget_addresses(known)
+        self.jobs[event.job_id] = job
+        names = self.tenants.setdefault(event.tenant, {})
+        if (before := names.get(event.name)) is not None:
+            self._leave_service(before, revision)
+            before.revision = GONE
+        names[event.name] = job
+        self._serve_under_its_label(job, revision)
+        return self._touch(job, revision, whole=True)
+
+    def _job_changed(self, event: events.JobChanged, revision: int) -> bool:
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            return False
+        published = event.published
+        before = job.port_names, job.labels, job.ttl_s, job.weights
+        changed = before != (event.port_names, event.labels, published.ttl_s, published.weights)
+        job.labels, job.ttl_s = event.labels, published.ttl_s
+        job.follow(event.spec_version, event.port_names)
+        if published.weights != job.weights:
+            job.weigh(published.weights)
+        self._serve_under_its_label(job, revision)
+        return changed and self._touch(job, revision, whole=True)
+
+    def _job_ended(self, event: events.JobEnded, revision: int) -> bool:
+        job = self.jobs.pop(event.job_id, None)
+        if job is None:
+            return False
+        self._leave_service(job, revision)
+        self._touch(job, GONE, whole=True)
+        self._forget_addresses(job)
+        names = self.tenants[job.tenant]
+        if names.get(job.name) is job:
+            del names[job.name]
+        if not names:
+            del self.tenants[job.tenant]
+        return True
+
+    def _tasks_added(self, event: events.TasksAdded, revision: int) -> bool:
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            return False
+        job.indexes.add(_ranges(event.groups))
+        return self._touch(job, revision, whole=True)
+
+    def _task_placed(self, event: events.TaskPlaced, revision: int) -> bool:
+        job, machine = self.jobs.get(event.job_id), self.machines.get(event.machine_id)
+        if job is None or machine is None:
+            return False
+        names = job.versions.get(event.spec_version, job.port_names)
+        job.serving.discard(event.index)
+        task = Task(job, event.index, event.incarnation, machine, names, event.ports, revision=revision)
+        if job.weights:
+            task.weight = weight_of(event.index, job.weights)
+        if (before := job.placed.put(task)) is not None:
+            self._forget_address(job, before)
+        return self._touch(job, revision, event.index)
+
+    def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
+        """It leaves the answers with the decision, before its processes hear of it."""
+        job = self.jobs.get(event.job_id)
+        task = None if job is None else job.placed.get(event.index)
+        if job is None or task is None or task.incarnation != event.incarnation:
+            return False
+        job.placed.discard(event.index)
+        job.serving.discard(event.index)
+        self._forget_address(job, task)
+        return self._touch(job, revision, event.index)
+
+    def _task_reported(self, event: events.TaskReported, revision: int) -> bool:
+        job = self.jobs.get(event.job_id)
+        task = None if job is None else job.placed.get(event.index)
+        if job is None or task is None or task.incarnation != event.incarnation:
+            return False
+        told = (event.phase, event.health, event.up, event.address)
+        if (task.phase, task.health, task.serves, task.own_address) == told:
+            return False
+        if event.address != task.own_address:
+            self._forget_address(job, task)
+            task.own_address = event.address
+            self.families.add(task.family)
+            if event.address:
+                self.reverse.add(event.address, _labels(job, task))
+        task.phase, task.health, task.serves, task.revision = event.phase, event.health, event.up, revision
+        if task.serves:
+            job.serving.put(task)
+        else:
+            job.serving.discard(task.index)
+        return self._touch(job, revision, event.index)
+
+    def _forget_address(self, job: Job, task: Task) -> None:
+        if task.own_address:
+            self.reverse.discard(task.own_address, _labels(job, task))
+
+    def _forget_addresses(self, job: Job) -> None:
+        for task in job.placed:
+            self._forget_address(job, task)
+
+    def _serve_under_its_label(self, job: Job, revision: int) -> None:
+        """Make it one of the jobs of the service that its labels name now."""
+        name = job.labels.get("service", "") if job.kind == "job" else ""
+        if not is_service(name):
+            name = ""
+        if name == (job.service.name if job.service is not None else ""):
+            return
+        self._leave_service(job, revision)
+        if name:
+            services = self.services.setdefault(job.tenant, {})
+            job.service = services.setdefault(name, Service(job.tenant, name))
+            job.service.jobs[job.job_id] = job
+
+    def _leave_service(self, job: Job, revision: int) -> None:
+        """Who asks from now on is not sent to its tasks; a service without jobs is none."""
+        service, job.service = job.service, None
+        if service is None:
+            return
+        del service.jobs[job.job_id]
+        service.revision = revision
+        self._note(Touched(job.tenant, service.name, service=True))
+        if not service.jobs:
+            service.revision = GONE
+            services = self.services[job.tenant]
+            del services[service.name]
+            if not services:
+                del self.services[job.tenant]
+
+    def _touch(self, job: Job, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
+        """Its own name changed and that of its service, besides that of a task, or of all of them."""
+        job.revision = revision
+        if job.service is not None:
+            job.service.revision = revision
+        if self.touched is not None:
+            self._note(Touched(job.tenant, job.name, None, whole))
+            if job.service is not None:
+                self._note(Touched(job.tenant, job.service.name, service=True))
+            if index is not None:
+                self._note(Touched(job.tenant, job.name, index))
+        return True
+
+    def _note(self, touched: Touched) -> None:
+        if self.touched is not None:
+            self.touched.add(touched)
+
+
+def _labels(job: Job, task: Task) -> tuple[str, ...]:
+    return (str(task.index), job.name, job.tenant)
+
+
+def _ranges(groups: Iterable[Group]) -> list[tuple[int, int]]:
+    return [bounds for group in groups for bounds in group.ranges]
+
+
+# One line for every event that can change a name; all others only advance the revision.
+_HANDLERS: dict[Any, Callable[[NameTable, Any, int], bool]] = {
+    events.MachineSet: NameTable._machine_set,
+    events.MachineRemoved: NameTable._machine_removed,
+    events.JobSubmitted: NameTable._job_submitted,
+    events.JobChanged: NameTable._job_changed,
+    events.JobEnded: NameTable._job_ended,
+    events.TasksAdded: NameTable._tasks_added,
+    events.TaskPlaced: NameTable._task_placed,
+    events.TaskEvicted: NameTable._task_left,
+    events.TaskEnded: NameTable._task_left,
+    events.TaskReported: NameTable._task_reported,
+}
+# Their tags in the journal: the newest of these is the revision that names stand at.
+NAMING_KINDS = tuple(sorted(str(event.__struct_config__.tag) for event in _HANDLERS))

@@ -1,0 +1,77 @@
+"""Password hashing, at most one at a time per core in each process, and with a bounded queue.
+
+A hash takes about 0.4 s of CPU on purpose, so a burst of sign-ins could take all of it. Every door hashes here: the
+form, REST, the console, changes of passwords and invitations. A request that waits gives its connection back to the
+pool meanwhile. Requests inside a transaction cannot do so, and go first.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+
+from portal.database import give_connections_back
+from portal.http.outages import RETRY_AFTER_S, Overloaded
+
+_LONGEST_WAIT_S = 10.0
+_MOST_WAITING = 200
+
+
+class Turns:
+    """`slots` callers at a time; at most `most_waiting` others wait, each for at most `longest_wait_s` seconds."""
+
+    def __init__(self, slots: int, *, most_waiting: int, longest_wait_s: float) -> None:
+        self._slots, self._most_waiting, self._longest_wait_s = slots, most_waiting, longest_wait_s
+        self._changed = threading.Condition()
+        self._running = self._waiting = self._urgent = 0
+
+    @contextmanager
+    def turn(self, *, urgent: bool = False) -> Iterator[None]:
+        """Wait for a slot and hold it. `urgent` callers go first. Raises `Overloaded`."""
+        self._begin(urgent)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def _begin(self, urgent: bool) -> None:
+        with self._changed:
+            if self._waiting >= self._most_waiting:
+                raise _overloaded(f"{self._waiting} others wait for theirs")
+            self._waiting += 1
+            self._urgent += urgent
+            began = time.monotonic()
+            try:
+                free = self._changed.wait_for(lambda: self._free(urgent), self._longest_wait_s)
+            finally:
+                self._waiting -= 1
+                self._urgent -= urgent
+            if not free:
+                raise _overloaded(f"its turn did not come within {time.monotonic() - began:.0f} s")
+            self._running += 1
+
+    def _free(self, urgent: bool) -> bool:
+        return self._running < self._slots and (urgent or not self._urgent)
+
+
+_turns = Turns(len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, longest_wait_s=_LONGEST_WAIT_S)
+
+
+class BoundedHasher(PBKDF2PasswordHasher):
+    """Django's hasher, with its format and its strength, in turns."""
+
+    def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
+        in_transaction = give_connections_back()
+        with _turns.turn(urgent=in_transaction):
+            return super().encode(password, salt, iterations)
+
+
+def _overloaded(found: str) -> Overloaded:
+    return Overloaded(f"The password could not be checked: {found}. Try again in {RETRY_AFTER_S} seconds.")

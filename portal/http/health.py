@@ -1,0 +1,124 @@
+"""`/readyz`: the process can serve, writes included. `/metrics`: figures for Prometheus.
+
+`/healthz` is answered in front of Django (`portal.http.front`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import psycopg
+import redis
+from django.db import connection
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from portal.http.outages import READ_ONLY, STORAGE_FULL, outage_of
+from quota.metrics import MarketCollector
+from scheduling.journal import wakeups
+from scheduling.master.metrics import CellCollector
+
+# Whoever asks wants an answer while it still matters; an engine that stands still gives none.
+_CHECK_S = 2.0
+# An answer is good for so long: a probe writes, and anybody may ask.
+_KEPT_S = 3.0
+_STATEMENT_MS = 5_000
+# Enough to need new blocks of a file, whatever is free in old ones.
+_PROBE_ROWS = 16
+
+
+class Check:
+    """A question that may block, asked in a thread of its own, once at a time, whoever waits for its answer."""
+
+    def __init__(self, question: Callable[[], str]) -> None:
+        self._question = question
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="readyz")
+        self._lock = threading.Lock()
+        self._answer: Future[str] | None = None
+        self._asked_at = 0.0
+
+    async def answer(self) -> str:
+        """The answer, at most `_KEPT_S` seconds old, or that there is none within `_CHECK_S` seconds."""
+        try:
+            async with asyncio.timeout(_CHECK_S):
+                return await asyncio.shield(asyncio.wrap_future(self._asked()))
+        except TimeoutError:
+            return f"no answer within {_CHECK_S:g} s"
+
+    def _asked(self) -> Future[str]:
+        with self._lock:
+            known = self._answer
+            if known is None or (known.done() and time.monotonic() - self._asked_at > _KEPT_S):
+                self._answer = known = self._threads.submit(self._question)
+                self._asked_at = time.monotonic()
+            return known
+
+
+async def readyz(request: HttpRequest) -> HttpResponse:
+    """503 while PostgreSQL is away or takes no writes. Redis away is reported, but the portal serves without it."""
+    postgresql, redis_ = await asyncio.gather(_POSTGRESQL.answer(), _REDIS.answer())
+    ready = postgresql == "ok"
+    told = {"status": "ok" if ready else "unready", "postgresql": postgresql, "redis": redis_}
+    return JsonResponse(told, status=200 if ready else 503, headers={} if ready else {"Retry-After": "5"})
+
+
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Figures of all cells and of the market, and those that the processes of this host have counted."""
+    registry = CollectorRegistry()
+    registry.register(CellCollector())
+    registry.register(MarketCollector())
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        MultiProcessCollector(registry)
+    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+
+
+def _postgresql() -> str:
+    """Write to PostgreSQL for real, over a connection of its own: the pool may be busy with good reason.
+
+    A truncated table begins a new file, so the rows need new blocks on the disk. A table that merely reuses the blocks
+    it has would not notice that the disk is full.
+    """
+    params = connection.get_connection_params()
+    params["connect_timeout"] = _STATEMENT_MS // 1000
+    params["options"] = f"-c statement_timeout={_STATEMENT_MS} -c lock_timeout={_STATEMENT_MS}"
+    try:
+        with psycopg.connect(**params) as own:
+            own.execute("TRUNCATE portal_write_probe")
+            own.execute(
+                "INSERT INTO portal_write_probe (filling)"
+                " SELECT repeat(md5(n::text), 200) FROM generate_series(1, %s) AS n",
+                [_PROBE_ROWS],
+            )
+    except psycopg.errors.UndefinedTable:
+        return "the database is older than this version: run manage.py migrate"
+    except psycopg.Error as error:
+        found = outage_of(error)
+        if found is STORAGE_FULL:
+            return f"writes fail, its disk is full: {error.diag.message_primary}"
+        if found is READ_ONLY:
+            return "writes fail, it accepts only reads"
+        return f"unreachable: {type(error).__name__}: {error.diag.message_primary or error}"
+    return "ok"
+
+
+def _redis() -> str:
+    try:
+        wakeups.client().ping()
+    except redis.RedisError as error:
+        return f"unreachable: {type(error).__name__}"
+    return "ok"
+
+
+_POSTGRESQL, _REDIS = Check(_postgresql), Check(_redis)
+
+urlpatterns = [
+    path("readyz", readyz, name="readyz"),
+    path("metrics", metrics, name="metrics"),
+]

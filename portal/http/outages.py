@@ -1,0 +1,110 @@
+"""Which errors are outages: what a request needs is away, full or busy. They answer 503 with Retry-After, never 500.
+
+An outage is no fault of the request, and the same request may work in a moment. Every door asks `outage_of` about an
+error that nothing else explains: Django's views and middlewares (`portal.http.errors.broken`), and what lies in front
+of Django (`portal.http.front`).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import django.db
+import psycopg
+from kombu.exceptions import OperationalError as BrokerAway
+from redis.exceptions import ConnectionError as RedisLost
+from redis.exceptions import TimeoutError as RedisSilent
+
+RETRY_AFTER_S = 5
+
+_STORAGE_FULL = frozenset({"53100"})
+_READ_ONLY = frozenset({"25006"})
+# Classes of SQLSTATE: lost connections, no resources, an operator's action, errors of the system below PostgreSQL.
+_AWAY_CLASSES = ("08", "53", "57P", "58")
+# Timeouts of statements, of locks, of transactions and of idle ones; deadlocks and serialisation failures.
+_GIVEN_UP = frozenset({"57014", "55P03", "25P03", "25P04", "40001", "40P01"})
+_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LONGEST_CHAIN = 20
+
+
+class Overloaded(Exception):
+    """This process has too much of one kind of work; the message says what was asked for and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """`code` is for programs, `detail` for people; `retry_after_s` is when to try again, in seconds."""
+
+    code: str
+    detail: str
+    retry_after_s: int = RETRY_AFTER_S
+    status: int = 503
+
+
+_AGAIN = f"Try again in {RETRY_AFTER_S} seconds."
+UNAVAILABLE = Outage(
+    "database-unavailable", f"The request needs PostgreSQL, which does not answer at the moment. {_AGAIN}"
+)
+GIVEN_UP = Outage(
+    "database-unavailable",
+    f"The request needs PostgreSQL, which did not finish its work in time. {_AGAIN}",
+)
+READ_ONLY = Outage(
+    "database-unavailable", f"The request writes, and PostgreSQL accepts only reads at the moment. {_AGAIN}"
+)
+STORAGE_FULL = Outage(
+    "storage-full",
+    "The request writes, and a disk of the installation is full. Nothing was stored. Ask an SRE to free space; "
+    "then try again.",
+    30,
+)
+REDIS_UNAVAILABLE = Outage(
+    "redis-unavailable", f"The request needs Redis, which does not answer at the moment. {_AGAIN}"
+)
+LATE = Outage(
+    "deadline-exceeded",
+    "The request was not finished within its deadline. It may still take effect if it had finished its work; a retry "
+    "with the same idempotency key does nothing twice.",
+)
+
+
+def outage_of(error: BaseException) -> Outage | None:
+    """The outage that `error`, or what caused it, stands for. None when it is a fault of ours or of the request."""
+    for each in _chain(error):
+        if isinstance(each, Overloaded):
+            return Outage("overloaded", str(each))
+        if isinstance(each, psycopg.Error | django.db.Error):
+            if found := _of_database(each):
+                return found
+        elif isinstance(each, RedisLost | RedisSilent | BrokerAway):
+            return REDIS_UNAVAILABLE
+        elif isinstance(each, OSError) and each.errno in _FULL_DISK:
+            return STORAGE_FULL
+    return None
+
+
+def _of_database(error: Exception) -> Outage | None:
+    state = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+    if state is None:
+        # Without a word of the server: the connection is lost, never came, or was given up.
+        lost = (psycopg.OperationalError, psycopg.InterfaceError, django.db.OperationalError)
+        return UNAVAILABLE if isinstance(error, (*lost, django.db.InterfaceError)) else None
+    if state in _STORAGE_FULL:
+        return STORAGE_FULL
+    if state in _READ_ONLY:
+        return READ_ONLY
+    if state in _GIVEN_UP:
+        return GIVEN_UP
+    return UNAVAILABLE if state.startswith(_AWAY_CLASSES) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and its causes. What merely happened while another was handled counts for errors of databases alone."""
+    each: BaseException | None = error
+    for _ in range(_LONGEST_CHAIN):
+        if each is None:
+            return
+        yield each
+        each = each.__cause__ or (each.__context__ if isinstance(each, django.db.Error) else None)

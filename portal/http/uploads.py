@@ -1,0 +1,83 @@
+"""Bodies larger than this server reads otherwise, for those who may upload packages: asked before a byte is read.
+
+Django spools a whole body to disk before any view sees who sent it. So whoever announces a large one is looked at
+first, with the token in the request's head; the view asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from typing import Any
+from urllib.parse import unquote
+
+from channels.db import database_sync_to_async
+
+from portal.http.bodies import Application, Receive, Send
+from portal.http.errors import CONTENT_TYPE, document
+from quota.tenancy.access import InvalidToken, principal_of_token
+from quota.vocabulary.errors import Refused
+from scheduling.access import selectors
+from scheduling.packages.packages import may_upload
+from scheduling.packages.uploads import too_large
+
+_PATH = re.compile(r"/api/v1/cells/([^/]+)/packages/([^/]+)/[^/]+/[^/]+/")
+
+
+class PackageUploads:
+    """An ASGI application: `inner` takes a package's archive whatever its size, where its sender may upload it;
+    everything else goes to `bounded`, which takes bodies up to `most_bytes`."""
+
+    def __init__(self, inner: Application, bounded: Application, *, most_bytes: int) -> None:
+        self._inner, self._bounded, self._most_bytes = inner, bounded, most_bytes
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        path = _PATH.fullmatch(scope["path"]) if scope["method"] == "PUT" else None
+        headers = dict(scope["headers"])
+        length = int(headers.get(b"content-length", b"0"))  # the server has checked that it is a number
+        if path is None or length <= self._most_bytes:
+            return await self._bounded(scope, receive, send)
+        scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        request_id = uuid.uuid4().hex
+        try:
+            if scheme.lower() != "bearer":
+                raise Refused("unauthorized", "Authorization: give 'Bearer' and a token", status=401)
+            cell, tenant = map(unquote, path.groups())
+            await database_sync_to_async(_check)(secret.strip(), cell, tenant, length, request_id)
+        except Refused as problem:
+            return await _refuse(send, problem, request_id)
+        return await self._inner(scope, receive, send)
+
+
+def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) -> None:
+    """Raises `Refused`."""
+    try:
+        _, principal = principal_of_token(secret, request_id=request_id)
+    except InvalidToken as error:
+        raise Refused("unauthorized", str(error), status=401) from error
+    allowed = may_upload(principal=principal, cell=selectors.cell_named(principal, cell), tenant=tenant)
+    if length > allowed.most:
+        raise too_large(length, allowed.most)
+
+
+async def _refuse(send: Send, problem: Refused, request_id: str) -> None:
+    told = document(
+        problem.status, problem.code, problem.detail, fields=problem.fields, figures=problem.figures,
+        request_id=request_id,
+    )  # fmt: skip
+    body = json.dumps(told).encode()
+    headers = {
+        "content-type": CONTENT_TYPE,
+        "content-length": str(len(body)),
+        "x-request-id": request_id,
+        "connection": "close",
+    }
+    await send(
+        {
+            "type": "http.response.start",
+            "status": problem.status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,40 @@
+"""Public keys of task identities, where verifiers look for them (RFC 7517, OpenID Connect Discovery)."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from django.views.decorators.http import require_safe
+
+from scheduling.identity.signing_keys import PUBLISH_S, public_keys
+from scheduling.identity.tokens import ALGORITHM, jwk
+
+
+@require_safe
+def keys(request: HttpRequest) -> HttpResponse:
+    """A JWK Set. Keys are in it before they sign, for longer than an answer may be kept."""
+    answer = JsonResponse({"keys": [jwk(kid, public) for kid, public in public_keys().items()]})
+    answer["Cache-Control"] = f"public, max-age={int(PUBLISH_S / 2)}"
+    return answer
+
+
+@require_safe
+def configuration(request: HttpRequest) -> HttpResponse:
+    """Enough for verifiers that ask for the issuer of a token by name; nobody signs in here."""
+    issuer = settings.PORTAL_URL
+    return JsonResponse(
+        {
+            "issuer": issuer,
+            "jwks_uri": f"{issuer}/.well-known/jwks.json",
+            "id_token_signing_alg_values_supported": [ALGORITHM],
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+        }
+    )
+
+
+urlpatterns = [
+    path(".well-known/jwks.json", keys),
+    path(".well-known/openid-configuration", configuration),
+]

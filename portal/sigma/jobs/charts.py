@@ -1,0 +1,100 @@
+"""Plots of what a task used: five-minute windows, and the newest sample for the time since the last of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import redis
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal import plots
+from portal.plots import Plot, Series
+from quota.vocabulary.resources import CPU, RAM, describe
+from scheduling.models import InstanceUsage, Task
+from scheduling.usage import live
+
+HISTORY = dt.timedelta(hours=3)
+# Until there is more to show, a plot covers this much.
+SHORTEST = dt.timedelta(minutes=15)
+WINDOW = dt.timedelta(minutes=5)
+# A sample is drawn at least this wide, so that the first one can be seen.
+NARROWEST = dt.timedelta(seconds=20)
+# Machines report at least this often; the page names the larger figure to people who wait for the first sample.
+SAMPLE_KEPT_S, FIRST_SAMPLE_S = 60.0, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a task used at the last report of its machine. `at`: the time of that report."""
+
+    at: dt.datetime
+    cpu_milli: int
+    ram_bytes: int
+
+
+def newest_sample(task: Task) -> Sample | None:
+    """Of the incarnation that runs; None where none came within the last minute. One command to Redis."""
+    if task.machine_id is None:
+        return None
+    try:
+        machine = live.read(task.cell_id, [task.machine_id]).get(task.machine_id)
+    except redis.RedisError:
+        return None
+    if machine is None or timezone.now().timestamp() - machine.at > SAMPLE_KEPT_S:
+        return None
+    at = dt.datetime.fromtimestamp(machine.at, dt.UTC)
+    for one in machine.tasks:
+        if (one.task_id, one.incarnation) == (task.id, task.incarnation):
+            return Sample(at, one.cpu_milli, one.ram_bytes)
+    return None
+
+
+def usage_charts(
+    windows: Sequence[InstanceUsage], sample: Sample | None, *, limit: Sequence[int], until: dt.datetime
+) -> list[Plot]:
+    """CPU and memory against their limits; none without a window or a sample. `limit`: in the units of the axis."""
+    if not windows and sample is None:
+        return []
+    times = [window.start_time for window in windows]
+    if sample is not None:
+        begins = windows[-1].end_time if windows else sample.at
+        times.append(min(max(begins, sample.at - WINDOW), sample.at - NARROWEST))
+    since = max(until - HISTORY, min([*times, until - SHORTEST]))
+
+    def series(name: str, of: Callable[[InstanceUsage], float], now: int | None = None) -> Series:
+        values: list[int | None] = [int(of(window)) for window in windows]
+        return Series(name, values if sample is None else [*values, now])
+
+    cpu, ram = (sample.cpu_milli, sample.ram_bytes) if sample is not None else (None, None)
+    draw = partial(
+        plots.lines,
+        times=times,
+        since=timezone.localtime(since),
+        until=timezone.localtime(until),
+        step=WINDOW,
+    )
+    return [
+        draw(
+            _("CPU"),
+            series=[
+                series(_("mean"), lambda window: 1000 * window.average_usage_cpus, cpu),
+                series(_("90th percentile"), lambda window: 1000 * window.cpu_usage_distribution[9]),
+            ],
+            tell=partial(describe, CPU),
+            limit=limit[CPU],
+        ),
+        draw(
+            _("RAM"),
+            series=[
+                series(_("mean"), lambda window: window.average_usage_memory, ram),
+                series(_("peak"), lambda window: window.maximum_usage_memory),
+                series(_("page cache"), lambda window: window.page_cache_memory),
+            ],
+            tell=partial(describe, RAM),
+            limit=limit[RAM],
+        ),
+    ]

@@ -1,0 +1,181 @@
+"""One job: its tasks live, why some are pending, its update, what happened; kill and undo."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_GET, require_POST
+
+from portal.sigma.frame.page import page, page_of
+from portal.sigma.jobs.why import WORDS, explain
+from portal.sigma.reads import jobs as reads
+from portal.sigma.reads.journal import events_of
+from portal.sigma.reads.names import leave_of, names_of_job
+from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, may
+from scheduling.access.selectors import spec_shown, specs_of
+from scheduling.core.explaining.health_wording import tell_troubles
+from scheduling.core.vocabulary.job_health import Troubles
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
+from scheduling.jobs.jobs import job_kill
+from scheduling.jobs.updates import job_undo
+from scheduling.jobs.why import crashes_told
+from scheduling.journal import journal
+from scheduling.models import Job, JobSpec
+from scheduling.tasks import verdicts
+
+PAGE_SIZE = 100
+STATES = ["pending", "placed", "up", "dead"]
+
+
+@page
+@require_GET
+def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
+    row = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
+    revision = journal.newest(row.cell_id)  # before the rows: see portal/live
+    row.refresh_from_db(from_queryset=Job.objects.select_related("cell", "tenant"))
+    state = request.GET.get("state", "")
+    state = state if state in STATES else ""
+    known = {
+        "": row.tasks_total,
+        "pending": row.tasks_pending,
+        "up": row.tasks_up,
+        "dead": row.tasks_dead,
+        "placed": row.tasks_running - row.tasks_up,
+    }
+    tasks = page_of(request, reads.tasks_of(row, state=state), PAGE_SIZE, count=known[state])
+    context = {
+        **status_context(row),
+        "names": names_of_job(row),
+        "leave_s": leave_of(row) if row.state != JobState.DEAD else 0.0,
+        "revision": revision,
+        "rows": list(tasks),
+        "page_obj": tasks,
+        "states": STATES,
+        "state": state,
+        "specs": list(specs_of(row).defer("spec").order_by("-version")[:20]),
+        "namesakes": reads.namesakes(row),
+        "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
+        "living": row.tasks_total - row.tasks_dead,
+    }
+    return render(request, "sigma/job.html", context)
+
+
+def status_context(row: Job) -> dict[str, Any]:
+    """What the live parts of the page show: a fixed number of queries."""
+    verdict = reads.verdict_of(row) if row.tasks_pending else None
+    (row,) = with_health([row])
+    troubles: Troubles = row.health.troubles
+    crashes = crashing_tasks(row) if troubles.crashing else []
+    return {
+        "job": row,
+        "troubles": tell_troubles(troubles, living=row.tasks_total - row.tasks_dead, words=WORDS),
+        "crashes": crashes_told(crashes, WORDS),
+        # A task that stays up is well after a while, and no event says so: the page asks again then.
+        "again_s": SETTLED_S if troubles.crashing else None,
+        "progress": reads.update_progress(row),
+        "whys": explain(row, verdicts.read(verdict.whys)) if verdict else [],
+        "verdict": verdict,
+        "events": events_of(row),
+    }
+
+
+@page
+@require_GET
+def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
+    """One version of the spec, and how it differs from another."""
+    row = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
+    version = _number(request, "version", row.spec_version)
+    against = _number(request, "against", max(version - 1, 0))
+    found = {spec.version: spec for spec in JobSpec.objects.filter(job=row, version__in=[version, against])}
+    if version not in found:
+        raise NotFound("version", str(version))
+    shown = {number: spec_shown(principal, row, spec.spec) for number, spec in found.items()}
+    hides = any(shown[number] != found[number].spec for number in found)
+    context = {
+        "job": row,
+        "spec": found[version],
+        "text": _text(shown[version]),
+        "hides": hides,
+        "against": against if against in found and against != version else None,
+        "versions": list(specs_of(row).defer("spec").order_by("-version")[:200]),
+        "diff": _diff(shown[against], shown[version]) if against in found and against != version else [],
+    }
+    return render(request, "sigma/specs.html", context)
+
+
+@page
+@require_POST
+def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
+    """Kill the very job that was on the page, or one task of it."""
+    row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
+    index = request.POST.get("index", "")
+    indexes = None
+    if index:
+        if not index.isdigit():
+            raise Refused("invalid", _("index: give the number of a task"), fields={"index": _("no number")})
+        indexes = [int(index)]
+    shown = request.POST.get("confirm", "")  # the number of tasks that the page asked about
+    killed = job_kill(
+        principal=principal,
+        job=row,
+        indexes=indexes,
+        reason=request.POST.get("reason", "").strip()[:300],
+        confirm=int(shown) if shown.isdecimal() and len(shown) < 10 else None,
+    )
+    if killed:
+        told = ngettext("%d task is being killed.", "%d tasks are being killed.", killed) % killed
+        messages.success(request, told)
+    else:
+        messages.info(request, _("Nothing to kill: every task had ended before."))
+    return _back(row)
+
+
+@page
+@require_POST
+def undo(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
+    """Back to the spec before. Refused when another version came in force after the page was shown."""
+    row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
+    if request.POST.get("version", "") != str(row.spec_version):
+        raise Conflict(
+            "job-changed",
+            _("Meanwhile version %d of the spec came into force. Look at the job again, then undo.")
+            % row.spec_version,
+        )
+    done = job_undo(principal=principal, job=row)
+    messages.success(
+        request, _("The job goes back: version %d, equal to the one before, is rolling out.") % done.version
+    )
+    return _back(row)
+
+
+def _back(row: Job) -> HttpResponseRedirect:
+    row.refresh_from_db(fields=["state"])
+    url = reverse("sigma:job", args=[row.cell.name, row.tenant.name, row.name])
+    return redirect(f"{url}?uid={row.uid}" if row.state == JobState.DEAD else url)
+
+
+def _number(request: HttpRequest, name: str, default: int) -> int:
+    given = request.GET.get(name, "")
+    return int(given) if given.isdigit() and len(given) < 10 else default
+
+
+def _text(file: Mapping[str, object]) -> str:
+    return json.dumps(file, indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def _diff(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Lines with what happened to them: "added", "removed", "place" or "same"."""
+    kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
+    lines = difflib.unified_diff(_text(old).splitlines(), _text(new).splitlines(), lineterm="", n=3)
+    return [(kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))]

@@ -1,0 +1,44 @@
+"""The list of jobs one may see."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from portal.sigma.frame.page import page, page_of
+from portal.sigma.reads.jobs import jobs_visible
+from quota.selectors import tenants_visible
+from quota.vocabulary.permissions import Principal
+from scheduling.access import selectors
+from scheduling.jobs.health import with_health
+
+PAGE_SIZE = 50
+STATES = ["live", "pending", "running", "dead"]
+
+
+@page
+def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
+    chosen = {name: request.GET.get(name, "").strip() for name in ("state", "cell", "tenant", "q")}
+    chosen["state"] = chosen["state"] if chosen["state"] in STATES else "live"
+    jobs = jobs_visible(principal).order_by("-id")
+    if chosen["state"] == "live":
+        jobs = jobs.exclude(state="dead")
+    else:
+        jobs = jobs.filter(state=chosen["state"])
+    if chosen["cell"]:
+        jobs = jobs.filter(cell__name=chosen["cell"])
+    if chosen["tenant"]:
+        jobs = jobs.filter(tenant__name=chosen["tenant"])
+    if chosen["q"]:
+        jobs = jobs.filter(name__contains=chosen["q"])
+    found = page_of(request, jobs, PAGE_SIZE)
+    found.object_list = with_health(found.object_list)
+    context = {
+        "page_obj": found,
+        "chosen": chosen,
+        "states": STATES,
+        "cells": list(selectors.cells_visible(principal).values_list("name", flat=True)[:200]),
+        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "filtered": any(chosen[name] for name in ("cell", "tenant", "q")) or chosen["state"] != "live",
+    }
+    return render(request, "sigma/jobs.html", context)

@@ -1,0 +1,138 @@
+"""Submit a job: paste a spec, see the plan, then do it. Errors stand by their fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+
+from portal.cli import plainyaml
+from portal.sigma.frame.page import page
+from portal.sigma.jobs.why import WORDS
+from quota.selectors import tenants_visible
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal, may
+from scheduling.access import selectors
+from scheduling.core.explaining.wording import tell_fit
+from scheduling.jobs.jobs import job_apply, spec_for
+from scheduling.jobs.plans import JobPlan, job_plan
+from scheduling.models import Cell
+from scheduling.spec import job_spec, parser
+from scheduling.spec.nesting import TOO_DEEP, too_deep
+
+MAX_YAML_BYTES = 256 * 1024  # a second of CPU; JSON takes a hundredth of that
+
+EXAMPLE = """\
+name: hello
+tasks: 3
+priority: 200
+task:
+  command: [python3, -m, http.server, $(port.http)]
+  limit: {cpu: 100m, ram: 64Mi, disk: 100Mi}
+  ports: [http]
+"""
+
+
+@page
+def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """GET: an empty form. POST `do=plan`: what would happen. POST `do=submit`: it happens."""
+    cells = list(selectors.cells_visible(principal).order_by("name")[:200])
+    names = tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]
+    tenants = [name for name in names if may(principal, Action.JOB_WRITE, tenant=name)]
+    context: dict[str, Any] = {
+        "cells": cells,
+        "tenants": tenants,
+        "text": request.POST.get("text", EXAMPLE),
+        "cell": request.POST.get("cell", request.GET.get("cell", "")),
+        "tenant": request.POST.get("tenant", request.GET.get("tenant", "")),
+    }
+    if request.method != "POST":
+        return render(request, "sigma/submit.html", context)
+    try:
+        cell = selectors.cell_named(principal, context["cell"])
+        wanted = spec_for(
+            principal=principal,
+            cell=cell,
+            file=file_of(context["text"]),
+            tenant=context["tenant"],
+        )
+        if request.POST.get("do") == "submit":
+            return _apply(request, principal, cell, wanted)
+        plan = job_plan(principal=principal, cell=cell, job_spec=wanted)
+    except Refused as problem:
+        return render(request, "sigma/submit.html", {**context, "problem": problem}, status=problem.status)
+    context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps_of(plan)}
+    context["fits"] = fits_of(plan, cell)
+    status = plan.problem.status if plan.problem else 200
+    return render(request, "sigma/submit.html", context, status=status)
+
+
+def _apply(request: HttpRequest, principal: Principal, cell: Cell, wanted: job_spec.JobSpec) -> HttpResponse:
+    done = job_apply(principal=principal, cell=cell, job_spec=wanted)
+    told = {
+        "submitted": _("Job %s was submitted."),
+        "updated": _("Job %s is being updated."),
+        "unchanged": _("Job %s runs with this very spec already; nothing changed."),
+    }
+    messages.success(request, told[done.outcome] % wanted.name)
+    return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
+
+
+def file_of(text: str) -> dict[str, Any]:
+    """JSON or YAML as a mapping. Raises `Refused` that names the line."""
+    is_json = text.lstrip().startswith("{")
+    most = parser.MAX_BYTES if is_json else MAX_YAML_BYTES
+    if (size := len(text.encode())) > most:
+        form = "JSON" if is_json else "YAML"
+        raise _unreadable(
+            _("has %(size)d bytes, and this page reads at most %(most)d bytes of %(form)s")
+            % {"size": size, "most": most, "form": form}
+        )
+    try:
+        given = json.loads(text) if is_json else plainyaml.load(text)
+    except plainyaml.NotPlain as error:
+        place = _("line %d: ") % error.line if error.line else ""
+        raise _unreadable(_("neither JSON nor YAML: %s") % f"{place}{error}") from error
+    except RecursionError as error:
+        raise _unreadable(TOO_DEEP) from error
+    except ValueError as error:
+        raise _unreadable(_("neither JSON nor YAML: %s") % error) from error
+    if too_deep(given):
+        raise _unreadable(TOO_DEEP)
+    if not isinstance(given, dict):
+        raise _unreadable(_("holds no job: a job has a name and a task"))
+    return given
+
+
+def fits_of(plan: JobPlan, cell: Cell) -> list[str]:
+    """Whether the tasks of a plan would fit, in words."""
+    extra = tuple(cell.extra_resources)
+    return [
+        line
+        for fit in plan.guidance
+        for line in tell_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)
+    ]
+
+
+def _unreadable(why: str) -> Refused:
+    return Refused("invalid-spec", f"file: {why}", fields={"file": why})
+
+
+def steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
+    """What happens to how many tasks, and to which."""
+    words = {
+        "added": _("will be added"),
+        "removed": _("will be ended"),
+        "restarted": _("will be restarted, %d at a time at most") % max(plan.max_down, 1),
+        "in_place": _("will be changed where they are"),
+        "kept": _("stay as they are"),
+    }
+    return [
+        (words[name], share.count, ", ".join(f"{a}–{b}" if a != b else str(a) for a, b in share.ranges[:10]))
+        for name in words
+        if (share := plan.tasks.get(name)) is not None and share.count
+    ]

@@ -1,0 +1,58 @@
+"""One task: where it is, where it has been, and what it prints."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+
+from portal.sigma.frame.page import page
+from portal.sigma.jobs.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
+from portal.sigma.jobs.why import explain, receipts_for
+from portal.sigma.reads import jobs as reads
+from portal.sigma.reads import sentences
+from portal.sigma.reads.journal import events_of, incarnations_of
+from portal.sigma.reads.names import names_of_task
+from quota.vocabulary.permissions import Action, Principal, may
+from scheduling.access.selectors import alloc_names, port_names, task_at
+from scheduling.core.vocabulary.states import TaskState
+from scheduling.models import Departure
+from scheduling.shells.shells import may_open_shells
+from scheduling.tasks import verdicts
+from scheduling.usage import usage_windows
+
+
+@page
+def task(
+    request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int
+) -> HttpResponse:
+    job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
+    row = task_at(job, index)
+    ports = list(zip(port_names(job, [row]).get(row.spec_version) or [], row.ports, strict=False))
+    history = incarnations_of(row)
+    told = receipts_for(principal, job, [one.event for one in history])
+    verdict = reads.verdict_of(job) if row.state == TaskState.PENDING else None
+    now = timezone.now()
+    windows = list(usage_windows.of_task(row, since=now - HISTORY))
+    context = {
+        "usage": usage_charts(windows, newest_sample(row), limit=row.limit, until=now),
+        "first_sample_s": FIRST_SAMPLE_S,
+        "job": job,
+        "task": row,
+        "placement": told.placement if row.state == TaskState.RUNNING else None,
+        "preempted": told.preempted,
+        "whys": explain(job, verdicts.read(verdict.whys)) if verdict else [],
+        "verdict": verdict,
+        "ports": ports,
+        "names": names_of_task(job, row, ports),
+        "alloc": alloc_names([row]).get(row.alloc_id, ""),
+        "exit": sentences.exit_of(row.exit),
+        "history": history,
+        "events": events_of(job, index=index, limit=50),
+        "departures": list(Departure.objects.filter(task=row).select_related("machine")),
+        "logs": f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/",
+        "simulated": row.machine is not None and row.machine.attributes.get("runtime") == "simulated",
+        "may_shell": row.state == TaskState.RUNNING and may_open_shells(principal, job),
+        "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
+    }
+    return render(request, "sigma/task.html", context)

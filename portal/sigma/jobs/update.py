@@ -1,0 +1,93 @@
+"""Update a job by a new spec: the spec in force to edit, the plan, then the update. It never touches another job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+
+from portal.sigma.frame.page import page
+from portal.sigma.jobs.submit import file_of, fits_of, steps_of
+from portal.sigma.reads.jobs import job_named
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.selectors import job_current_spec
+from scheduling.access.tenancy import require_tenant
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.jobs import spec_for
+from scheduling.jobs.plans import job_plan
+from scheduling.jobs.updates import job_update
+from scheduling.models import Job
+
+# The fields of a job file that people look for first.
+_FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
+_FIRST_OF_TASK = ("command", "limit", "ports", "env")
+
+
+@page
+def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
+    """GET: the spec in force. POST `do=plan`: what would happen. POST `do=submit`: it happens.
+
+    The page belongs to the very job that was on it: its UID and the version that it showed come back with the form.
+    """
+    given = request.POST if request.method == "POST" else request.GET
+    job = job_named(principal, cell, tenant, name, uid=given.get("uid", ""))
+    require_tenant(principal, Action.JOB_WRITE, tenant, cell)
+    context: dict[str, Any] = {"job": job, "version": str(job.spec_version), "text": None}
+    if request.method == "POST":
+        context |= {"version": given.get("version", ""), "text": given.get("text", "")}
+    try:
+        _check_current(job, context["version"])
+        if request.method != "POST":
+            return render(request, "sigma/update.html", {**context, "text": _text(job)})
+        file = file_of(context["text"])
+        wanted = spec_for(principal=principal, cell=job.cell, file=file, tenant=tenant, name=job.name)
+        if given.get("do") == "submit":
+            done = job_update(principal=principal, job=job, job_spec=wanted)
+            told = {
+                "updated": _("Job %s is being updated."),
+                "unchanged": _("Job %s runs with this spec already. Nothing changed."),
+            }
+            messages.success(request, told[done.outcome] % job.name)
+            return redirect("sigma:job", cell=cell, tenant=tenant, name=name)
+        plan = job_plan(principal=principal, cell=job.cell, job_spec=wanted)
+    except Refused as problem:
+        return render(request, "sigma/update.html", {**context, "problem": problem}, status=problem.status)
+    context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps_of(plan)}
+    context["fits"] = fits_of(plan, job.cell)
+    status = plan.problem.status if plan.problem else 200
+    return render(request, "sigma/update.html", context, status=status)
+
+
+def _check_current(job: Job, version: str) -> None:
+    """Raises `Conflict` where the job has ended, or another version came into force since the page was shown."""
+    if job.state == JobState.DEAD:
+        raise Conflict(
+            "job-ended", _("Job %s has ended, so it cannot be updated. Submit it again.") % job.name
+        )
+    if version != str(job.spec_version):
+        raise Conflict(
+            "job-changed",
+            _(
+                "Version %(now)d of the spec came into force since this page showed version %(shown)s."
+                " Open the page again and repeat your change."
+            )
+            % {"now": job.spec_version, "shown": version[:20]},
+        )
+
+
+def _text(job: Job) -> str:
+    """The spec in force, its name first; PostgreSQL keeps no order of keys."""
+    spec = job_current_spec(job)
+    spec = _first(_FIRST, {**spec, "task": _first(_FIRST_OF_TASK, spec["task"])})
+    return yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with these keys in front."""
+    return {key: given[key] for key in keys if key in given} | dict(given)

@@ -1,0 +1,267 @@
+"""A tenant's money: what it has, what this month costs, its budget, what came and went, and its invoices."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_POST
+
+from portal import plots
+from portal.sigma.frame.page import page
+from portal.sigma.frame.tenant import chosen_tenant, tenants_of
+from quota import clock
+from quota.billing.budgets import budget_set, spending_of
+from quota.billing.invoice_lines import lines_of, table_of
+from quota.billing.invoice_pdf import invoice_pdf
+from quota.billing.invoices import invoice_draft
+from quota.billing.ledger import budget_hand_down
+from quota.billing.movements import MOST_ROWS, Day, month_days, movements, movements_number, table
+from quota.billing.spending import ACTIONS
+from quota.billing.statements import invoice_numbered
+from quota.models import Budget, Invoice, Tenant
+from quota.selectors import tenant_named
+from quota.tables import csv_answer, file_answer
+from quota.vocabulary import months
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.money import AmountError, parse, tell
+from quota.vocabulary.permissions import Action, Principal, may, require
+
+PAGE_SIZE = 50
+INVOICES = 24
+
+
+@page
+def billing(request: HttpRequest, principal: Principal) -> HttpResponse:
+    tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
+    if tenant is None:
+        return render(request, "sigma/billing.html", {"tenant": None})
+    return _shown(request, principal, tenant)
+
+
+@page
+@require_POST
+def budget(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """How spending is watched. What is refused is shown with what was given, to be put right."""
+    tenant = tenant_named(principal, request.POST.get("tenant", ""))
+    require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
+    given = {name: request.POST.get(name, "").strip() for name in ("monthly", "alerts", "action")}
+    try:
+        budget_set(
+            principal=principal, tenant=tenant, monthly=_amount("monthly", given["monthly"]),
+            alerts=_percents(given["alerts"]), action=given["action"],
+        )  # fmt: skip
+    except Refused as problem:
+        return _shown(request, principal, tenant, problem=problem, given=given)
+    messages.success(request, _("The budget of %s is set.") % tenant.name)
+    return _back(tenant)
+
+
+@page
+@require_POST
+def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """From an organisation to one of its teams, or from a team back to it."""
+    tenant = tenant_named(principal, request.POST.get("tenant", ""))
+    require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
+    handed = {name: request.POST.get(name, "").strip() for name in ("to", "amount", "text")}
+    try:
+        amount = _amount("amount", handed["amount"])
+        other = Tenant.objects.filter(name=handed["to"], pk__in=[row.pk for row in _related(tenant)]).first()
+        if other is None:
+            raise Refused("invalid", _("to: choose from the list"), fields={"to": _("not one of the list")})
+        budget_hand_down(
+            principal=principal,
+            from_tenant=tenant,
+            to_tenant=other,
+            amount=amount or 0,
+            text=handed["text"][:200],
+        )
+    except Refused as problem:
+        return _shown(request, principal, tenant, problem=problem, handed=handed)
+    messages.success(
+        request,
+        _("%(amount)s credits are with %(to)s now.") % {"amount": tell(amount or 0), "to": other.name},
+    )
+    return _back(tenant)
+
+
+@page
+def ledger_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """All of it, or one `?month=`, such as 2026-11, of the tenant's own zone."""
+    tenant = _required(request, principal)
+    month = _month(request.GET.get("month", "").strip())
+    since, until = months.bounds(month, tenant.time_zone) if month is not None else (None, None)
+    rows = movements(principal, tenant, number=MOST_ROWS, since=since, until=until)
+    name = f"ledger-{tenant.name}-{month:%Y-%m}.csv" if month is not None else f"ledger-{tenant.name}.csv"
+    return csv_answer(name, table(rows, tenant=tenant.name))
+
+
+@page
+def invoice(request: HttpRequest, principal: Principal, number: str) -> HttpResponse:
+    return _invoice_page(request, principal, invoice_numbered(principal, number))
+
+
+@page
+def invoice_file(request: HttpRequest, principal: Principal, number: str, form: str) -> HttpResponse:
+    return _file(invoice_numbered(principal, number), form)
+
+
+@page
+def draft(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """What the invoice of the running month would be if it ended now."""
+    return _invoice_page(request, principal, invoice_draft(_required(request, principal)))
+
+
+@page
+def draft_file(request: HttpRequest, principal: Principal, form: str) -> HttpResponse:
+    return _file(invoice_draft(_required(request, principal)), form)
+
+
+def _shown(
+    request: HttpRequest,
+    principal: Principal,
+    tenant: Tenant,
+    *,
+    problem: Refused | None = None,
+    given: dict[str, str] | None = None,
+    handed: dict[str, str] | None = None,
+) -> HttpResponse:
+    spending = spending_of(tenant)
+    row = Budget.objects.filter(tenant=tenant).first() or Budget(tenant=tenant)
+    days = month_days(principal, tenant, spending.month, until=clock.now())
+    paginator = Paginator(range(movements_number(tenant)), PAGE_SIZE)
+    page_obj = paginator.get_page(request.GET.get("page", "1"))
+    context = {
+        "tenant": tenant,
+        "tenants": tenants_of(principal, Action.BILLING_VIEW),
+        "spending": spending,
+        "percent": min(100, spending.percent),
+        "budget": row,
+        "plots": _plots(tenant, days, spending.month, spending.monthly),
+        "page_obj": page_obj,
+        "movements": [
+            (one, _KINDS.get(one.kind, one.kind))
+            for one in movements(principal, tenant, first=PAGE_SIZE * (page_obj.number - 1), number=PAGE_SIZE)
+        ],
+        "invoices": list(Invoice.objects.filter(tenant=tenant).order_by("-month").defer("lines")[:INVOICES]),
+        "may_edit": may(principal, Action.BILLING_ADMIN, tenant=tenant.name),
+        "actions": [(name, dict(Budget._meta.get_field("action").flatchoices)[name]) for name in ACTIONS],
+        "given": given
+        or {
+            "monthly": tell(row.monthly).replace(",", "") if row.monthly is not None else "",
+            "alerts": ", ".join(map(str, row.alerts)),
+            "action": row.action,
+        },
+        "related": _related(tenant),
+        "handed": handed or {},
+        "problem": problem,
+    }
+    return render(request, "sigma/billing.html", context, status=problem.status if problem else 200)
+
+
+def _plots(tenant: Tenant, days: list[Day], month: dt.date, limit: int | None) -> list[plots.Plot]:
+    since, until = months.bounds(month, tenant.time_zone)
+    times = [day.begins_at for day in days]
+    day = dt.timedelta(days=1)
+
+    def short(value: int) -> str:
+        return tell(value, places=2)
+
+    return [
+        plots.running(
+            _("Spent since the first of the month"), times, plots.Series(_("spent"), [one.spent for one in days]),
+            since=since, until=until, step=day, tell=short, limit=limit,
+        ),
+        plots.bars(
+            _("By day"), times,
+            [
+                plots.Series(_("quota"), [one.orders for one in days]),
+                plots.Series(_("measured usage"), [one.usage for one in days]),
+            ],
+            since=since, until=until, step=day, tell=short, label=lambda at: f"{at:%F}",
+        ),
+    ]  # fmt: skip
+
+
+def _invoice_page(request: HttpRequest, principal: Principal, row: Invoice) -> HttpResponse:
+    context = {
+        "invoice": row,
+        "tenant": row.tenant,
+        "lines": lines_of(row),
+        "is_draft": row.pk is None,
+        "last_day": months.last_instant(row.ends_at),
+        "query": f"?tenant={row.tenant.name}" if row.pk is None else "",
+    }
+    return render(request, "sigma/invoice.html", context)
+
+
+def _file(row: Invoice, form: str) -> HttpResponse:
+    name = f"{row.number}-{row.tenant.name}-{row.month:%Y-%m}.{form}"
+    if form == "pdf":
+        return file_answer(name, invoice_pdf(row), "application/pdf")
+    return csv_answer(name, table_of(row, row.tenant.name))
+
+
+def _required(request: HttpRequest, principal: Principal) -> Tenant:
+    tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
+    if tenant is None:
+        raise Refused("not-found", _("You have no tenant whose money you may see."), status=404)
+    return tenant
+
+
+def _related(tenant: Tenant) -> list[Tenant]:
+    """To whom money may be handed: teams, and the organisation."""
+    rows = list(Tenant.objects.filter(parent=tenant).order_by("name")[:200])
+    if tenant.parent_id is not None:
+        rows = [Tenant.objects.get(pk=tenant.parent_id), *rows]
+    return rows
+
+
+def _amount(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return parse(text)
+    except AmountError as error:
+        raise Refused("invalid", f"{name}: {error}", fields={name: str(error)}) from error
+
+
+def _month(text: str) -> dt.date | None:
+    if not text:
+        return None
+    if match := re.match(r"^(2[0-9]{3})-(0[1-9]|1[0-2])\Z", text):
+        return dt.date(int(match[1]), int(match[2]), 1)
+    told = _("a month such as 2026-11")
+    raise Refused("invalid", f"month: {told}", fields={"month": told})
+
+
+def _percents(text: str) -> list[int]:
+    parts = [part.strip().removesuffix("%").strip() for part in text.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
+        told = _("percentages such as 50, 80, 100")
+        raise Refused("invalid", f"alerts: {told}", fields={"alerts": told})
+    return [int(part) for part in parts]
+
+
+def _back(tenant: Tenant) -> HttpResponse:
+    answer = redirect("sigma:billing")
+    answer["Location"] += f"?tenant={tenant.name}"
+    return answer
+
+
+_KINDS = {
+    "budget": gettext_lazy("Credits granted"),
+    "hold": gettext_lazy("Held for"),
+    "unhold": gettext_lazy("Free again from"),
+    "charge": gettext_lazy("Charged for"),
+    "refund": gettext_lazy("Refunded of"),
+    "usage": gettext_lazy("Measured usage"),
+    "settle": gettext_lazy("Debt settled"),
+    "transfer": gettext_lazy("Handed on"),
+}

@@ -1,0 +1,236 @@
+"""Orders of quota: the list, everything about one, and what may be done with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from portal.sigma.frame.page import page, page_of
+from portal.sigma.reads.market import zone_of
+from portal.sigma.reads.order_words import told
+from portal.sigma.reads.orders import (
+    history_of,
+    may_decide,
+    money_of,
+    order_numbered,
+    orders_visible,
+    refund_of,
+)
+from portal.sigma.shop.confirm import wish_of
+from portal.sigma.shop.offer import part_line
+from portal.sigma.shop.own import own_of
+from portal.sigma.shop.sizes import LABELS
+from portal.sigma.shop.wish import fields_of
+from quota import clock
+from quota.billing.ledger import balance_of
+from quota.market.orders import order_approve, order_cancel, order_reject, order_renewal_set, order_transfer
+from quota.models import Order, OrderState
+from quota.pricing.arithmetic import part_of
+from quota.pricing.market import calendar_days, market_of
+from quota.selectors import tenant_named, tenants_visible
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.money import tell
+from quota.vocabulary.permissions import Action, Principal, may
+from quota.vocabulary.resources import NAMES
+
+PAGE_SIZE = 50
+STATES = ["", "waiting", *(state.value for state in OrderState if state is not OrderState.DRAFT)]
+ALIVE = (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.value)
+
+
+@page
+def order_list(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """Filters: state (`waiting`: pending and approved), tenant, cell."""
+    chosen = {name: request.GET.get(name, "") for name in ("state", "tenant", "cell")}
+    rows = orders_visible(principal)
+    if chosen["state"] == "waiting":
+        rows = rows.filter(state__in=[OrderState.PENDING.value, OrderState.APPROVED.value])
+    elif chosen["state"] in STATES and chosen["state"]:
+        rows = rows.filter(state=chosen["state"])
+    if chosen["tenant"]:
+        rows = rows.filter(tenant__name=chosen["tenant"])
+    if chosen["cell"]:
+        rows = rows.filter(cell=chosen["cell"])
+    names = list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200])
+    context = {
+        "page_obj": page_of(request, rows, PAGE_SIZE),
+        "chosen": chosen,
+        "filtered": any(chosen.values()),
+        "states": STATES,
+        "tenants": names,
+        "cells": list(
+            orders_visible(principal).order_by("cell").values_list("cell", flat=True).distinct()[:200]
+        ),
+        "now": clock.now(),
+    }
+    return render(request, "sigma/orders.html", context)
+
+
+@never_cache
+@page
+def order(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    return _order(request, principal, order_numbered(principal, number))
+
+
+@page
+@require_POST
+def approve(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = order_numbered(principal, number)
+    reason = request.POST.get("reason", "").strip()
+    try:
+        done = order_approve(principal=principal, order=row, reason=reason)
+    except Refused as problem:
+        return _order(request, principal, row, problem)
+    messages.success(
+        request, _("Order %(number)d is %(state)s.") % {"number": done.pk, "state": _(done.state)}
+    )
+    return _on(request, done)
+
+
+@page
+@require_POST
+def reject(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = order_numbered(principal, number)
+    try:
+        done = order_reject(principal=principal, order=row, reason=request.POST.get("reason", "").strip())
+    except Refused as problem:
+        return _order(request, principal, row, problem)
+    messages.success(request, _("Order %d is rejected; its money and its quota are free again.") % done.pk)
+    return _on(request, done)
+
+
+@page
+@require_POST
+def cancel(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = order_numbered(principal, number)
+    before = row.refunded
+    try:
+        done = order_cancel(principal=principal, order=row, reason=request.POST.get("reason", "").strip())
+    except Refused as problem:
+        return _order(request, principal, row, problem)
+    back = done.refunded - before if row.state == OrderState.ACTIVE.value else done.price
+    messages.success(
+        request,
+        _("Order %(number)d is cancelled; %(back)s credits are back in the budget.")
+        % {"number": done.pk, "back": tell(back, places=2)},
+    )
+    return _on(request, done)
+
+
+@page
+@require_POST
+def renew(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = order_numbered(principal, number)
+    try:
+        done = order_renewal_set(principal=principal, order=row, renew=request.POST.get("renew") == "1")
+    except Refused as problem:
+        return _order(request, principal, row, problem)
+    told_by = _("Order %d will be renewed.") if done.renew else _("Order %d will end and not be renewed.")
+    messages.success(request, told_by % done.pk)
+    return _on(request, done)
+
+
+@page
+@require_POST
+def transfer(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    row = order_numbered(principal, number)
+    try:
+        tenant = tenant_named(principal, request.POST.get("tenant", "").strip())
+        done = order_transfer(
+            principal=principal, order=row, tenant=tenant, note=request.POST.get("note", "").strip(),
+            key=f"transfer-{row.pk}",
+        )  # fmt: skip
+    except Refused as problem:
+        return _order(request, principal, row, problem)
+    messages.success(
+        request,
+        _("What was left of order %(old)d belongs to %(tenant)s now, as order %(new)d.")
+        % {"old": row.pk, "tenant": done.tenant.name, "new": done.pk},
+    )
+    return _on(request, done)
+
+
+def _on(request: HttpRequest, row: Order) -> HttpResponse:
+    """Back to the list of approvals where the button was there, else to the order."""
+    if request.POST.get("back") == "approvals":
+        return redirect("sigma:approvals")
+    return redirect("sigma:order", number=row.pk)
+
+
+def _order(
+    request: HttpRequest, principal: Principal, row: Order, problem: Refused | None = None
+) -> HttpResponse:
+    row = order_numbered(principal, row.pk)
+    now = clock.now()
+    zone = zone_of(row.tenant)
+    wish = wish_of(row, zone)
+    name = row.tenant.name
+    may_buy = may(principal, Action.QUOTA_BUY, tenant=name, cell=row.cell)
+    sees_money = may(principal, Action.BILLING_VIEW, tenant=name)
+    deciding = may_decide(principal, row)
+    context: dict[str, Any] = {
+        "order": row,
+        "problem": problem,
+        "wish": wish,
+        "zone": zone.key,
+        "now": now,
+        "words": told(row, now=now, rules=market_of(row.cell)),
+        "parts": [part_line(part_of(part)) for part in row.parts],
+        "again": fields_of(wish_again(row)),
+        "history": history_of(row),
+        "money": money_of(row) if sees_money else [],
+        "sees_money": sees_money,
+        "successors": list(row.successors.select_related("tenant").order_by("id")),
+        "grants": list(row.grants.order_by("id")),
+        "alive": row.state in ALIVE and row.ends_at > now,
+        "may_buy": may_buy,
+        "may_decide": deciding,
+        "refund": refund_of(row, now) if may_buy and row.state in ALIVE else 0,
+        "others": _others(principal, row) if may_buy else [],
+    }
+    if deciding:
+        context["balances"] = balance_of(row.tenant)
+        context["own"] = own_of(principal, row.tenant, row.cell, row.band.name)
+        context["least"] = _least(row, now)
+    return render(request, "sigma/order.html", context, status=problem.status if problem else 200)
+
+
+def _others(principal: Principal, row: Order) -> list[str]:
+    """Tenants that it may be handed to."""
+    names = tenants_visible(principal).exclude(pk=row.tenant_id).order_by("name")
+    found = names.values_list("name", flat=True)[:200]
+    return [name for name in found if may(principal, Action.QUOTA_BUY, tenant=name, cell=row.cell)]
+
+
+def wish_again(row: Order) -> Any:
+    """The same once more, from today on where its days are over."""
+    zone = zone_of(row.tenant)
+    wish = wish_of(row, zone)
+    today = clock.now().astimezone(zone).date()
+    if wish.period.first >= today:
+        return wish
+    moved = wish.period.moved(today)
+    return type(wish)(
+        wish.tenant, wish.cell, wish.band, wish.amounts, moved, wish.starts_at, wish.ends_at, zone, row.renew
+    )
+
+
+def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:
+    """What stays free on the fullest of its days, with this order counted as sold; below 0: too much is sold."""
+    zone = zone_of(row.tenant)
+    period = wish_of(row, zone).period
+    first = max(period.first, now.astimezone(zone).date())
+    days = calendar_days(row.cell, row.band, first, max(1, (period.last - first).days + 1), zone)
+    left = [min(column) for column in zip(*(day.left for day in days), strict=True)]
+    return [
+        {"name": name, "label": LABELS[name], "asked": asked, "left": left[i], "short": max(0, -left[i])}
+        for i, (name, asked) in enumerate(zip(NAMES, row.amounts, strict=False))
+        if asked and name in LABELS
+    ]

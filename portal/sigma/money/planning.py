@@ -1,0 +1,160 @@
+"""What a tenant owned, asked for and used over time: a page for people who plan what to buy, and its CSV file."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+
+from portal import plots
+from portal.periods import DAYS, Period, period_of
+from portal.sigma.frame.page import page
+from portal.sigma.frame.tenant import chosen_tenant, tenants_of
+from quota import clock
+from quota.billing.planning import Planned, places_of, planned
+from quota.models import PriorityBand, Tenant
+from quota.tables import csv_answer
+from quota.vocabulary.permissions import Principal
+from quota.vocabulary.resources import AXIS, CPU, NAMES, PORTS, describe
+
+RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
+FREE = "free"
+# With fewer finished hours it is too early to say what could be given back.
+LEAST_HOURS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    tenant: Tenant | None
+    places: list[tuple[str, str]]
+    cell: str
+    band: str
+    resource: int
+    period: Period
+
+    @property
+    def place(self) -> str:
+        return f"{self.cell}/{self.band or FREE}" if self.cell else ""
+
+
+@page
+def planning(request: HttpRequest, principal: Principal) -> HttpResponse:
+    chosen = _chosen(request, principal)
+    context = {
+        "chosen": chosen,
+        "tenants": tenants_of(principal),
+        "place_names": [f"{cell}/{band or FREE}" for cell, band in chosen.places],
+        "resources": RESOURCES,
+        "resource": NAMES[chosen.resource],
+        "days": DAYS,
+    }
+    if chosen.cell:
+        points = _points(principal, chosen)
+        hours = sum(point.seconds for point in points) // 3600
+        context |= {
+            "plots": _plots(points, chosen, spare=hours >= LEAST_HOURS),
+            "figures": _figures(points, chosen.resource),
+            "hours": hours,
+            "least_hours": LEAST_HOURS,
+        }
+    return render(request, "sigma/planning.html", context)
+
+
+@page
+def planning_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
+    chosen = _chosen(request, principal)
+    points = _points(principal, chosen) if chosen.cell else []
+    name = f"planning-{chosen.tenant or 'none'}-{chosen.cell}-{chosen.band or FREE}.csv"
+    return csv_answer(name, _table(points, chosen))
+
+
+def _chosen(request: HttpRequest, principal: Principal) -> Chosen:
+    tenant = chosen_tenant(request, principal)
+    places = places_of(principal, tenant) if tenant else []
+    cell, _slash, band = request.GET.get("place", "").partition("/")
+    if (cell, "" if band == FREE else band) not in places:
+        cell, band = places[0] if places else ("", "")
+    resource = request.GET.get("resource", "")
+    return Chosen(
+        tenant, places, cell, "" if band == FREE else band,
+        NAMES.index(resource) if resource in RESOURCES else CPU,
+        period_of(request.GET, clock.now()),
+    )  # fmt: skip
+
+
+def _points(principal: Principal, chosen: Chosen) -> list[Planned]:
+    assert chosen.tenant is not None
+    band = PriorityBand.objects.filter(name=chosen.band).first()
+    return planned(
+        principal, chosen.tenant, chosen.cell, band,
+        since=chosen.period.since, until=chosen.period.until, step=chosen.period.step,
+    )  # fmt: skip
+
+
+def _plots(points: list[Planned], chosen: Chosen, *, spare: bool) -> list[plots.Plot]:
+    """`spare`: whether there are enough figures to say what could be given back."""
+    place, period = chosen.resource, chosen.period
+    times = [point.at for point in points]
+
+    def series(name: str, values: list[int]) -> plots.Series:
+        return plots.Series(name, values)
+
+    def drawn(title: str, *of: plots.Series) -> plots.Plot:
+        return plots.lines(
+            title, times, of, since=period.since, until=period.until, step=period.step,
+            tell=lambda value: describe(place, value),
+        )  # fmt: skip
+
+    charts = [
+        drawn(
+            _("Owned, asked for, reserved and used"),
+            series(_("owned"), [point.owned[place] for point in points]),
+            series(_("asked for"), [point.asked[place] for point in points]),
+            series(_("reserved"), [point.reserved[place] for point in points]),
+            series(_("used"), [point.used[place] for point in points]),
+        ),
+    ]
+    if spare:
+        charts.append(
+            drawn(
+                _("What could be given back"),
+                series(_("owned, not asked for"), [max(0, p.owned[place] - p.asked[place]) for p in points]),
+                series(
+                    _("asked for, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]
+                ),
+                series(_("reserved, not used"), [max(0, p.reserved[place] - p.used[place]) for p in points]),
+            )
+        )
+    return charts
+
+
+def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
+    """Name, mean and most of each."""
+    found = []
+    seconds = [point.seconds for point in points]
+    for name, values in (
+        (_("owned"), [point.owned[place] for point in points]),
+        (_("asked for"), [point.asked[place] for point in points]),
+        (_("reserved"), [point.reserved[place] for point in points]),
+        (_("used"), [point.used[place] for point in points]),
+    ):
+        mean = sum(map(operator.mul, values, seconds)) // (sum(seconds) or 1)
+        found.append((name, describe(place, mean), describe(place, max(values, default=0))))
+    return found
+
+
+def _table(points: list[Planned], chosen: Chosen) -> Iterator[list[object]]:
+    yield ["time", "tenant", "cell", "band", "resource", "unit", "owned", "asked", "reserved", "used"]
+    for point in points:
+        for place, resource in enumerate(AXIS):
+            if place != PORTS:
+                yield [
+                    point.at.astimezone(dt.UTC).isoformat(), str(chosen.tenant), chosen.cell, chosen.band,
+                    resource.name, resource.unit,
+                    point.owned[place], point.asked[place], point.reserved[place], point.used[place],
+                ]  # fmt: skip

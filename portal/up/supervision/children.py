@@ -1,0 +1,121 @@
+"""Child processes: they die with their parent, are found again by a record on disk, and stop in time.
+
+A pid alone says little: it is reused. A record holds the pid, the start time of the process (clock ticks
+since boot, field 22 of `/proc/PID/stat`) and the id of the boot, which together name one process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from portal.up.supervision.account import Account
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    output: int | None = None,
+    account: Account | None = None,
+    death_signal: signal.Signals | None = signal.SIGTERM,
+) -> subprocess.Popen[bytes]:
+    """Start `argv` in a session of its own, so that a Ctrl-C at the terminal reaches only the supervisor.
+
+    The kernel sends `death_signal` when the *thread* that called this ends, so call it from the main thread.
+    `output` is a file descriptor for both stdout and stderr.
+    """
+    parent = os.getpid()
+
+    def in_child() -> None:
+        if death_signal is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+            if os.getppid() != parent:  # the parent died before the call above
+                os._exit(1)
+
+    command = account.command(argv, death_signal=death_signal) if account else list(argv)
+    return subprocess.Popen(
+        command,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        preexec_fn=in_child,
+    )
+
+
+def start_time_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when there is no such process, or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name may hold blanks and brackets
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def record_write(path: Path, pid: int) -> None:
+    """Remember a process, atomically."""
+    record = {"pid": pid, "start_time_ticks": start_time_ticks(pid), "boot_id": _BOOT_ID.read_text().strip()}
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(record))
+    fresh.replace(path)
+
+
+def record_find(path: Path) -> int | None:
+    """The pid of the recorded process if *that very process* still runs."""
+    try:
+        record = json.loads(path.read_text())
+        pid, ticks, boot_id = int(record["pid"]), record["start_time_ticks"], record["boot_id"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):  # torn by a crash of the host: nothing of that boot runs
+        return None
+    if boot_id != _BOOT_ID.read_text().strip() or ticks is None:
+        return None
+    return pid if start_time_ticks(pid) == ticks else None
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, *, every_s: float = 0.02) -> bool:
+    """Whether `condition` came true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(every_s)
+    return True
+
+
+def end_process(pid: int, first: signal.Signals, timeout_s: float) -> bool:
+    """Stop a process that may not be our child: `first`, then SIGKILL after `timeout_s`.
+
+    Returns whether `first` was enough. Raises `TimeoutError` if the process outlives SIGKILL for 10 s.
+    """
+    ticks = start_time_ticks(pid)
+
+    def gone() -> bool:
+        return ticks is None or start_time_ticks(pid) != ticks
+
+    for number, patience_s in ((first, timeout_s), (signal.SIGKILL, 10.0)):
+        if gone():
+            return True
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return True
+        if wait_until(gone, patience_s):
+            return number is first
+    raise TimeoutError(f"Process {pid} is still there 10 s after SIGKILL; is its disk or mount stuck?")

@@ -1,0 +1,304 @@
+"""The life of one process under the supervisor:
+
+    waiting ─ needs are up ─► starting ─ ready ─► up ─ ended, or unwell too often ─► resting ─ delay ─► waiting
+                                 └────── ended, or never ready ──────────────────────────┘
+
+An end is noticed through a pidfd, at once and without polling. A process is judged by its probe only while all
+that it needs is up: that PostgreSQL is away is no fault of the web server's. A process that works is slow and not
+unwell: it gets more time (`portal.up.supervision.patience`), and a message says so. Each start that took too long
+doubles the time that the next one gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from portal.up.supervision import children
+from portal.up.supervision.account import Account
+from portal.up.supervision.logfiles import LogFile
+from portal.up.supervision.patience import Patience, Work, work_of
+from portal.up.supervision.probes import Probe
+from portal.up.supervision.restarts import Restarts
+
+log = logging.getLogger("portal.up")
+
+_SAID_LAST = 300  # characters of what a process wrote last, for the message about its end
+_MOST_DOUBLINGS = 4  # of the time that a start may take
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A process to keep. `ready` asks after a start until all is well, `alive` every `alive_every_s`.
+
+    A process that does nothing is not ready after `start_s`, or unwell after `unwell_limit` bad answers in a row; one
+    that works may take ten times as long.
+    `pulse` is a file that the process touches; one of an earlier run is removed before a start.
+    """
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    ready: Probe | None = None
+    alive: Probe | None = None
+    start_s: float = 60.0
+    alive_every_s: float = 5.0
+    unwell_limit: int = 3
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_s: float = 10.0
+    account: Account | None = None
+    cwd: Path | None = None
+    pulse: Path | None = None
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    STARTING = "starting"
+    UP = "up"
+    RESTING = "resting"
+    STOPPED = "stopped"
+
+
+class Keeper:
+    """Keeps one process running until `stop`. All methods belong to the event loop's thread, the main one."""
+
+    def __init__(self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[Keeper] = ()) -> None:
+        self.spec = spec
+        self.record = record
+        self.logfile = logfile
+        self.needs = tuple(needs)
+        self.state = State.WAITING
+        self.why = "not started yet"
+        self.up = asyncio.Event()
+        self.restarts = Restarts()
+        self.pid: int | None = None
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._slow_starts = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, on_error: Callable[[BaseException], None]) -> None:
+        """`on_error` hears of a mistake of our own, after which nobody keeps the process any more."""
+
+        def report(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                on_error(error)
+
+        self._task = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
+        self._task.add_done_callback(report)
+
+    async def stop(self) -> None:
+        """Stop the process: its stop signal, SIGKILL after `stop_s`, or at once after `hurry`."""
+        self._stopping.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})  # a mistake in it was told to `on_error`
+
+    def hurry(self) -> None:
+        """Stop patience is over."""
+        self._hurry.set()
+
+    async def _keep(self) -> None:
+        while not self._stopping.is_set():
+            self.state = State.WAITING
+            for need in self.needs:
+                if not await self._unless_stopping(need.up.wait()):
+                    break
+            if self._stopping.is_set():
+                break
+            began_s = time.monotonic()
+            story = await self._run_once()
+            if self._stopping.is_set():
+                break
+            delay_s = self.restarts.ended(time.monotonic() - began_s)
+            self.state, self.why = State.RESTING, story
+            told = (self.spec.name, story, delay_s, self.logfile.path)
+            log.warning("%s %s; starting it again in %.1f s; its log is %s", *told)
+            await self._unless_stopping(asyncio.sleep(delay_s))
+        self.state = State.STOPPED
+
+    async def _run_once(self) -> str:
+        """One run of the process, from its start to its end; how it ended, as the rest of a sentence."""
+        try:
+            process = self._spawn()
+        except OSError as error:  # a full disk or process table: the next attempt may do better
+            return f"can't be started: {error}"
+        self.state, self.pid = State.STARTING, process.pid
+        ended = end_of(process)
+        try:
+            story = await self._watch(ended)
+            if process.poll() is None:
+                await self._end(process, ended)
+        finally:
+            if process.poll() is None:  # a mistake of our own: leave nobody unwatched
+                process.kill()
+                process.wait()
+            self.up.clear()
+            self.pid = None
+            ended.cancel()
+            self.record.unlink(missing_ok=True)
+        return story or _ending(process.returncode, self.logfile.tail(1))
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        if self.spec.pulse is not None:
+            self.spec.pulse.unlink(missing_ok=True)
+        output = self.logfile.open()
+        try:
+            process = children.spawn(
+                self.spec.argv,
+                env=self.spec.env,
+                cwd=self.spec.cwd,
+                output=output,
+                account=self.spec.account,
+                death_signal=self.spec.stop_signal,
+            )
+        finally:
+            os.close(output)
+        try:
+            children.record_write(self.record, process.pid)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
+        return process
+
+    async def _watch(self, ended: asyncio.Future[None]) -> str | None:
+        """Wait until the process ended or has to (then why), or until the supervisor stops."""
+        if (complaint := await self._until_ready(ended)) is not None:
+            self._slow_starts += 1
+            return complaint
+        if ended.done() or self._stopping.is_set():
+            return None
+        self._slow_starts = 0
+        self.state, self.why = State.UP, "ready"
+        self.up.set()
+        log.info("%s is up (pid %s)", self.spec.name, self.pid)
+        return await self._until_unwell(ended)
+
+    async def _until_ready(self, ended: asyncio.Future[None]) -> str | None:
+        """None once it is ready, ended or to be stopped; else why it takes too long."""
+        patience, pause_s = self._patience(self.start_limit_s), 0.05
+        while (complaint := await self._ask(self.spec.ready)) is not None:
+            self.why = complaint
+            if not self._needs_up():
+                patience = self._patience(self.start_limit_s)
+            if patience.is_due(now := time.monotonic()):
+                found = patience.verdict(now, self.work())
+                if found.over:
+                    return f"was not ready after {now - patience.began:.0f} s: {found.told}; {complaint}"
+                slow = (self.spec.name, now - patience.began, found.told, complaint)
+                log.warning("%s is still starting after %.0f s: %s; %s", *slow)
+            if await self._pause(ended, pause_s):
+                return None
+            pause_s = min(0.5, pause_s * 1.5)
+        return None
+
+    async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
+        """None once it ended or is to be stopped; else why it is unwell. Here a log that grows is no sign of health."""
+        patience: Patience | None = None
+        unwell = 0
+        while not await self._pause(ended, self.spec.alive_every_s):
+            complaint = await self._ask(self.spec.alive)
+            if complaint is None or not self._needs_up():
+                unwell, patience = 0, None
+                continue
+            unwell += 1
+            limit_s = self.spec.alive_every_s * (self.spec.unwell_limit - 1)
+            patience = patience or self._patience(limit_s, count_log=False)
+            if unwell < self.spec.unwell_limit or not patience.is_due(now := time.monotonic()):
+                continue
+            found = patience.verdict(now, self.work())
+            if found.over:
+                return f"is unwell: {found.told}; {complaint}"
+            log.warning("%s answers slowly: %s; %s", self.spec.name, found.told, complaint)
+        return None
+
+    @property
+    def start_limit_s(self) -> float:
+        """How long the start may take if the process does nothing, in seconds."""
+        return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
+
+    def work(self) -> Work:
+        """What the process has done so far."""
+        return work_of(self.pid, self.logfile.path, self.spec.pulse) if self.pid is not None else Work()
+
+    def _patience(self, limit_s: float, *, count_log: bool = True) -> Patience:
+        return Patience(limit_s, now=time.monotonic(), work=self.work(), count_log=count_log)
+
+    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
+        process.send_signal(self.spec.stop_signal)
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        either: set[asyncio.Future[Any]] = {ended, hurry}
+        await asyncio.wait(either, timeout=self.spec.stop_s, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not ended.done():
+            if not self._hurry.is_set():  # else it was given no time to heed it
+                log.warning("%s ignores %s; killing it", self.spec.name, self.spec.stop_signal.name)
+            process.kill()
+            await asyncio.wait({ended}, timeout=10.0)
+        process.poll()
+
+    async def _pause(self, ended: asyncio.Future[None], seconds: float) -> bool:
+        """Whether the process ended, or the supervisor stops, within `seconds`."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        either: set[asyncio.Future[Any]] = {ended, stopping}
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        return ended.done() or self._stopping.is_set()
+
+    async def _ask(self, probe: Probe | None) -> str | None:
+        """Probes block for seconds at worst, so they run beside the loop."""
+        return None if probe is None else await asyncio.to_thread(probe)
+
+    async def _unless_stopping(self, waiting: Coroutine[Any, Any, Any]) -> bool:
+        """Await something; False if the supervisor stops first."""
+        wanted = asyncio.ensure_future(waiting)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({wanted, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not wanted.done():
+            wanted.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await wanted
+        return not self._stopping.is_set()
+
+    def _needs_up(self) -> bool:
+        return all(need.up.is_set() for need in self.needs)
+
+
+def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:
+    """Done when the process has ended and was reaped."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    descriptor = os.pidfd_open(process.pid)
+
+    def reap() -> None:
+        if process.poll() is not None and not ended.done():
+            ended.set_result(None)
+
+    def close(_: asyncio.Future[None]) -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+    loop.add_reader(descriptor, reap)
+    ended.add_done_callback(close)
+    return ended
+
+
+def _ending(returncode: int | None, said_last: str) -> str:
+    if returncode is None:
+        return "can't be reaped"
+    if returncode < 0:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    last = f" ({said_last[:_SAID_LAST]})" if returncode and said_last else ""
+    return f"ended with status {returncode}{last}"

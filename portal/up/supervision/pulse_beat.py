@@ -1,0 +1,14 @@
+"""Celery beat shows that it lives: its scheduler touches the file BORG_PULSE names at each tick."""
+
+from __future__ import annotations
+
+from django_celery_beat.schedulers import DatabaseScheduler
+
+from portal.up.supervision.pulse import pulse
+
+
+class PulsingScheduler(DatabaseScheduler):
+    def tick(self, *args: object, **kwargs: object) -> float:
+        wait_s: float = super().tick(*args, **kwargs)
+        pulse()
+        return wait_s

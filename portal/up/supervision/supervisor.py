@@ -1,0 +1,203 @@
+"""All processes of one host: started as soon as what they need is up, stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from portal.up.supervision import children
+from portal.up.supervision.keeper import Keeper, Spec, end_of
+from portal.up.supervision.logfiles import LogFile
+from portal.up.supervision.patience import AT_LEAST_S, LEAST_SHARE, MORE_TIMES
+
+log = logging.getLogger("portal.up")
+
+_ROTATE_EVERY_S = 10.0
+
+
+class SupervisorError(RuntimeError):
+    """The whole can't run; the message names the process, its log and what it said last."""
+
+
+class Supervisor:
+    """Keeps a set of processes. Belongs to the main thread: children die with the thread that made them."""
+
+    def __init__(self, *, run_folder: Path, log_folder: Path) -> None:
+        self.run_folder = run_folder
+        self.log_folder = log_folder
+        self.keepers: dict[str, Keeper] = {}
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rotation: asyncio.Task[None] | None = None
+
+    def start(self, specs: Iterable[Spec]) -> None:
+        """Add processes and start them; `needs` may name those of this call and of earlier ones.
+
+        Raises `SupervisorError` for a need that nobody meets, or a circle of needs.
+        """
+        for spec in in_order(specs, known=self.keepers):
+            needs = [self.keepers[name] for name in spec.needs]
+            keeper = Keeper(spec, record=self.record(spec.name), logfile=self.logfile(spec.name), needs=needs)
+            self.keepers[spec.name] = keeper
+            keeper.start(self._break)
+        if self._rotation is None:
+            self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
+
+    async def wait_up(self, timeout_s: float) -> None:
+        """Wait until every process is up: for `timeout_s`, and longer while processes that are late work.
+
+        Raises `SupervisorError` that tells, of the first that is not, why, and the end of its log.
+        """
+        began, late = time.monotonic(), self._late()
+        longest_s = max(MORE_TIMES * timeout_s, AT_LEAST_S)
+        waits = [asyncio.ensure_future(keeper.up.wait()) for keeper in self.keepers.values()]
+        try:
+            while (await asyncio.wait(waits, timeout=timeout_s))[1]:
+                took_s, before, late = time.monotonic() - began, late, self._late()
+                if took_s >= longest_s or not _gets_on(before, late, timeout_s):
+                    raise SupervisorError(self._complaint(took_s))
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def stop(self, names: Sequence[str] | None = None) -> None:
+        """Stop these processes (default: all), those that need others before those they need."""
+        left = {name: keeper for name, keeper in self.keepers.items() if names is None or name in names}
+        while left:
+            needed = {need for keeper in left.values() for need in keeper.spec.needs}
+            free = [keeper for name, keeper in left.items() if name not in needed]
+            await asyncio.gather(*(keeper.stop() for keeper in free))
+            for keeper in free:
+                del left[keeper.spec.name]
+        if names is None and self.broken.done():
+            self.broken.exception()  # whoever cares has read it by now
+        if names is None and self._rotation is not None:
+            self._rotation.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._rotation
+
+    def hurry(self) -> None:
+        for keeper in self.keepers.values():
+            keeper.hurry()
+
+    def logfile(self, name: str) -> LogFile:
+        return LogFile(self.log_folder / f"{name}.log")
+
+    def record(self, name: str) -> Path:
+        return self.run_folder / f"{name}.pid"
+
+    async def run_once(self, spec: Spec, *, until: asyncio.Event | None = None) -> bool:
+        """Run a process to its end; kill it and return False if `until` is set first.
+
+        Raises `SupervisorError` when it fails or takes longer than `start_s`.
+        """
+        cut = asyncio.ensure_future((until or asyncio.Event()).wait())
+        logfile = self.logfile(spec.name)
+        output = logfile.open()
+        try:
+            process = children.spawn(spec.argv, env=spec.env, cwd=spec.cwd, output=output)
+        finally:
+            os.close(output)
+        children.record_write(self.record(spec.name), process.pid)
+        try:
+            ended = end_of(process)
+            either: set[asyncio.Future[Any]] = {ended, cut}
+            await asyncio.wait(either, timeout=spec.start_s, return_when=asyncio.FIRST_COMPLETED)
+            in_time = ended.done()
+            ended.cancel()
+        finally:
+            was_cut = cut.done()
+            cut.cancel()
+            if process.poll() is None:
+                process.kill()
+                process.wait(10.0)
+            self.record(spec.name).unlink(missing_ok=True)
+        if was_cut and not in_time:
+            return False
+        if not in_time or process.returncode != 0:
+            story = (
+                f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
+            )
+            raise SupervisorError(f"{spec.name} {story}; the end of {logfile.path}:\n{logfile.tail(15)}")
+        return True
+
+    def _break(self, error: BaseException) -> None:
+        """A mistake of our own: `broken` raises it, so that whoever runs this stops in order."""
+        if not self.broken.done():
+            self.broken.set_exception(error)
+
+    async def _rotate(self) -> None:
+        while True:
+            await asyncio.sleep(_ROTATE_EVERY_S)
+            for keeper in self.keepers.values():
+                try:
+                    keeper.logfile.rotate()
+                except OSError as error:
+                    log.warning("The log of %s can't be rotated: %s", keeper.spec.name, error)
+
+    def _late(self) -> dict[str, tuple[int, float]]:
+        """Of each process that is not up, how often it was restarted, and the CPU seconds that it has used since."""
+        return {
+            name: (keeper.restarts.total, keeper.work().cpu_s)
+            for name, keeper in self.keepers.items()
+            if not keeper.up.is_set()
+        }
+
+    def _complaint(self, timeout_s: float) -> str:
+        late = [keeper for keeper in self.keepers.values() if not keeper.up.is_set()]
+        culprit = next((keeper for keeper in late if all(n.up.is_set() for n in keeper.needs)), late[0])
+        others = ", ".join(keeper.spec.name for keeper in late if keeper is not culprit)
+        return (
+            f"{culprit.spec.name} is not up after {timeout_s:.0f} s: {culprit.why}"
+            + (f" (nor are: {others})" if others else "")
+            + f"; the end of {culprit.logfile.path}:\n{culprit.logfile.tail(15)}"
+        )
+
+
+def _gets_on(
+    before: Mapping[str, tuple[int, float]], late: Mapping[str, tuple[int, float]], over_s: float
+) -> bool:
+    """Whether a process came up since `before`, or one that is late works and has not ended."""
+    works = (
+        late[name][1] - cpu_s >= LEAST_SHARE * over_s
+        for name, (restarts, cpu_s) in before.items()
+        if name in late and late[name][0] == restarts
+    )
+    return len(late) < len(before) or any(works)
+
+
+def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
+    """The specs, each behind what it needs. Raises `SupervisorError` when there is no such order."""
+    left, met, ordered = list(specs), set(known), []
+    while left:
+        free = [spec for spec in left if met.issuperset(spec.needs)]
+        if not free:
+            story = "; ".join(f"{spec.name} needs {', '.join(spec.needs)}" for spec in left)
+            raise SupervisorError(f"Nothing can start first: {story}")
+        ordered += free
+        met.update(spec.name for spec in free)
+        left = [spec for spec in left if spec not in free]
+    return ordered
+
+
+def stop_leftovers(run_folder: Path, *, timeout_s: float = 20.0) -> list[str]:
+    """Stop what an earlier supervisor left behind; the names of what was found.
+
+    Everything dies with its supervisor, so a leftover is on its way out or stuck. PostgreSQL is asked by
+    SIGINT, its fast way; it goes last, since the others are its clients.
+    """
+    found = []
+    for record in sorted(run_folder.glob("*.pid"), key=lambda path: path.stem in ("postgres", "redis")):
+        pid = children.record_find(record)
+        if pid is not None:
+            first = signal.SIGINT if record.stem == "postgres" else signal.SIGTERM
+            children.end_process(pid, first, timeout_s)
+            found.append(record.stem)
+        record.unlink(missing_ok=True)
+    return found

@@ -1,0 +1,248 @@
+"""Admission control (§2.5): may this be asked for? Answered inside the transaction that submits.
+
+    asks ─► bands ─► QuotaUse rows locked, budgets beside them ─► grants in force ─► charged | Refused
+
+Quota is checked against what the tenant's live jobs ask for together at that band in that cell, their limits, not
+their usage. A grant is in force from its beginning until its grace is over. Only growth is ever refused: what gives
+back, or asks for no more of a resource, is admitted whatever the quota and the budget. Priority zero is free and
+unlimited, for tenants without money too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.db import connection
+
+from quota import clock
+from quota.models import PriorityBand, QuotaUse
+from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import NAMES, PORTS, SIZE, ZERO, Vector, add, describe
+
+# Ports belong to a machine, not to a tenant; a cell's own named resources are not sold.
+COUNTED = tuple(index for index in range(SIZE) if index != PORTS)
+# At the end of such a budget nothing more may be asked for that costs money.
+STOPPING = ("stop-submitting", "drop")
+_MOST = 2**63 - 1  # what a column holds
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """`change`: what the tenant's live jobs would ask for beyond today; negative gives back."""
+
+    tenant_id: int
+    tenant: str
+    priority: int
+    change: Vector
+
+
+def bands() -> list[Band]:
+    """The bands in force, highest first."""
+    return [row.as_band() for row in PriorityBand.objects.all()]
+
+
+def admit(*, cell: str, asks: Sequence[Ask]) -> list[Refused | None]:
+    """Charge each ask in order; what does not fit is refused and not charged, the others are.
+
+    Returns one verdict per ask, None for admitted; codes `quota-exceeded`, `budget-exhausted`, `no-band`,
+    `too-large`. Locks the `QuotaUse` rows of all (tenant, band) pairs concerned, in order of their ids, until the end
+    of the caller's transaction. Four queries, or five where a pair asks for the first
+    time, whatever the number of asks.
+    """
+    known = {row.name: row for row in PriorityBand.objects.all()}
+    ranges = [row.as_band() for row in known.values()]
+    verdicts: list[Refused | None] = [None] * len(asks)
+    placed: list[tuple[int, Ask, str]] = []
+    for position, ask in enumerate(asks):
+        if ask.priority == FREE_PRIORITY:
+            continue
+        try:
+            placed.append((position, ask, band_of(ask.priority, ranges).name))
+        except LookupError as error:
+            verdicts[position] = Refused("no-band", str(error), fields={"priority": str(error)})
+    if not placed:
+        return verdicts
+    pairs = sorted({(ask.tenant_id, known[band].id) for _, ask, band in placed})
+    used, stopped = _lock_use(cell, pairs)
+    granted = granted_now(cell, pairs)
+    changed: set[tuple[int, int]] = set()
+    for position, ask, band in placed:
+        pair = (ask.tenant_id, known[band].id)
+        after = add(used[pair], ask.change[:SIZE])
+        verdict = _verdict(ask, cell, band, granted[pair], used[pair], after, stopped.get(ask.tenant_id, ""))
+        if verdict is None:
+            used[pair] = tuple(max(0, value) for value in after)
+            changed.add(pair)
+        verdicts[position] = verdict
+    _store_use(cell, {pair: used[pair] for pair in changed})
+    return verdicts
+
+
+def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
+    """What the tenant's live jobs ask for beyond the grants in force, by resource; zero where it fits. Two queries."""
+    used = (
+        QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
+    )
+    if used is None:
+        return ZERO
+    granted = granted_now(cell, [(tenant_id, band_id)])[tenant_id, band_id]
+    return tuple(max(0, used[0][i] - granted[i]) if i in COUNTED else 0 for i in range(SIZE))
+
+
+def release(*, cell: str, asks: Sequence[Ask]) -> None:
+    """Give back what ended jobs asked for: `change` is what they held, positive."""
+    back = [Ask(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
+    admit(cell=cell, asks=back)
+
+
+def granted_now(
+    cell: str, pairs: Iterable[tuple[int, int]], *, at: dt.datetime | None = None
+) -> dict[tuple[int, int], Vector]:
+    """The sum of the grants in force, by (tenant, band): one query.
+
+    In force: `starts_at` ≤ now < `grace_until`, or `ends_at` where there is no grace. Sums are Python's, so that
+    several grants together may exceed 64 bits.
+    """
+    total = dict.fromkeys(pairs, ZERO)
+    now = at or clock.now()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tenant_id, band_id, amounts FROM quota_quota WHERE cell = %s AND tenant_id = ANY(%s)"
+            " AND starts_at <= %s AND (ends_at IS NULL OR coalesce(grace_until, ends_at) > %s)",
+            [cell, sorted({tenant for tenant, _ in total}), now, now],
+        )
+        for tenant_id, band_id, amounts in cursor.fetchall():
+            pair = (tenant_id, band_id)
+            if pair in total:
+                total[pair] = add(total[pair], amounts[:SIZE])
+    return total
+
+
+def _verdict(
+    ask: Ask, cell: str, band: str, granted: Vector, used: Vector, after: Vector, stopped: str
+) -> Refused | None:
+    grows = any(ask.change[i] > 0 for i in COUNTED)
+    if grows and stopped:
+        return _exhausted(ask, cell, band, stopped)
+    large = [NAMES[i] for i in range(SIZE) if after[i] > _MOST]
+    if large:
+        return _too_large(ask, cell, band, large)
+    short = {
+        NAMES[i]: {
+            "asked": ask.change[i],
+            "granted": granted[i],
+            "in_use": used[i],
+            "short": after[i] - granted[i],
+        }
+        for i in COUNTED
+        if ask.change[i] > 0 and after[i] > granted[i]
+    }
+    if not short:
+        return None
+    parts = "; ".join(
+        f"{name}: asked {describe(NAMES.index(name), f['asked'])}, "
+        f"{describe(NAMES.index(name), max(0, f['granted'] - f['in_use']))} left of "
+        f"{describe(NAMES.index(name), f['granted'])}, short by {describe(NAMES.index(name), f['short'])}"
+        for name, f in short.items()
+    )
+    return Refused(
+        "quota-exceeded",
+        f"tenant {ask.tenant} has too little {band} quota in cell {cell}: {parts}. "
+        f"Ask for less, buy quota, or submit at priority {FREE_PRIORITY}, which is free.",
+        fields={
+            f"limit.{name}": f"short by {describe(NAMES.index(name), f['short'])}"
+            for name, f in short.items()
+        },
+        figures={"tenant": ask.tenant, "cell": cell, "band": band, "short": short},
+        status=403,
+    )
+
+
+def _exhausted(ask: Ask, cell: str, band: str, stopped: str) -> Refused:
+    return Refused(
+        "budget-exhausted",
+        f"the budget of tenant {ask.tenant} is spent, and nothing more may be asked for at {band} until it has money "
+        f"again. Ask who hands out budgets for more, or submit at priority {FREE_PRIORITY}, which is free.",
+        fields={"tenant": "its budget is spent"},
+        figures={"tenant": ask.tenant, "cell": cell, "band": band, "action": stopped},
+        status=403,
+    )
+
+
+def _too_large(ask: Ask, cell: str, band: str, names: Sequence[str]) -> Refused:
+    told = f"with this, the live jobs of tenant {ask.tenant} would ask for more than {_MOST} of {', '.join(names)}"
+    return Refused(
+        "too-large",
+        f"{told} at {band} in cell {cell}; ask for less",
+        fields={f"limit.{name}": f"all together more than {_MOST}" for name in names},
+        figures={"tenant": ask.tenant, "cell": cell, "band": band, "most": _MOST},
+    )
+
+
+def _lock_use(
+    cell: str, pairs: list[tuple[int, int]]
+) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
+    """What is in use by (tenant, band), locked; and what the spent budgets among the tenants stop (`STOPPING`)."""
+    rows = _select_use(cell, pairs)
+    for ask_again in (
+        _insert_use,
+        _select_use,
+    ):  # the latter for those that somebody else has inserted meanwhile
+        found = {(tenant, band) for tenant, band, _, _ in rows}
+        if missing := [pair for pair in pairs if pair not in found]:
+            rows += ask_again(cell, missing)
+    used = {(tenant, band): tuple(vector) for tenant, band, vector, _ in rows}
+    return used, {tenant: action for tenant, _, _, action in rows if action}
+
+
+_UseRow = tuple[int, int, list[int], str | None]
+_BUDGET = (
+    " LEFT JOIN quota_budget AS b ON b.tenant_id = u.tenant_id AND b.exhausted_at IS NOT NULL"
+    " AND b.action = ANY(%s)"
+)
+
+
+def _select_use(cell: str, pairs: list[tuple[int, int]]) -> list[_UseRow]:
+    tenants, band_ids = zip(*pairs, strict=True)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT u.tenant_id, u.band_id, u.used, b.action FROM quota_quotause AS u"
+            " JOIN unnest(%s::bigint[], %s::bigint[]) AS wanted(t, b)"
+            f" ON u.cell = %s AND u.tenant_id = wanted.t AND u.band_id = wanted.b{_BUDGET}"
+            " ORDER BY u.id FOR UPDATE OF u",
+            [list(tenants), list(band_ids), cell, list(STOPPING)],
+        )
+        return cursor.fetchall()
+
+
+def _insert_use(cell: str, pairs: list[tuple[int, int]]) -> list[_UseRow]:
+    tenants, band_ids = zip(*pairs, strict=True)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH u AS (INSERT INTO quota_quotause (tenant_id, cell, band_id, used)"
+            " SELECT t, %s, b, %s FROM unnest(%s::bigint[], %s::bigint[]) AS wanted(t, b)"
+            " ORDER BY t, b ON CONFLICT (tenant_id, cell, band_id) DO NOTHING RETURNING tenant_id, band_id, used)"
+            f" SELECT u.tenant_id, u.band_id, u.used, b.action FROM u{_BUDGET}",
+            [cell, list(ZERO), list(tenants), list(band_ids), list(STOPPING)],
+        )
+        return cursor.fetchall()
+
+
+def _store_use(cell: str, used: dict[tuple[int, int], Vector]) -> None:
+    if not used:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE quota_quotause AS u SET used = n.used::bigint[]"
+            " FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS n(t, b, used)"
+            " WHERE u.cell = %s AND u.tenant_id = n.t AND u.band_id = n.b",
+            [
+                [tenant for tenant, _ in used],
+                [band for _, band in used],
+                ["{" + ",".join(map(str, vector)) + "}" for vector in used.values()],
+                cell,
+            ],
+        )

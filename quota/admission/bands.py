@@ -1,0 +1,116 @@
+"""Priority bands (§2.5): rows that an SRE may change."""
+
+from __future__ import annotations
+
+import re
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.db.models.functions import Coalesce
+
+from quota import clock, records
+from quota.models import Order, OrderState, PriorityBand, Quota, Tenant
+from quota.models.fields import DNS_LABEL, dns_label
+from quota.notifications.notices import tell
+from quota.vocabulary.bands import (
+    DEFAULT_BANDS,
+    DEFAULT_FACTORS,
+    MAX_FACTOR,
+    MAX_PRIORITY,
+    PLAIN,
+    Band,
+    Factors,
+)
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import format_number
+
+OPEN = (OrderState.PENDING, OrderState.APPROVED)  # orders that hold, and have no grant yet
+
+
+def band_set(
+    *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
+) -> PriorityBand:
+    """Make a band, or change the one of that name. Factors that are not given stay as they are.
+
+    Raises `Refused` naming the field, `Conflict` on overlap. What is sold stays sold, and keeps its price;
+    `quota.pricing.band_preview` tells beforehand what the change does to that.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    _range_checked(band)
+    try:
+        with records.write(principal) as entry, transaction.atomic():
+            before = PriorityBand.objects.select_for_update().filter(name=band.name).first()
+            factors = factors_of(before, band.name, price_milli, oversell_milli)
+            _factors_checked(band, factors)
+            row, _ = PriorityBand.objects.update_or_create(
+                name=band.name, defaults={**band._asdict(), **factors._asdict()}
+            )
+            entry.append("band.set", **band._asdict(), **factors._asdict())
+            if before is not None and (before.as_band(), factors_of(before, band.name)) != (band, factors):
+                _tell(entry, row)
+    except IntegrityError as error:
+        raise Conflict(
+            "bands-overlap",
+            f"priorities {band.low}-{band.high} overlap another band; bands never overlap (§2.5)",
+            fields={"low": "overlaps another band"},
+        ) from error
+    return row
+
+
+def factors_of(
+    row: PriorityBand | None, name: str, price_milli: int | None = None, oversell_milli: int | None = None
+) -> Factors:
+    """Those given; else those of the row; else those that a new band of that name has."""
+    known = Factors(row.price_milli, row.oversell_milli) if row else DEFAULT_FACTORS.get(name, PLAIN)
+    return Factors(
+        known.price_milli if price_milli is None else price_milli,
+        known.oversell_milli if oversell_milli is None else oversell_milli,
+    )
+
+
+def bands_ensure(*, principal: Principal) -> None:
+    """The four bands of the paper, with what they cost, where there is none of that name yet."""
+    known = set(PriorityBand.objects.values_list("name", flat=True))
+    for band in DEFAULT_BANDS:
+        if band.name not in known:
+            band_set(principal=principal, band=band)
+
+
+def _range_checked(band: Band) -> None:
+    if re.match(DNS_LABEL, band.name) is None:
+        raise Refused("invalid", f"name: {dns_label.message}", fields={"name": str(dns_label.message)})
+    if not 0 <= band.low <= band.high <= MAX_PRIORITY:
+        raise Refused(
+            "invalid",
+            f"low and high: 0 <= low <= high <= {MAX_PRIORITY}, not {band.low} and {band.high}",
+            fields={"low": "out of order or range"},
+        )
+
+
+def _factors_checked(band: Band, factors: Factors) -> None:
+    for name, value in factors._asdict().items():
+        if not 0 <= value <= MAX_FACTOR:
+            told = f"0 to {MAX_FACTOR} thousandths, not {value}"
+            raise Refused("invalid", f"{name}: {told}", fields={name: told})
+    if band.prod and factors.oversell_milli > PLAIN.oversell_milli:
+        told = f"a prod band is never over-sold; give {PLAIN.oversell_milli} at most"
+        raise Refused("prod-oversold", f"oversell_milli: {told}", fields={"oversell_milli": told})
+
+
+def _tell(entry: records.Entry, row: PriorityBand) -> None:
+    """Everybody who owns quota at it, or waits for some."""
+    owns = (
+        Quota.objects.filter(band=row)
+        .annotate(until=Coalesce("grace_until", "ends_at"))
+        .filter(Q(until=None) | Q(until__gt=clock.now()))
+    )
+    waits = Order.objects.filter(band=row, state__in=[state.value for state in OPEN])
+    touched = Q(pk__in=owns.values("tenant")) | Q(pk__in=waits.values("tenant"))
+    for tenant in Tenant.objects.filter(touched).order_by("id"):
+        tell(
+            entry, tenant, "band.changed", f"Band {row.name} has changed",
+            f"Band {row.name} now holds priorities {row.low} to {row.high} and costs"
+            f" {format_number(row.price_milli / 1000)} times the base price. What you have bought keeps its price.",
+            band=row.name, price_milli=row.price_milli, low=row.low, high=row.high,
+        )  # fmt: skip

@@ -1,0 +1,113 @@
+"""What a tenant's jobs really asked for and used of its quota, so that nobody need over-buy (§2.5).
+
+    MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► a size to own
+
+All figures are averages over whole hours: peaks within an hour are higher, which `MARGIN_MILLI` is for. Hours in
+which none of the tenant's jobs lived at that band in that cell don't count.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from django.db import connection
+
+from quota import clock
+from quota.admission.admission import granted_now
+from quota.models import PriorityBand, Tenant
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import NAMES, PORTS, SIZE
+
+HOUR_S = 3600
+MOST_DAYS = 366
+# What limits need above the busiest hour's use, in thousandths of it.
+MARGIN_MILLI = 1250
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUse:
+    """One resource over some days, in units of the axis.
+
+    `granted`: in force now. `asked`, `reserved`: in the hour with the most. `used_*`: over the hours. `suggested`: to
+    own, when jobs go on asking as they did; `leaner`: when their limits were what they use, and a quarter more.
+    """
+
+    name: str
+    granted: int
+    asked: int
+    reserved: int
+    used_p50: int
+    used_p95: int
+    used_max: int
+    suggested: int
+    leaner: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageOf:
+    """`hours`: in which its jobs lived; 0: nothing is known, and all figures but `granted` are zero."""
+
+    tenant: str
+    cell: str
+    band: str
+    since: dt.datetime
+    until: dt.datetime
+    hours: int
+    resources: tuple[ResourceUse, ...]
+
+    def resource(self, name: str) -> ResourceUse:
+        return next(one for one in self.resources if one.name == name)
+
+
+def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
+    """What the tenant's jobs asked for and used at `band` in `cell` in the last `days` days: three queries.
+
+    Ports are left out, which are not sold. Raises `Forbidden`, `NotFound` for a band, `Refused` for `days`.
+    """
+    require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
+    if not 1 <= days <= MOST_DAYS:
+        raise Refused(
+            "invalid", f"days: {days}; give 1 to {MOST_DAYS}", fields={"days": f"not in 1 to {MOST_DAYS}"}
+        )
+    row = PriorityBand.objects.filter(name=band).first()
+    if row is None:
+        raise NotFound("band", band, known=list(PriorityBand.objects.values_list("name", flat=True)))
+    until = clock.now()
+    since = until - dt.timedelta(days=days)
+    granted = granted_now(cell, [(tenant.id, row.id)], at=until)[(tenant.id, row.id)]
+    found = _by_resource(tenant.id, cell, row.id, since)
+    resources = []
+    for index in range(SIZE):
+        if index == PORTS:
+            continue
+        asked, reserved, p50, p95, most = found[index][1:] if index in found else (0,) * 5
+        resources.append(
+            ResourceUse(
+                name=NAMES[index], granted=granted[index], asked=asked, reserved=reserved, used_p50=p50,
+                used_p95=p95, used_max=most, suggested=asked, leaner=-(-most * MARGIN_MILLI // 1000),
+            )
+        )  # fmt: skip
+    hours = found[0][0] if found else 0
+    return UsageOf(tenant.name, cell, band, since, until, hours, tuple(resources))
+
+
+def _by_resource(tenant_id: int, cell: str, band_id: int, since: dt.datetime) -> dict[int, tuple[int, ...]]:
+    """Position on the axis -> hours, most asked, most reserved, used at the median, at 95 %, at most."""
+    lines = ", ".join(f"({index}, l{index}, r{index}, u{index})" for index in range(SIZE))
+    sums = ", ".join(
+        f'sum("limit"[{i + 1}]) AS l{i}, sum(reserved[{i + 1}]) AS r{i}, sum(used[{i + 1}]) AS u{i}'
+        for i in range(SIZE)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH hourly AS (SELECT hour, {sums} FROM quota_meteredhour WHERE tenant_id = %s AND cell = %s"
+            " AND band_id = %s AND hour >= %s GROUP BY hour)"
+            " SELECT i, count(*), max(l), max(r), percentile_disc(0.5) WITHIN GROUP (ORDER BY u),"
+            " percentile_disc(0.95) WITHIN GROUP (ORDER BY u), max(u)"
+            f" FROM hourly, LATERAL (VALUES {lines}) AS line(i, l, r, u) GROUP BY i",
+            [tenant_id, cell, band_id, since],
+        )
+        rows = cursor.fetchall()
+    return {i: (hours, *(-(-int(value or 0) // HOUR_S) for value in sums)) for i, hours, *sums in rows}

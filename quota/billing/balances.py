@@ -1,0 +1,57 @@
+"""What a tenant has, and what it can afford (pure). Amounts are micro-credits that fit 64 bits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.money import MOST, tell
+
+LEAST = -MOST - 1
+
+
+class Balances(NamedTuple):
+    """Of one tenant. `owed`: never above 0, metered usage that nothing covered.
+
+    `spendable`: what may be bought for: the available, as far as nothing is owed, and the overdraft.
+    """
+
+    available: int
+    held: int
+    owed: int
+    spendable: int
+
+    def as_json(self) -> dict[str, int]:
+        return dict(self._asdict())
+
+
+def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balances:
+    return Balances(available, held, owed, max(0, available + owed + overdraft))
+
+
+def fitting(field: str, amount: int) -> int:
+    """`amount`, when it fits 64 bits. Raises `Refused("too-large")` naming the field."""
+    if not LEAST <= amount <= MOST:
+        told = f"{tell(amount)} credits are more than an account can hold, {tell(MOST)}"
+        raise Refused("too-large", f"{field}: {told}", fields={field: told})
+    return amount
+
+
+def over_budget(tenant: str, price: int, has: Balances) -> Refused | None:
+    """Why `price` can't be paid, None when it can."""
+    missing = price - has.spendable
+    if missing <= 0:
+        return None
+    owes = f" and owes {tell(-has.owed)}" if has.owed else ""
+    return Refused(
+        "over-budget",
+        f"{tell(price)} credits are wanted, and {tenant} has {tell(has.available)} available{owes}: {tell(missing)}"
+        " credits are missing. Order less, for a shorter time or at a cheaper band or cell, or ask an owner of the"
+        f" organisation or an SRE for a budget of {tell(missing)} more.",
+        fields={"price": f"{tell(missing)} credits more than may be spent"},
+        figures=shortage(has, price=price, missing=missing),
+    )
+
+
+def shortage(has: Balances, *, price: int, missing: int) -> dict[str, Any]:
+    return {**has.as_json(), "price": price, "missing": missing}

@@ -1,0 +1,248 @@
+"""How spending is watched: monthly limits, alerts, and what stops when a budget is spent.
+
+`Budget.exhausted_at` is what admission reads; it is kept here: at each grant, change of the budget, and by
+`budgets_watch`. Buying is checked against the limit itself, when money is held. Money to spend comes from
+`quota.billing.ledger`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+
+from django.db import connection
+
+from quota import clock, records
+from quota.billing.balances import balances, fitting
+from quota.billing.spending import ACTIONS, DROP, STOPS_SUBMITTING, Spending, beyond_month
+from quota.billing.spent_budgets import drops_told
+from quota.models import Budget, Order, Tenant
+from quota.notifications import notices
+from quota.vocabulary import months
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.money import tell
+from quota.vocabulary.permissions import Action, Principal, require, system
+
+_MOST_ALERTS, _MOST_PERCENT = 10, 200
+_URL = "/billing/?tenant="
+
+_SPENT = """
+SELECT w.tenant, COALESCE(r.spent, 0), COALESCE(r.usage, 0), COALESCE(o.waiting, 0),
+    COALESCE(a.available, 0), COALESCE(a.held, 0), COALESCE(a.owed, 0)
+FROM unnest(%s::bigint[], %s::timestamptz[], %s::timestamptz[], %s::boolean[]) AS w(tenant, begins, ends, now)
+LEFT JOIN LATERAL (
+    SELECT sum(e.amount) AS spent, sum(e.amount) FILTER (WHERE p.kind = 'usage') AS usage
+    FROM quota_posting p JOIN quota_ledgerentry e ON e.posting_id = p.id
+    JOIN quota_account v ON v.id = e.account_id AND v.kind = 'revenue'
+    WHERE p.tenant_id = w.tenant AND p.occurred_at >= w.begins AND p.occurred_at < w.ends
+) r ON true
+LEFT JOIN LATERAL (
+    SELECT sum(price) AS waiting FROM quota_order
+    WHERE tenant_id = w.tenant AND state IN ('pending', 'approved') AND id <> %s
+    AND starts_at < w.ends AND (w.now OR starts_at >= w.begins)
+) o ON true
+LEFT JOIN LATERAL (
+    SELECT sum(balance) FILTER (WHERE kind = 'available') AS available,
+        sum(balance) FILTER (WHERE kind = 'held') AS held, sum(balance) FILTER (WHERE kind = 'owed') AS owed
+    FROM quota_account WHERE tenant_id = w.tenant
+) a ON true
+"""
+
+
+def budget_set(
+    *,
+    principal: Principal,
+    tenant: Tenant,
+    monthly: int | None = None,
+    alerts: Sequence[int] = (),
+    action: str = "none",
+    overdraft: int | None = None,
+) -> Budget:
+    """How a tenant's spending is watched, whole. `overdraft` None leaves it; only an SRE changes it, for it is credit.
+
+    Raises `Refused` naming the field.
+    """
+    require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
+    _valid(monthly, alerts, action, overdraft)
+    with records.write(principal) as entry:
+        Budget.objects.bulk_create([Budget(tenant=tenant)], ignore_conflicts=True)
+        row = Budget.objects.select_for_update().get(tenant=tenant)
+        if overdraft is not None and overdraft != row.overdraft:
+            require(principal, Action.PLATFORM_ADMIN)
+            row.overdraft = overdraft
+        anew = action == DROP != row.action  # where it is spent already: told again, and the hours begin now
+        row.monthly, row.alerts, row.action = monthly, sorted(set(alerts)), action
+        row.save(update_fields=["monthly", "alerts", "action", "overdraft"])
+        entry.append(
+            "budget.set", tenant=tenant.name, monthly=monthly, alerts=row.alerts, action=action,
+            overdraft=row.overdraft,
+        )  # fmt: skip
+        examine(entry, tenant, anew=anew)
+    row.refresh_from_db()
+    return row
+
+
+def examine(entry: records.Entry, tenant: Tenant, *, anew: bool = False) -> None:
+    """Tell what is to be told, and stop or resume, after something of one tenant's money has changed.
+
+    `anew`: what has stopped already stops again, for another action.
+
+    Locks the budget's row, after those of accounts.
+    """
+    row = (
+        Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
+    )
+    if row is not None:
+        _apply(entry, row, spendings([row.tenant], budgets=[row])[row.tenant_id], anew=anew)
+
+
+def budgets_watch(now: dt.datetime | None = None) -> int:
+    """Look after all budgets; idempotent. Returns how many had news. One transaction for each of these."""
+    with clock.at(now or clock.now()):
+        return _watch()
+
+
+def _watch() -> int:
+    watched = list(
+        Budget.objects.exclude(alerts=[], action="none", exhausted_at=None)
+        .select_related("tenant")
+        .order_by("id")
+    )
+    states = spendings([row.tenant for row in watched], budgets=watched)
+    told = 0
+    for row in watched:
+        state = states[row.tenant_id]
+        if state.alert is None and state.exhausted == (row.exhausted_at is not None):
+            continue
+        with records.write(system("budgets")) as entry:
+            examine(entry, row.tenant)
+        told += 1
+    return told
+
+
+def buying_stopped(tenant: Tenant) -> Refused | None:
+    """Why nothing more may be bought this month; None when it may. To show early: holding money checks it again."""
+    state = spending_of(tenant)
+    return beyond_month(state, 1)
+
+
+def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
+    """The action, `stop-submitting` or `drop`, of those whose budget is spent."""
+    return dict(
+        Budget.objects.filter(
+            tenant__in=list(tenant_ids), exhausted_at__isnull=False, action__in=STOPS_SUBMITTING
+        ).values_list("tenant_id", "action")
+    )
+
+
+def refusal_of(order: Order, budget: Budget) -> Refused | None:
+    """Why the month that an order begins in has no room for its price. Asked under the tenant's accounts' locks."""
+    if budget.monthly is None or budget.action == "none":
+        return None
+    moment = max(order.starts_at, clock.now())
+    state = spendings([order.tenant], budgets=[budget], now=moment, without=order.pk)[order.tenant_id]
+    return beyond_month(state, order.price)
+
+
+def spending_of(tenant: Tenant) -> Spending:
+    """A tenant's running month."""
+    return spendings([tenant], budgets=Budget.objects.filter(tenant=tenant))[tenant.pk]
+
+
+def spendings(
+    tenants: Sequence[Tenant],
+    *,
+    budgets: Iterable[Budget],
+    now: dt.datetime | None = None,
+    without: int | None = None,
+) -> dict[int, Spending]:
+    """The month of each tenant that `now` lies in; `without`: an order that is not counted. One query."""
+    today = clock.now()
+    moment = now or today
+    month = {tenant.pk: months.month_of(moment, tenant.time_zone) for tenant in tenants}
+    bounds = {tenant.pk: months.bounds(month[tenant.pk], tenant.time_zone) for tenant in tenants}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _SPENT,
+            [
+                list(bounds), [begin for begin, _ in bounds.values()], [end for _, end in bounds.values()],
+                [begin <= today for begin, _ in bounds.values()], without or 0,
+            ],
+        )  # fmt: skip
+        found = {row[0]: [int(value) for value in row[1:]] for row in cursor.fetchall()}
+    by_tenant = {budget.tenant_id: budget for budget in budgets}
+    return {
+        tenant.pk: _spending(
+            tenant, month[tenant.pk], found[tenant.pk], by_tenant.get(tenant.pk) or Budget(tenant=tenant)
+        )
+        for tenant in tenants
+    }
+
+
+def _spending(tenant: Tenant, month: dt.date, found: list[int], budget: Budget) -> Spending:
+    spent, usage, waiting, available, held, owed = found
+    return Spending(
+        tenant.name, month, spent, usage, waiting,
+        balances(available=available, held=held, owed=owed, overdraft=budget.overdraft),
+        budget.monthly, tuple(budget.alerts), budget.action, budget.told,
+    )  # fmt: skip
+
+
+def _apply(entry: records.Entry, row: Budget, state: Spending, *, anew: bool) -> None:
+    tenant, changed = row.tenant, []
+    figures = state.as_json()
+    if (alert := state.alert) is not None:
+        row.told = {state.key: alert}
+        changed.append("told")
+        notices.tell(
+            entry, tenant, "budget.alert", f"{alert} % of the budget of {tenant.name} are spent",
+            f"In {state.key} {tell(state.committed)} of {tell(state.limit)} credits are spent or set aside for orders,"
+            f" {state.percent} %. Available: {tell(state.has.available)}.",
+            url=_URL + tenant.name, level="warning", alert=alert, **figures,
+        )  # fmt: skip
+    if state.exhausted and (anew or row.exhausted_at is None):
+        row.exhausted_at = clock.now()
+        changed.append("exhausted_at")
+        entry.append("budget.exhausted", tenant=tenant.name, action=row.action, **figures)
+        notices.tell(
+            entry, tenant, "budget.stopped", f"The budget of {tenant.name} is spent",
+            f"{_consequence(row)} A higher monthly budget or a grant ends that at once, and the next month"
+            " where the monthly budget is what is spent.",
+            url=_URL + tenant.name, level="urgent", action=row.action, **figures,
+        )  # fmt: skip
+    elif not state.exhausted and row.exhausted_at is not None:
+        row.exhausted_at = None
+        changed.append("exhausted_at")
+        entry.append("budget.resumed", tenant=tenant.name, **figures)
+        notices.tell(
+            entry, tenant, "budget.resumed", f"{tenant.name} has a budget again",
+            "What had stopped at the end of the budget is possible again.", url=_URL + tenant.name, **figures,
+        )  # fmt: skip
+    if changed:
+        row.save(update_fields=changed)
+
+
+_CONSEQUENCES = {
+    "stop-buying": "No quota can be bought.",
+    "stop-submitting": "No quota can be bought, and jobs be submitted only at priority 0, which is free.",
+    "drop": "No quota can be bought, and jobs be submitted only at priority 0, which is free. Running jobs beyond"
+    " quota that is over drop to it, and all whose usage is charged:",
+}
+
+
+def _consequence(row: Budget) -> str:
+    if row.action != DROP:
+        return _CONSEQUENCES[row.action]
+    return f"{_CONSEQUENCES[DROP]} {drops_told(row.tenant)}."
+
+
+def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: int | None) -> None:
+    for name, amount in (("monthly", monthly), ("overdraft", overdraft)):
+        if amount is not None and fitting(name, amount) < 0:
+            raise Refused("invalid", f"{name}: {amount}; give 0 or more", fields={name: "0 or more"})
+    if len(alerts) > _MOST_ALERTS or not all(0 < alert <= _MOST_PERCENT for alert in alerts):
+        told = f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}"
+        raise Refused("invalid", f"alerts: {told}", fields={"alerts": told})
+    if action not in ACTIONS:
+        told = f"one of {', '.join(ACTIONS)}"
+        raise Refused("invalid", f"action: {action!r}; {told}", fields={"action": told})

@@ -1,0 +1,151 @@
+"""What a tenant's quota and usage cost in a period, split by job, team, band, cell or label.
+
+An order's charge, less refunds, is spread evenly over the time of its grant, and among its resources as its price was.
+In each hour, what was paid for a resource at a band in a cell is split among the tenant's jobs there by their limits:
+a job pays its limit's part of what was bought, or of what was asked for where that is more. The rest was bought and not
+asked for. What usage cost is the job's own. Grants of an SRE cost nothing and are left out.
+
+So a month here is what its hours cost, and its invoice what was posted in it: an order of three months is on one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from django.db import connection
+
+from quota.models import Tenant
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import NAMES
+
+# What costs are split by, and how it is found in a metered row `m` and a pool `p` of what was bought.
+_KEYS = {
+    "job": ("m.tenant || '/' || m.cell || '/' || m.job", "''"),
+    "team": ("m.tenant", "p.tenant"),
+    "band": ("m.band", "p.band"),
+    "cell": ("m.cell", "p.cell"),
+    "label": ("COALESCE(m.labels ->> %(label)s, '')", "''"),
+}
+SPLITS = tuple(_KEYS)
+LONGEST = dt.timedelta(days=400)
+
+_COSTS = """
+WITH paid AS (
+    SELECT o.id, o.tenant_id, o.cell, o.band_id, o.amounts, o.parts, sum(e.amount) AS net
+    FROM quota_order o JOIN quota_posting po ON po.order_id = o.id JOIN quota_ledgerentry e ON e.posting_id = po.id
+    JOIN quota_account a ON a.id = e.account_id AND a.kind = 'revenue'
+    WHERE o.tenant_id = ANY(%(tenants)s) AND o.starts_at < %(until)s AND o.ends_at > %(since)s
+    GROUP BY o.id HAVING sum(e.amount) > 0
+), granted AS (
+    SELECT paid.*, COALESCE(g.begins, o.starts_at) AS begins, COALESCE(g.ends, o.ended_at, o.ends_at) AS ends
+    FROM paid JOIN quota_order o ON o.id = paid.id LEFT JOIN LATERAL (
+        SELECT min(q.starts_at) AS begins, max(q.ends_at) AS ends FROM quota_quota q WHERE q.order_id = paid.id
+    ) g ON true
+), part AS (
+    SELECT g.id, g.tenant_id, g.cell, g.band_id, g.begins, g.ends, g.net,
+        extract(epoch FROM g.ends - g.begins) AS lasts,
+        COALESCE(x.place, 0) AS place, COALESCE(g.amounts[x.place], 0) AS amount, COALESCE(x.share, 1) AS share,
+        COALESCE(x.whole, 1) AS whole
+    FROM granted g LEFT JOIN LATERAL (
+        SELECT array_position(%(names)s::text[], r.resource) AS place, r.amount AS share, sum(r.amount) OVER () AS whole
+        FROM jsonb_to_recordset(g.parts) AS r(resource text, amount numeric) WHERE r.amount > 0
+    ) x ON true
+    WHERE g.ends > g.begins
+), pool AS (
+    SELECT t.name AS tenant, part.tenant_id, part.cell, part.band_id, COALESCE(b.name, '') AS band, h.hour, part.place,
+        sum(part.net * part.share * s.seconds / (part.whole * part.lasts)) AS cost,
+        sum(part.amount * s.seconds) AS bought
+    FROM part JOIN quota_tenant t ON t.id = part.tenant_id LEFT JOIN quota_priorityband b ON b.id = part.band_id
+    CROSS JOIN LATERAL generate_series(
+        date_trunc('hour', greatest(part.begins, %(since)s), 'UTC'),
+        least(part.ends, %(until)s) - interval '1 microsecond', interval '1 hour') AS h(hour)
+    CROSS JOIN LATERAL (SELECT extract(epoch FROM least(h.hour + interval '1 hour', part.ends, %(until)s)
+                                                  - greatest(h.hour, part.begins, %(since)s)) AS seconds) s
+    GROUP BY t.name, part.tenant_id, part.cell, part.band_id, b.name, h.hour, part.place
+), m AS (
+    SELECT m.tenant_id, t.name AS tenant, m.cell, m.band_id, COALESCE(b.name, '') AS band, m.job, m.labels, m.hour,
+        m."limit", m.price
+    FROM quota_meteredhour m JOIN quota_tenant t ON t.id = m.tenant_id
+    LEFT JOIN quota_priorityband b ON b.id = m.band_id
+    WHERE m.tenant_id = ANY(%(tenants)s) AND m.hour > %(since)s - interval '1 hour' AND m.hour < %(until)s
+), asked AS (
+    SELECT p.tenant_id, p.cell, p.band_id, p.hour, p.place, sum(m."limit"[p.place]) AS asked
+    FROM pool p JOIN m ON (m.tenant_id, m.cell, m.band_id, m.hour) = (p.tenant_id, p.cell, p.band_id, p.hour)
+    GROUP BY p.tenant_id, p.cell, p.band_id, p.hour, p.place
+), split AS (
+    SELECT p.*, COALESCE(a.asked, 0) AS asked, greatest(p.bought, COALESCE(a.asked, 0)) AS whole
+    FROM pool p LEFT JOIN asked a ON (a.tenant_id, a.cell, a.band_id, a.hour, a.place)
+        = (p.tenant_id, p.cell, p.band_id, p.hour, p.place)
+)
+SELECT key, sum(quota), sum(unused), sum(usage) FROM (
+    SELECT {job} AS key, sum(p.cost * m."limit"[p.place] / p.whole) AS quota, 0 AS unused, 0 AS usage
+    FROM split p JOIN m ON (m.tenant_id, m.cell, m.band_id, m.hour) = (p.tenant_id, p.cell, p.band_id, p.hour)
+    WHERE p.whole > 0 AND m."limit"[p.place] > 0 GROUP BY 1
+    UNION ALL
+    SELECT {pool}, 0, sum(CASE WHEN p.whole > 0 THEN p.cost * (p.whole - p.asked) / p.whole ELSE p.cost END), 0
+    FROM split p GROUP BY 1
+    UNION ALL
+    SELECT {job}, 0, 0, sum(m.price) FROM m WHERE m.hour >= %(since)s GROUP BY 1
+) AS told GROUP BY key HAVING sum(quota) + sum(unused) + sum(usage) > 0 ORDER BY key
+"""
+
+
+class Cost(NamedTuple):
+    """Micro-credits. `quota`: bought and asked for; `unused`: bought and not asked for; `usage`: metered and charged.
+
+    `key`: what it is split by; empty for what no job asked for, or for jobs without the label.
+    """
+
+    key: str
+    quota: int
+    unused: int
+    usage: int
+
+    @property
+    def total(self) -> int:
+        return self.quota + self.unused + self.usage
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "total": self.total}
+
+
+def costs(
+    tenants: Sequence[Tenant], *, since: dt.datetime, until: dt.datetime, by: str = "job", label: str = ""
+) -> list[Cost]:
+    """Dearest first. Usage counts by the hours that begin in the period. Fractions of micro-credits are given to the
+    largest remainders, so that rows add up to the total. One query. Raises `Refused` naming the field."""
+    if by not in _KEYS:
+        told = f"one of {', '.join(SPLITS)}"
+        raise Refused("invalid", f"by: {by!r}; {told}", fields={"by": told})
+    if by == "label" and not label:
+        raise Refused("invalid", "label: say which", fields={"label": "missing"})
+    if not dt.timedelta(0) < until - since <= LONGEST:
+        told = f"after since, by {LONGEST.days} days at most"
+        raise Refused("invalid", f"until: {told}", fields={"until": told})
+    if not tenants:
+        return []
+    job, pool = _KEYS[by]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _COSTS.format(job=job, pool=pool),
+            {
+                "tenants": [tenant.pk for tenant in tenants], "since": since, "until": until, "names": list(NAMES),
+                "label": label,
+            },
+        )  # fmt: skip
+        rows = cursor.fetchall()
+    whole = iter(_rounded([Decimal(value) for row in rows for value in row[1:]]))
+    found = [Cost(row[0], next(whole), next(whole), next(whole)) for row in rows]
+    return sorted(found, key=lambda cost: (-cost.total, cost.key))
+
+
+def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:
+    """Whole numbers whose sum is the rounded sum: the largest remainders are rounded up."""
+    floors = [int(value // 1) for value in exact]
+    missing = int(sum(exact, start=Decimal(0)).to_integral_value()) - sum(floors)
+    by_remainder = sorted(range(len(exact)), key=lambda place: (floors[place] - exact[place], place))
+    up = set(by_remainder[:missing])
+    return (floor + (place in up) for place, floor in enumerate(floors))

@@ -1,0 +1,206 @@
+"""An invoice as PDF: A4, as many pages as it takes, the same bytes for the same invoice.
+
+Letters come from the first TrueType font of `_FONTS` that is installed, one after the other for those that a font has
+not; what none has is shown as a question mark, and so is all beyond Latin-1 where none is installed. The CSV file has
+every name in full.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+from zoneinfo import ZoneInfo
+
+from django.utils.translation import gettext as _
+from reportlab.lib import colors
+from reportlab.lib.enums import TA_RIGHT
+from reportlab.lib.pagesizes import A4
+from reportlab.lib.styles import ParagraphStyle
+from reportlab.lib.units import mm
+from reportlab.pdfbase import pdfmetrics
+from reportlab.pdfbase.ttfonts import TTFError, TTFont
+from reportlab.pdfgen.canvas import Canvas
+from reportlab.platypus import LongTable, Paragraph, SimpleDocTemplate, Spacer, TableStyle
+from reportlab.platypus.flowables import Flowable
+
+from quota.billing.invoice_lines import Line, lines_of
+from quota.models import Invoice
+from quota.vocabulary.money import tell
+
+_FOLDERS = ("/usr/share/fonts/truetype", "/usr/share/fonts", "/usr/local/share/fonts", "/Library/Fonts")
+_FONTS = (
+    "DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "FreeSans.ttf", "Arial Unicode.ttf",
+    "DroidSansFallbackFull.ttf", "NotoSansArabic-Regular.ttf", "NotoSansHebrew-Regular.ttf",
+    "NotoSansDevanagari-Regular.ttf", "NotoSansThai-Regular.ttf",
+)  # fmt: skip
+_PLAIN = "Helvetica"
+_WIDTHS = (21 * mm, 54 * mm, 32 * mm, 45 * mm, 26 * mm)
+_LINE, _SHADE = colors.HexColor("#c8cdd5"), colors.HexColor("#f1f3f6")
+
+
+def invoice_pdf(invoice: Invoice) -> bytes:
+    """The whole document. A draft says that it is one."""
+    out = io.BytesIO()
+    title = _title(invoice)
+    document = SimpleDocTemplate(
+        out, pagesize=A4, leftMargin=16 * mm, rightMargin=16 * mm, topMargin=18 * mm, bottomMargin=18 * mm,
+        title=title, author="Borg Portal", subject=f"{invoice.month:%Y-%m}", invariant=1,
+    )  # fmt: skip
+    document.build(
+        [*_head(invoice, title), _table(invoice), Spacer(1, 6 * mm), _sums(invoice)],
+        canvasmaker=_pages(title),
+    )
+    return out.getvalue()
+
+
+def _title(invoice: Invoice) -> str:
+    if invoice.pk is None:
+        return _("Draft of an invoice, %(month)s") % {"month": f"{invoice.month:%Y-%m}"}
+    return _("Invoice %(number)s") % {"number": invoice.number}
+
+
+def _head(invoice: Invoice, title: str) -> list[Flowable]:
+    zone = ZoneInfo(invoice.time_zone)
+    begins, ends = invoice.begins_at.astimezone(zone), invoice.ends_at.astimezone(zone)
+    told = [
+        (
+            _("For"),
+            f"{invoice.tenant.title} ({invoice.tenant.name})"
+            if invoice.tenant.title
+            else invoice.tenant.name,
+        ),
+        (_("Month"), f"{invoice.month:%Y-%m}"),
+        (_("From"), f"{begins:%F %H:%M} {invoice.time_zone}"),
+        (_("Until"), f"{ends:%F %H:%M} {invoice.time_zone}"),
+        (_("Drawn up"), f"{invoice.issued_at.astimezone(zone):%F %H:%M}"),
+    ]
+    facts = LongTable(
+        [[_text(name), _text(value)] for name, value in told], colWidths=(30 * mm, 148 * mm), hAlign="LEFT"
+    )
+    facts.setStyle(TableStyle([("LEFTPADDING", (0, 0), (-1, -1), 0), ("TOPPADDING", (0, 0), (-1, -1), 0)]))
+    return [_text(title, size=17), Spacer(1, 5 * mm), facts, Spacer(1, 6 * mm)]
+
+
+def _table(invoice: Invoice) -> Flowable:
+    head = [_("Date"), _("What"), _("Cell, band"), _("Period"), _("Credits")]
+    rows = [[_text(name, right=name == head[-1]) for name in head]]
+    rows += [_row(line) for line in lines_of(invoice)]
+    if len(rows) == 1:
+        rows.append([_text(""), _text(_("Nothing was charged.")), "", "", ""])
+    table = LongTable(rows, colWidths=_WIDTHS, repeatRows=1)
+    table.setStyle(
+        TableStyle(
+            [
+                ("BACKGROUND", (0, 0), (-1, 0), _SHADE),
+                ("LINEBELOW", (0, 0), (-1, -1), 0.4, _LINE),
+                ("VALIGN", (0, 0), (-1, -1), "TOP"),
+                ("FONT", (0, 1), (-1, -1), _fonts()[0][0], 9, 11),
+                ("ALIGN", (-1, 0), (-1, -1), "RIGHT"),
+            ]
+        )
+    )
+    return table
+
+
+def _row(line: Line) -> list[Any]:
+    what = {
+        "charge": _("Order %(order)s"),
+        "refund": _("Order %(order)s, refund: %(text)s"),
+        "usage": _("Measured usage"),
+    }.get(line.kind, "%(text)s") % {"order": line.order, "text": line.text}
+    place = f"{line.cell}, {line.band}" if line.band else line.cell
+    period = f"{line.starts_at:%F} – {line.ends_at:%F}" if line.starts_at and line.ends_at else ""
+    # Only what may need another font or a second line is a paragraph: these cost the most.
+    return [f"{line.at:%F}" if line.at else "", _text(what), _text(place), period, tell(line.amount)]
+
+
+def _sums(invoice: Invoice) -> Flowable:
+    told = [
+        (_("Charged"), invoice.charged), (_("Refunded"), -invoice.refunded), (_("Total"), invoice.total),
+    ]  # fmt: skip
+    table = LongTable(
+        [[_text(name), _text(tell(amount), right=True)] for name, amount in told],
+        colWidths=(40 * mm, 40 * mm), hAlign="RIGHT",
+    )  # fmt: skip
+    table.setStyle(
+        TableStyle(
+            [("LINEABOVE", (0, -1), (-1, -1), 1, colors.black), ("BACKGROUND", (0, -1), (-1, -1), _SHADE)]
+        )
+    )
+    return table
+
+
+def _text(given: str, *, right: bool = False, size: int = 9) -> Paragraph:
+    return Paragraph(_marked(given, _fonts()), _style(right, size))
+
+
+@cache
+def _style(right: bool, size: int) -> ParagraphStyle:
+    return ParagraphStyle(
+        f"{size}{right}", fontName=_fonts()[0][0], fontSize=size, leading=size * 1.25,
+        alignment=TA_RIGHT if right else 0, splitLongWords=True,
+    )  # fmt: skip
+
+
+_Font = tuple[str, Callable[[str], bool]]
+
+
+@cache
+def _fonts() -> tuple[_Font, ...]:
+    """Name, and whether it has a letter. Searched once per process."""
+    found: list[_Font] = []
+    for name in _FONTS:
+        path = next((path for folder in _FOLDERS for path in sorted(Path(folder).rglob(name))), None)
+        if path is None:
+            continue
+        try:
+            font = TTFont(path.stem, str(path))
+        except TTFError:  # outlines that PDF can't take as they are
+            continue
+        pdfmetrics.registerFont(font)
+        glyphs = font.face.charToGlyph
+        found.append((path.stem, lambda letter, glyphs=glyphs: ord(letter) in glyphs))
+    return tuple(found) or ((_PLAIN, lambda letter: ord(letter) < 256),)
+
+
+def _marked(given: str, fonts: Sequence[_Font]) -> str:
+    """Markup of a paragraph: runs of letters, each in the first font that has them; no control characters."""
+    runs: list[tuple[str, list[str]]] = []
+    for letter in " ".join(given.split()):
+        font = next((name for name, has in fonts if has(letter)), None)
+        shown = letter if font else "?"
+        name = font or fonts[0][0]
+        if not runs or runs[-1][0] != name:
+            runs.append((name, []))
+        runs[-1][1].append(shown)
+    return "".join(f'<font name="{name}">{escape("".join(letters))}</font>' for name, letters in runs)
+
+
+def _pages(title: str) -> type[Canvas]:
+    """A canvas that knows at the end how many pages there are, and writes it below each."""
+
+    class Pages(Canvas):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._kept: list[dict[str, Any]] = []
+
+        def showPage(self) -> None:  # noqa: N802 - reportlab's name
+            self._kept.append(dict(self.__dict__))
+            self._startPage()
+
+        def save(self) -> None:
+            for number, page in enumerate(self._kept, start=1):
+                self.__dict__.update(page)
+                self.setFont(_fonts()[0][0], 8)
+                self.setFillColor(colors.grey)
+                of = {"number": number, "pages": len(self._kept)}
+                self.drawString(16 * mm, 10 * mm, title)
+                self.drawRightString(A4[0] - 16 * mm, 10 * mm, _("Page %(number)s of %(pages)s") % of)
+                super().showPage()
+            super().save()
+
+    return Pages

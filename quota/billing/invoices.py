@@ -1,0 +1,277 @@
+"""Invoices: a tenant's calendar month, closed for good, to the last micro-credit what the revenue account got.
+
+    postings of a month ──► draw_up ──► a draft, any time          ──► invoice_close, from 06:00 of the 1st ──► frozen
+
+A month is the tenant's own, in its time zone, and begins where the invoice of the month before ends. What is posted
+after its end belongs to the next by its time; once a month is closed, a trigger lets nothing into it. Months without a
+charge, a refund or usage have no invoice. Numbers follow each other without a gap.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import structlog
+from django.db import connection
+from django.db.models import Max, Min
+
+from quota import clock, records
+from quota.billing import ledger, metering
+from quota.models import Account, AccountKind, Invoice, LedgerEntry, Posting, Tenant
+from quota.notifications import notices
+from quota.vocabulary import months
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.money import tell
+from quota.vocabulary.permissions import Action, Principal, require, system
+
+log = structlog.get_logger(__name__)
+
+# By then usage of the last day is charged.
+CLOSES_AFTER = dt.timedelta(hours=6)
+DRAFT = "draft"
+
+_ORDERS = """
+SELECT p.kind, p.occurred_at, p.text, p.order_id, o.cell, b.name, o.starts_at, o.ends_at, e.amount
+FROM quota_posting p JOIN quota_ledgerentry e ON e.posting_id = p.id
+JOIN quota_account a ON a.id = e.account_id AND a.kind = 'revenue'
+LEFT JOIN quota_order o ON o.id = p.order_id LEFT JOIN quota_priorityband b ON b.id = o.band_id
+WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind <> 'usage'
+ORDER BY p.order_id, p.occurred_at, p.id
+"""
+_USAGE = """
+SELECT m.cell, COALESCE(b.name, ''), min(m.hour), max(m.hour), sum(m.price)
+FROM quota_posting p JOIN quota_meteredhour m ON m.posting_id = p.id LEFT JOIN quota_priorityband b ON b.id = m.band_id
+WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind = 'usage'
+GROUP BY m.cell, b.name ORDER BY m.cell, b.name
+"""
+
+
+class Period(NamedTuple):
+    """A month as it is invoiced."""
+
+    month: dt.date
+    begins_at: dt.datetime
+    ends_at: dt.datetime
+
+
+def period_of(tenant: Tenant, month: dt.date) -> Period:
+    """A month that is not closed yet. It begins where the invoice of the month before ends, also where the tenant has
+    changed its time zone meanwhile."""
+    begin, end = months.bounds(month, tenant.time_zone)
+    last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"), end=Max("ends_at"))
+    if last["month"] is not None and (months.after(last["month"]) == month or begin < last["end"]):
+        begin = last["end"]
+    return Period(month, begin, end)
+
+
+def running_month(tenant: Tenant) -> dt.date:
+    """The month that postings land in now."""
+    month = months.month_of(clock.now(), tenant.time_zone)
+    last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"))["month"]
+    return month if last is None else max(month, months.after(last))
+
+
+def invoice_draft(tenant: Tenant, month: dt.date | None = None) -> Invoice:
+    """The invoice of a month (default: the running one): what it would be now, not stored, unless it is closed."""
+    wanted = month or running_month(tenant)
+    closed = Invoice.objects.filter(tenant=tenant, month=wanted).first()
+    return closed or _draw_up(tenant, period_of(tenant, wanted))
+
+
+def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> Invoice:
+    """Close a month that is over. Idempotent: what is closed is returned as it is.
+
+    Raises `Refused` for a day that is no 1st, `Conflict` for a month that is not over or has nothing in it. Locks the
+    tenant's accounts, then the revenue's, under which numbers are given.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    if month.day != 1:
+        raise Refused(
+            "invalid", f"month: {month} is no first day", fields={"month": "a first day of a month"}
+        )
+    with records.write(principal) as entry:
+        ledger.accounts_locked(tenant)
+        if (closed := Invoice.objects.filter(tenant=tenant, month=month).first()) is not None:
+            return closed
+        period = period_of(tenant, month)
+        if clock.now() < period.ends_at + CLOSES_AFTER:
+            raise Conflict(
+                "month-not-over",
+                f"{month:%Y-%m} of {tenant.name} can be closed from {period.ends_at + CLOSES_AFTER:%F %H:%M} UTC on",
+            )
+        first = _month_due(tenant)
+        if first is not None and first < month:  # what it has would be on no invoice ever
+            raise Conflict(
+                "month-before-open", f"{first:%Y-%m} of {tenant.name} is to be closed before {month:%Y-%m}"
+            )
+        invoice = _draw_up(tenant, period)
+        if not invoice.lines:
+            raise Conflict("nothing-to-invoice", f"{month:%Y-%m} of {tenant.name}: nothing was charged")
+        invoice.number = _next_number()
+        invoice.save(force_insert=True)
+        entry.append(
+            "invoice.closed",
+            tenant=tenant.name,
+            number=invoice.number,
+            month=f"{month:%Y-%m}",
+            total=invoice.total,
+        )
+        notices.tell(
+            entry, tenant, "invoice.ready", f"Invoice {invoice.number} of {tenant.name} for {month:%Y-%m}",
+            f"Charged {tell(invoice.charged)}, refunded {tell(invoice.refunded)}, total {tell(invoice.total)} credits.",
+            url=f"/billing/invoices/{invoice.number}/", number=invoice.number, total=invoice.total,
+        )  # fmt: skip
+    return invoice
+
+
+def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
+    """Charge what usage is due, then close every month that is over and has something in it; idempotent.
+
+    One transaction per tenant and month; a tenant whose month can't be closed does not keep the others: the first error
+    is raised at the end. While usage can't be charged nothing is closed: it would be missing.
+    """
+    with clock.at(now or clock.now()):
+        metering.usage_charge()
+        closed: list[Invoice] = []
+        failures: list[Exception] = []
+        for tenant in Tenant.objects.filter(pk__in=_with_something_open()).order_by("id"):
+            try:
+                while (month := _month_due(tenant)) is not None:
+                    closed.append(invoice_close(principal=system("invoices"), tenant=tenant, month=month))
+            except Exception as error:
+                log.exception("month not closed", tenant=tenant.name)
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return closed
+
+
+def invoice_check(invoice: Invoice) -> list[str]:
+    """Where an invoice, closed or drafted, differs from the entries of the revenue account; empty when it doesn't."""
+    amounts = list(
+        LedgerEntry.objects.filter(
+            account__kind=AccountKind.REVENUE.value, posting__tenant=invoice.tenant,
+            posting__occurred_at__gte=invoice.begins_at, posting__occurred_at__lt=invoice.ends_at,
+        ).values_list("amount", flat=True)
+    )  # fmt: skip
+    lines = [line["amount"] for line in invoice.lines]
+    compared = {
+        "charged": (invoice.charged, sum(a for a in amounts if a > 0), sum(a for a in lines if a > 0)),
+        "refunded": (invoice.refunded, -sum(a for a in amounts if a < 0), -sum(a for a in lines if a < 0)),
+        "total": (invoice.total, sum(amounts), sum(lines)),
+    }
+    return [
+        f"invoice {invoice.number}: {name} {stated}, the ledger has {posted}, its lines {lined}"
+        for name, (stated, posted, lined) in compared.items()
+        if not stated == posted == lined
+    ]
+
+
+def _draw_up(tenant: Tenant, period: Period) -> Invoice:
+    lines = _lines(tenant, period)
+    charged = sum(line["amount"] for line in lines if line["amount"] > 0)
+    refunded = -sum(line["amount"] for line in lines if line["amount"] < 0)
+    return Invoice(
+        number=DRAFT, tenant=tenant, month=period.month, time_zone=tenant.time_zone, begins_at=period.begins_at,
+        ends_at=period.ends_at, lines=lines, charged=charged, refunded=refunded, total=charged - refunded,
+        issued_at=clock.now(),
+    )  # fmt: skip
+
+
+def _lines(tenant: Tenant, period: Period) -> list[dict[str, Any]]:
+    """JSON-ready: per posting of an order, and per cell and band of usage. Two queries."""
+    given = [tenant.pk, period.begins_at, period.ends_at]
+    with connection.cursor() as cursor:
+        cursor.execute(_ORDERS, given)
+        orders = cursor.fetchall()
+        cursor.execute(_USAGE, given)
+        usage = cursor.fetchall()
+    return [
+        _line(
+            kind,
+            amount,
+            at=at,
+            text=text,
+            order=order,
+            cell=cell or "",
+            band=band or "",
+            starts=starts,
+            ends=ends,
+        )
+        for kind, at, text, order, cell, band, starts, ends, amount in orders
+    ] + [
+        _line(
+            "usage",
+            int(amount),
+            text="usage",
+            cell=cell,
+            band=band,
+            starts=first,
+            ends=last + dt.timedelta(hours=1),
+        )
+        for cell, band, first, last, amount in usage
+    ]
+
+
+def _line(
+    kind: str,
+    amount: int,
+    *,
+    text: str,
+    cell: str,
+    band: str,
+    starts: dt.datetime | None,
+    ends: dt.datetime | None,
+    order: int | None = None,
+    at: dt.datetime | None = None,
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "order": order,
+        "cell": cell,
+        "band": band,
+        "text": text,
+        "at": _written(at),
+        "starts_at": _written(starts),
+        "ends_at": _written(ends),
+        "amount": amount,
+    }
+
+
+def _written(moment: dt.datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(dt.UTC).isoformat()
+
+
+def _with_something_open() -> Sequence[int]:
+    """Tenants with charges after their last invoice. One query."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT p.tenant_id FROM quota_posting p LEFT JOIN (SELECT tenant_id, max(ends_at) AS ends_at"
+            " FROM quota_invoice GROUP BY tenant_id) i ON i.tenant_id = p.tenant_id"
+            " WHERE p.kind IN ('charge', 'refund', 'usage') AND p.occurred_at >= COALESCE(i.ends_at, '-infinity')"
+            " GROUP BY p.tenant_id"
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+
+def _month_due(tenant: Tenant) -> dt.date | None:
+    last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"), end=Max("ends_at"))
+    waiting = Posting.objects.filter(tenant=tenant, kind__in=["charge", "refund", "usage"])
+    if last["end"] is not None:
+        waiting = waiting.filter(occurred_at__gte=last["end"])
+    first = waiting.aggregate(first=Min("occurred_at"))["first"]
+    if first is None:
+        return None
+    month = months.month_of(first, tenant.time_zone)
+    if last["month"] is not None:
+        month = max(month, months.after(last["month"]))
+    return month if clock.now() >= period_of(tenant, month).ends_at + CLOSES_AFTER else None
+
+
+def _next_number() -> str:
+    """Under the lock of the revenue account: the next is seen by nobody before this one is committed or gone."""
+    Account.objects.select_for_update().get(kind=AccountKind.REVENUE.value)
+    last = Invoice.objects.order_by("-number").values_list("number", flat=True).first()
+    return f"INV-{int(last.removeprefix('INV-')) + 1 if last else 1:08d}"

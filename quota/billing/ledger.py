@@ -1,0 +1,378 @@
+"""The ledger: every movement of money is one posting, whose entries add up to zero.
+
+    treasury ──budget──► available ──hold──► held ──charge──► revenue
+        available ◄──unhold── held      available ◄──refund── revenue
+        available, owed ──usage──► revenue      available ──settle──► owed      available ──transfer──► available
+
+All functions that take an `entry` (of `quota.records`) run inside its transaction. Balances are kept by the same
+transactions. Locks: the accounts of tenants in the order of their ids, then, as late as can be, the treasury's and the
+revenue's row, which all tenants share. A transaction that moves money of several tenants locks them together first,
+with `accounts_locked`. Nothing is ever changed or deleted: triggers hold it, and that entries add up to zero.
+Amounts are micro-credits.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from django.db import connection
+from django.db.models import Max, Sum
+
+from quota import clock, records
+from quota.billing import budgets
+from quota.billing.balances import Balances, balances, fitting, over_budget
+from quota.models import Account, AccountKind, Budget, Invoice, LedgerEntry, Order, Posting, Tenant
+from quota.notifications import notices
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.money import tell
+from quota.vocabulary.permissions import Action, Principal, require
+
+_TEXT = 300
+
+
+class Place(NamedTuple):
+    """An account, by what it is."""
+
+    kind: AccountKind
+    tenant_id: int | None = None
+
+
+TREASURY, REVENUE = Place(AccountKind.TREASURY), Place(AccountKind.REVENUE)
+
+
+def available(tenant: Tenant) -> Place:
+    return Place(AccountKind.AVAILABLE, tenant.id)
+
+
+def held(tenant: Tenant) -> Place:
+    return Place(AccountKind.HELD, tenant.id)
+
+
+def owed(tenant: Tenant) -> Place:
+    return Place(AccountKind.OWED, tenant.id)
+
+
+def accounts_locked(*tenants: Tenant) -> dict[Place, Account]:
+    """The accounts of these tenants, made where there are none yet, locked until the transaction ends.
+
+    Needs a transaction. To be called once for all tenants that it touches.
+    """
+    wanted = {place(tenant) for tenant in tenants for place in (available, held, owed)}
+    return _locked(wanted)
+
+
+def balance_of(tenant: Tenant) -> Balances:
+    """What a tenant has. Without a lock: what is decided on it is checked again when it is posted."""
+    found = dict(Account.objects.filter(tenant=tenant).values_list("kind", "balance"))
+    return balances(
+        available=found.get(AccountKind.AVAILABLE.value, 0),
+        held=found.get(AccountKind.HELD.value, 0),
+        owed=found.get(AccountKind.OWED.value, 0),
+        overdraft=_overdraft(tenant),
+    )
+
+
+def hold(entry: records.Entry, order: Order) -> Posting | None:
+    """Set the order's price aside. Raises `Refused("over-budget")`, and `Conflict` when it was held before.
+
+    An order that costs nothing posts nothing: None.
+    """
+    _refuse_spent(order)
+    if order.price == 0:
+        return None
+    tenant = order.tenant
+    rows = accounts_locked(tenant)
+    if (found := _posted(order)) is not None:
+        raise _posted_before(order, "hold", found)
+    budget = Budget.objects.filter(tenant=tenant).first() or Budget(tenant=tenant)
+    has = _balances(tenant, rows, overdraft=budget.overdraft)
+    refusal = over_budget(tenant.name, order.price, has) or budgets.refusal_of(order, budget)
+    if refusal is not None:
+        raise refusal
+    return _post(
+        entry, "hold", tenant, rows, {available(tenant): -order.price, held(tenant): order.price},
+        text=f"order {order.pk} placed", order=order, key=f"hold:{order.pk}",
+    )  # fmt: skip
+
+
+def unhold(entry: records.Entry, order: Order) -> Posting | None:
+    """Give back what was set aside for an order that won't be. Raises `Conflict` unless it is held."""
+    rows, amount = _held_for(order, "unhold")
+    if amount == 0:
+        return None
+    tenant = order.tenant
+    posting = _post(
+        entry, "unhold", tenant, rows, {held(tenant): -amount, available(tenant): amount},
+        text=f"order {order.pk} taken back", order=order, key=f"unhold:{order.pk}",
+    )  # fmt: skip
+    _settle(entry, tenant, rows)
+    return posting
+
+
+def charge(entry: records.Entry, order: Order) -> Posting | None:
+    """Take what was set aside. Raises `Conflict` unless it is held."""
+    rows, amount = _held_for(order, "charge")
+    if amount == 0:
+        return None
+    tenant = order.tenant
+    return _post(
+        entry, "charge", tenant, rows, {held(tenant): -amount, REVENUE: amount},
+        text=f"order {order.pk} begins", order=order, key=f"charge:{order.pk}",
+    )  # fmt: skip
+
+
+def refund(entry: records.Entry, order: Order, amount: int, text: str) -> Posting | None:
+    """Pay back a part of what was charged. Raises `Refused` when it is more than is left of that.
+
+    `Order.refunded` is kept by the caller, in the same transaction.
+    """
+    if amount < 0:
+        raise Refused("invalid", f"amount: {amount}; give 0 or more", fields={"amount": "0 or more"})
+    if amount == 0:
+        return None
+    tenant = order.tenant
+    rows = accounts_locked(tenant)
+    left = (
+        LedgerEntry.objects.filter(posting__order=order, account__kind=AccountKind.REVENUE.value).aggregate(
+            total=Sum("amount")
+        )["total"]
+        or 0
+    )
+    if amount > left:
+        told = f"of order {order.pk} only {tell(left)} credits are left to refund"
+        raise Refused(
+            "refund-too-large", f"amount: {told}", fields={"amount": told}, figures={"left": int(left)}
+        )
+    posting = _post(
+        entry, "refund", tenant, rows, {REVENUE: -amount, available(tenant): amount}, text=text, order=order
+    )
+    _settle(entry, tenant, rows)
+    return posting
+
+
+def usage(
+    entry: records.Entry,
+    tenant: Tenant,
+    amount: int,
+    *,
+    text: str,
+    key: str,
+    occurred_at: dt.datetime | None = None,
+    pk: int | None = None,
+) -> Posting:
+    """Charge metered usage: from the available as far as it goes, never into the overdraft; the rest is owed.
+
+    `occurred_at`: the month that it belongs to, unless that is closed. `pk`: an id taken for it before.
+    """
+    rows = accounts_locked(tenant)
+    covered = min(amount, max(0, rows[available(tenant)].balance))
+    return _post(
+        entry, "usage", tenant, rows,
+        {available(tenant): -covered, owed(tenant): covered - amount, REVENUE: amount}, text=text, key=key,
+        occurred_at=occurred_at, pk=pk,
+    )  # fmt: skip
+
+
+def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
+    """Give a tenant money to spend; what it owes is settled first. Below 0: take back what is still available.
+
+    Raises `Refused` naming the field.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    _refuse_nothing(amount)
+    with records.write(principal) as entry:
+        rows = accounts_locked(tenant)
+        if amount < 0:
+            _refuse_beyond(tenant, -amount, rows[available(tenant)].balance)
+        posting = _post(
+            entry, "budget", tenant, rows, {TREASURY: -amount, available(tenant): amount},
+            text=text.strip() or ("budget" if amount > 0 else "budget taken back"),
+        )  # fmt: skip
+        _settle(entry, tenant, rows)
+        _funded(entry, tenant, posting, amount)
+    return posting
+
+
+def budget_hand_down(
+    *, principal: Principal, from_tenant: Tenant, to_tenant: Tenant, amount: int, text: str = ""
+) -> Posting:
+    """Hand money of an organisation to one of its teams, or from a team back to it. Raises `Refused`."""
+    require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
+    if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
+        told = f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation"
+        raise Refused("not-related", f"to: {told}", fields={"to": told})
+    if amount < 0:
+        raise Refused("invalid", f"amount: {amount}; give more than 0", fields={"amount": "more than 0"})
+    _refuse_nothing(amount)
+    with records.write(principal) as entry:
+        rows = accounts_locked(from_tenant, to_tenant)
+        _refuse_beyond(from_tenant, amount, rows[available(from_tenant)].balance)
+        posting = _post(
+            entry, "transfer", to_tenant, rows, {available(from_tenant): -amount, available(to_tenant): amount},
+            text=text.strip() or f"handed from {from_tenant.name} to {to_tenant.name}",
+        )  # fmt: skip
+        _settle(entry, to_tenant, rows)
+        _funded(entry, to_tenant, posting, amount)
+    return posting
+
+
+def _funded(entry: records.Entry, tenant: Tenant, posting: Posting, amount: int) -> None:
+    verb = "were granted to" if amount > 0 else "were taken back from"
+    notices.tell(
+        entry, tenant, "budget.granted", f"{tell(abs(amount))} credits {verb} {tenant.name}",
+        f"{posting.text}, by {posting.actor}.", url=f"/billing/?tenant={tenant.name}",
+        amount=amount, posting=posting.pk,
+    )  # fmt: skip
+    budgets.examine(entry, tenant)
+
+
+def _settle(entry: records.Entry, tenant: Tenant, rows: dict[Place, Account]) -> None:
+    """What came in pays first what is owed: nobody owes and has at once."""
+    amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
+    if amount > 0:
+        _post(
+            entry, "settle", tenant, rows, {available(tenant): -amount, owed(tenant): amount},
+            text="usage that was owed",
+        )  # fmt: skip
+
+
+def _post(
+    entry: records.Entry,
+    kind: str,
+    tenant: Tenant,
+    rows: dict[Place, Account],
+    moves: Mapping[Place, int],
+    *,
+    text: str,
+    order: Order | None = None,
+    key: str = "",
+    occurred_at: dt.datetime | None = None,
+    pk: int | None = None,
+) -> Posting:
+    """One posting and the balances after it. `rows`: accounts that are locked; shared ones are locked here, last."""
+    moves = {place: amount for place, amount in moves.items() if amount}
+    rows |= _locked(moves.keys() - rows.keys())
+    for place, amount in moves.items():
+        fitting("amount", amount)
+        rows[place].balance = fitting("amount", rows[place].balance + amount)
+    posting = Posting.objects.create(
+        kind=kind, tenant=tenant, order=order, text=text[:_TEXT], actor=entry.principal.name,
+        request_id=entry.principal.request_id, occurred_at=_moment(tenant, occurred_at), key=key, pk=pk,
+    )  # fmt: skip
+    LedgerEntry.objects.bulk_create(
+        LedgerEntry(posting=posting, account=rows[place], amount=amount) for place, amount in moves.items()
+    )
+    _store([rows[place] for place in moves])
+    entry.append(
+        f"money.{kind}", tenant=tenant.name, posting=posting.pk, order=order.pk if order else None,
+        amount=max(moves.values()), text=posting.text,
+    )  # fmt: skip
+    return posting
+
+
+def _store(rows: Sequence[Account]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE quota_account AS a SET balance = n.balance"
+            " FROM unnest(%s::bigint[], %s::bigint[]) AS n(id, balance) WHERE a.id = n.id",
+            [[row.pk for row in rows], [row.balance for row in rows]],
+        )
+
+
+def _moment(tenant: Tenant, wanted: dt.datetime | None) -> dt.datetime:
+    """When it counts as done: now, unless told otherwise, but never in a month that is closed.
+
+    Asked under the tenant's locks, under which months are closed too: a clock that lags can't pass an invoice.
+    """
+    closed = Invoice.objects.filter(tenant=tenant).aggregate(end=Max("ends_at"))["end"]
+    moment = wanted or clock.now()
+    return moment if closed is None else max(moment, closed)
+
+
+def _locked(wanted: Set[Place]) -> dict[Place, Account]:
+    found = _select_locked(wanted)
+    if missing := wanted - found.keys():
+        Account.objects.bulk_create(
+            (Account(kind=place.kind.value, tenant_id=place.tenant_id) for place in sorted(missing, key=str)),
+            ignore_conflicts=True,
+        )
+        found = _select_locked(wanted)
+    return found
+
+
+def _select_locked(wanted: Set[Place]) -> dict[Place, Account]:
+    tenants = {place.tenant_id for place in wanted if place.tenant_id is not None}
+    shared = {place.kind.value for place in wanted if place.tenant_id is None}
+    rows = (
+        list(Account.objects.filter(tenant__in=tenants).select_for_update().order_by("id")) if tenants else []
+    )
+    if shared:
+        rows += Account.objects.filter(tenant=None, kind__in=shared).select_for_update().order_by("id")
+    return {Place(AccountKind(row.kind), row.tenant_id): row for row in rows}
+
+
+def _balances(tenant: Tenant, rows: Mapping[Place, Account], *, overdraft: int) -> Balances:
+    return balances(
+        available=rows[available(tenant)].balance,
+        held=rows[held(tenant)].balance,
+        owed=rows[owed(tenant)].balance,
+        overdraft=overdraft,
+    )
+
+
+def _overdraft(tenant: Tenant) -> int:
+    return Budget.objects.filter(tenant=tenant).values_list("overdraft", flat=True).first() or 0
+
+
+def _posted(order: Order) -> set[str] | None:
+    """Kinds of what was posted for an order, None for nothing."""
+    return set(Posting.objects.filter(order=order).values_list("kind", flat=True)) or None
+
+
+def _held_for(order: Order, kind: str) -> tuple[dict[Place, Account], int]:
+    """The tenant's accounts, locked, and what is held for an order: 0 only for one that costs nothing."""
+    if order.price == 0:
+        return {}, 0
+    rows = accounts_locked(order.tenant)
+    found = _posted(order) or set()
+    if "hold" not in found or found & {"unhold", "charge"}:
+        raise _posted_before(order, kind, found)
+    amount = LedgerEntry.objects.get(
+        posting__order=order, posting__kind="hold", account__kind=AccountKind.HELD.value
+    ).amount
+    return rows, int(amount)
+
+
+def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
+    so_far = ", ".join(sorted(found)) or "nothing"
+    return Conflict(
+        "not-held" if kind != "hold" else "held-before",
+        f"order {order.pk} can't {kind}: so far there was posted {so_far}",
+        figures={"order": order.pk, "posted": sorted(found)},
+    )
+
+
+def _refuse_spent(order: Order) -> None:
+    if order.price < 0:
+        raise Refused("invalid", f"price: {order.price}; give 0 or more", fields={"price": "0 or more"})
+    fitting("price", order.price)
+
+
+def _refuse_nothing(amount: int) -> None:
+    if amount == 0:
+        raise Refused("invalid", "amount: 0 moves nothing", fields={"amount": "not 0"})
+    fitting("amount", amount)
+
+
+def _refuse_beyond(tenant: Tenant, amount: int, has: int) -> None:
+    """Only what is available moves between tenants: an overdraft is for buying."""
+    if amount > has:
+        told = f"{tenant.name} has {tell(has)} credits available, {tell(amount - has)} too few"
+        raise Refused(
+            "over-budget",
+            f"amount: {told}; move less, or free what is held by cancelling orders",
+            fields={"amount": told},
+            figures={"available": has, "price": amount, "missing": amount - has},
+        )

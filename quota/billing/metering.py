@@ -1,0 +1,200 @@
+"""What jobs asked for, were reserved and used, hour by hour, and what that costs where usage has a price (§5.5).
+
+    scheduling ──meter(cell, hour, rows)──► MeteredHour, priced ──usage_charge──► one posting per tenant, cell and day
+
+What is used is charged, not what is reserved or asked for: quantity × hours × the usage price in force in that hour ×
+the band's factor; the free priority is free. A job's hour is rounded down to a whole micro-credit. Reports may come
+late and more than once: until it is charged, an hour is what the last report says; then it stays as it was charged.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import structlog
+from django.db import connection
+
+from quota import clock, records
+from quota.billing import ledger
+from quota.models import MeteredHour, Posting, PriorityBand, Tenant
+from quota.models.fields import WideVectorField
+from quota.pricing.arithmetic import FULL_MILLI, UNIT
+from quota.pricing.price_lists import price_list_at
+from quota.vocabulary import months
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.money import MOST
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import NAMES, SIZE, Vector
+
+log = structlog.get_logger(__name__)
+
+# By then the reports of the last hour of a day have come; what comes later is charged with the next day.
+SETTLE = dt.timedelta(hours=2)
+_MOST_SUM = 10**WideVectorField.DIGITS - 1
+
+
+class MeteredRow(NamedTuple):
+    """One job at one band in one hour. Vectors: unit·seconds over the axis. `band`: its name, "" for the free priority.
+
+    `job_uid`: 32 hexadecimal digits; `labels`: those of the job, as they were.
+    """
+
+    tenant_id: int
+    band: str
+    job_uid: str
+    job: str
+    labels: Mapping[str, str]
+    limit: Vector
+    reserved: Vector
+    used: Vector
+
+
+def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
+    """Note an hour of a cell's jobs; repeated, it replaces what is not charged yet. Returns how many were written.
+
+    `hour`: its beginning, aware. Sums and the price are exact.
+    Raises `Refused` naming the row. Four statements, whatever the number of rows. No locks beside the rows' own.
+    """
+    if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
+        told = "give the beginning of an hour, with its time zone"
+        raise Refused("invalid", f"hour: {hour!r}; {told}", fields={"hour": told})
+    if not rows:
+        return 0
+    bands = {band.name: band for band in PriorityBand.objects.all()}
+    prices = price_list_at(cell, hour)
+    columns: list[list[Any]] = [[] for _ in range(10)]
+    for position, row in enumerate(rows):
+        if row.band and row.band not in bands:
+            raise NotFound("band", row.band, known=list(bands))
+        band = bands.get(row.band)
+        price = usage_price(row.used, prices.usage, band.price_milli if band else 0)
+        sums = (*row.limit, *row.reserved, *row.used)
+        if min(sums) < 0 or max(sums) > _MOST_SUM or price > MOST:
+            told = f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold"
+            raise Refused("invalid", f"rows.{position}: {told}", fields={f"rows.{position}": told})
+        values = (
+            row.tenant_id, cell, band.pk if band else None, row.job_uid, row.job, dict(row.labels), _array(row.limit),
+            _array(row.reserved), _array(row.used), price,
+        )  # fmt: skip
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
+    return _upsert(hour, columns)
+
+
+def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
+    """Micro-credits of unit·seconds used, at a price list's `usage`; exact, then rounded down once."""
+    exact = sum(
+        (
+            Fraction(quantity * usage[name] * band_milli, UNIT[name] * FULL_MILLI * 3600)
+            for name, quantity in zip(NAMES, used[:SIZE], strict=False)
+            if usage.get(name)
+        ),
+        start=Fraction(0),
+    )
+    return exact.numerator // exact.denominator
+
+
+def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
+    """Charge what was metered up to the end of yesterday, by tenant, cell and month; idempotent.
+
+    Days are the tenant's own. What belongs to a month that is closed already, is charged in the open one. One
+    transaction per tenant; one that can't be charged does not keep the others: the first error is raised at the end.
+    """
+    moment = now or clock.now()
+    due: dict[int, set[str]] = {}
+    for tenant_id, cell in (
+        MeteredHour.objects.filter(posting=None, price__gt=0, hour__lt=moment)
+        .order_by()
+        .values_list("tenant_id", "cell")
+        .distinct()
+    ):
+        due.setdefault(tenant_id, set()).add(cell)
+    tenants = Tenant.objects.in_bulk(list(due))
+    made: list[Posting] = []
+    failures: list[Exception] = []
+    for tenant_id in sorted(due):
+        try:
+            made += _charge_tenant(tenants[tenant_id], sorted(due[tenant_id]), moment)
+        except Exception as error:
+            log.exception("usage not charged", tenant=tenants[tenant_id].name)
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return made
+
+
+def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> list[Posting]:
+    """Locks the tenant's accounts: what is charged and what is reported again can't pass each other."""
+    zone = tenant.time_zone
+    today = months.day_of(now - SETTLE, zone)
+    until = months.begin_of(today, zone)
+    made = []
+    with records.write(system("metering")) as entry:
+        ledger.accounts_locked(tenant)
+        for cell in cells:
+            for month in _months_due(tenant, cell, until):
+                begin, end = months.bounds(month, zone)
+                key = f"usage:{tenant.pk}:{cell}:{month:%Y-%m}:{today}"
+                if Posting.objects.filter(key=key).exists():
+                    continue  # what came later waits for tomorrow
+                pk, amount = _claim(tenant, cell, begin, min(end, until))
+                if amount:
+                    made.append(
+                        ledger.usage(
+                            entry, tenant, amount, text=f"usage in {cell}", key=key, pk=pk,
+                            occurred_at=months.last_instant(min(end, until)),
+                        )
+                    )  # fmt: skip
+    return made
+
+
+def _months_due(tenant: Tenant, cell: str, until: dt.datetime) -> list[dt.date]:
+    due = MeteredHour.objects.filter(tenant=tenant, cell=cell, posting=None, price__gt=0, hour__lt=until)
+    found = []
+    while (first := due.order_by("hour").values_list("hour", flat=True).first()) is not None:
+        month = months.month_of(first, tenant.time_zone)
+        found.append(month)
+        due = due.filter(hour__gte=months.bounds(month, tenant.time_zone)[1])
+    return found
+
+
+def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> tuple[int, int]:
+    """Tie what is due to a posting that is written next (foreign keys are checked at the commit): its id, the sum."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH next AS (SELECT nextval(pg_get_serial_sequence('quota_posting', 'id')) AS id),"
+            " claimed AS (UPDATE quota_meteredhour AS m SET posting_id = next.id FROM next"
+            " WHERE m.tenant_id = %s AND m.cell = %s AND m.hour >= %s AND m.hour < %s AND m.price > 0"
+            " AND m.posting_id IS NULL RETURNING m.price)"
+            " SELECT next.id, COALESCE((SELECT sum(price) FROM claimed), 0) FROM next",
+            [tenant.pk, cell, begin, end],
+        )
+        pk, amount = cursor.fetchone()
+    return int(pk), int(amount)
+
+
+def _upsert(hour: dt.datetime, columns: list[list[Any]]) -> int:
+    columns[5] = [json.dumps(labels) for labels in columns[5]]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'INSERT INTO quota_meteredhour (tenant_id, cell, band_id, job_uid, job, labels, "limit", reserved, used,'
+            " price, hour)"
+            " SELECT DISTINCT ON (cell, job_uid, band) tenant, cell, band, job_uid, job, labels::jsonb, l::numeric[],"
+            " r::numeric[], u::numeric[], price, %s FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::text[],"
+            " %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY"
+            " AS given(tenant, cell, band, job_uid, job, labels, l, r, u, price, place)"
+            " ORDER BY cell, job_uid, band, place DESC"
+            " ON CONFLICT (cell, job_uid, band_id, hour) DO UPDATE SET"
+            ' "limit" = excluded."limit", reserved = excluded.reserved, used = excluded.used, price = excluded.price,'
+            " labels = excluded.labels WHERE quota_meteredhour.posting_id IS NULL",
+            [hour, *columns],
+        )
+        return cursor.rowcount
+
+
+def _array(vector: Vector) -> str:
+    return "{" + ",".join(str(value) for value in vector[:SIZE]) + "}"

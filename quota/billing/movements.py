@@ -1,0 +1,164 @@
+"""What came and went on a tenant's accounts, with the balance after each: one query a page, summed by the ledger.
+
+A *movement* is what one posting did to the accounts of one tenant; a hand-down shows on both sides.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from django.db import connection
+
+from quota.models import AccountKind, LedgerEntry, Tenant
+from quota.vocabulary import months
+from quota.vocabulary.permissions import Action, Principal, require
+
+# What a file holds at most, the newest first; beyond it, ask for one month at a time.
+MOST_ROWS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """Changes of what is available, held and owed, and each after it; micro-credits.
+
+    `balance`: of all three together: what the tenant has, spent on nothing yet.
+    """
+
+    posting: int
+    at: dt.datetime
+    kind: str
+    text: str
+    actor: str
+    order: int | None
+    available: int
+    held: int
+    owed: int
+    available_after: int
+    balance_after: int
+
+    @property
+    def change(self) -> int:
+        return self.available + self.held + self.owed
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What revenue got of a tenant on one day of its time zone, by kind; refunds below zero. `spent`: since the 1st."""
+
+    date: dt.date
+    begins_at: dt.datetime
+    orders: int
+    usage: int
+    refunds: int
+    spent: int
+
+
+def movements(
+    principal: Principal,
+    tenant: Tenant,
+    *,
+    first: int = 0,
+    number: int = 50,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+) -> list[Movement]:
+    """The newest movements, `number` of them from place `first` on, of a period where one is given.
+
+    Raises `Forbidden`.
+    """
+    require(principal, Action.BILLING_VIEW, tenant=tenant.name)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _MOVEMENTS,
+            {"tenant": tenant.id, "first": first, "number": number, "since": since, "until": until},
+        )
+        return [
+            Movement(
+                posting, at, kind, text, actor, order, int(available), int(held), int(owed), int(available_after),
+                int(balance_after),
+            )
+            for posting, at, kind, text, actor, order, available, held, owed, available_after, balance_after in (
+                cursor.fetchall()
+            )
+        ]  # fmt: skip
+
+
+def movements_number(tenant: Tenant) -> int:
+    return LedgerEntry.objects.filter(account__tenant=tenant).values("posting_id").distinct().count()
+
+
+def month_days(principal: Principal, tenant: Tenant, month: dt.date, *, until: dt.datetime) -> list[Day]:
+    """The days of a month (its first day) up to `until`, each with what was spent on it. One query."""
+    require(principal, Action.BILLING_VIEW, tenant=tenant.name)
+    begins_at, ends_at = months.bounds(month, tenant.time_zone)
+    given = {"tenant": tenant.id, "begin": begins_at, "end": ends_at, "zone": tenant.time_zone}
+    with connection.cursor() as cursor:
+        cursor.execute(_DAYS, given)
+        found = {day: tuple(map(int, sums)) for day, *sums in cursor.fetchall()}
+    last = min(months.day_of(until, tenant.time_zone), months.after(month) - dt.timedelta(days=1))
+    dates = list(_dates(month, max(last, month, *(day for day in found))))
+    spent = accumulate(sum(found.get(date, (0, 0, 0))) for date in dates)
+    return [
+        Day(date, months.begin_of(date, tenant.time_zone), *found.get(date, (0, 0, 0)), so_far)
+        for date, so_far in zip(dates, spent, strict=True)
+    ]
+
+
+def table(movements: list[Movement], *, tenant: str) -> Iterator[list[object]]:
+    """Rows of a CSV file, its header first; micro-credits, exact."""
+    yield [
+        "posting", "time", "tenant", "kind", "order", "text", "actor", "available", "held", "owed",
+        "available_after", "balance_after",
+    ]  # fmt: skip
+    for one in movements:
+        yield [
+            one.posting, one.at.astimezone(dt.UTC).isoformat(), tenant, one.kind, one.order, one.text, one.actor,
+            one.available, one.held, one.owed, one.available_after, one.balance_after,
+        ]  # fmt: skip
+
+
+def _dates(first: dt.date, last: dt.date) -> Iterator[dt.date]:
+    for number in range((last - first).days + 1):
+        yield first + dt.timedelta(days=number)
+
+
+# Balances after a movement are those of now less all that came later, so that a page needs no older rows.
+_MOVEMENTS = f"""
+WITH moved AS (
+  SELECT e.posting_id,
+         coalesce(sum(e.amount) FILTER (WHERE a.kind = '{AccountKind.AVAILABLE}'), 0) AS available,
+         coalesce(sum(e.amount) FILTER (WHERE a.kind = '{AccountKind.HELD}'), 0) AS held,
+         coalesce(sum(e.amount) FILTER (WHERE a.kind = '{AccountKind.OWED}'), 0) AS owed
+  FROM quota_ledgerentry AS e JOIN quota_account AS a ON a.id = e.account_id
+  WHERE a.tenant_id = %(tenant)s GROUP BY e.posting_id
+), now AS (
+  SELECT coalesce(sum(balance) FILTER (WHERE kind = '{AccountKind.AVAILABLE}'), 0) AS available,
+         coalesce(sum(balance), 0) AS balance
+  FROM quota_account WHERE tenant_id = %(tenant)s
+), summed AS (
+  SELECT moved.*,
+         now.available - coalesce(sum(moved.available) OVER later, 0) AS available_after,
+         now.balance - coalesce(sum(moved.available + moved.held + moved.owed) OVER later, 0) AS balance_after
+  FROM moved CROSS JOIN now
+  WINDOW later AS (ORDER BY posting_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+)
+SELECT p.id, p.occurred_at, p.kind, p.text, p.actor, p.order_id, s.available, s.held, s.owed, s.available_after,
+       s.balance_after
+FROM summed AS s JOIN quota_posting AS p ON p.id = s.posting_id
+WHERE (%(since)s::timestamptz IS NULL OR p.occurred_at >= %(since)s)
+  AND (%(until)s::timestamptz IS NULL OR p.occurred_at < %(until)s)
+ORDER BY p.id DESC OFFSET %(first)s LIMIT %(number)s
+"""
+_DAYS = f"""
+SELECT (p.occurred_at AT TIME ZONE %(zone)s)::date,
+       coalesce(sum(e.amount) FILTER (WHERE p.kind <> 'usage' AND e.amount > 0), 0),
+       coalesce(sum(e.amount) FILTER (WHERE p.kind = 'usage'), 0),
+       coalesce(sum(e.amount) FILTER (WHERE p.kind <> 'usage' AND e.amount < 0), 0)
+FROM quota_posting AS p JOIN quota_ledgerentry AS e ON e.posting_id = p.id
+JOIN quota_account AS a ON a.id = e.account_id AND a.kind = '{AccountKind.REVENUE}'
+WHERE p.tenant_id = %(tenant)s AND p.occurred_at >= %(begin)s AND p.occurred_at < %(end)s
+GROUP BY 1 ORDER BY 1
+"""

@@ -1,0 +1,119 @@
+"""What a tenant owned, asked for, was reserved and used at a band over time, so that it plans what to buy (§2.5).
+
+Quota: grants in force at each hour ─┐
+MeteredHour: vectors of jobs ────────┴─► one row a step: means over the axis
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from django.db import connection
+
+from quota import clock
+from quota.models import PriorityBand, Tenant
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import SIZE, Vector
+
+HOUR_S = 3600
+
+
+# An hour is metered some minutes after its end. Until then it would count as zero.
+METERED_AFTER = dt.timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Means from `at` on for one step. `owned`: grants in force; `asked`, `reserved`, `used` by its jobs.
+
+    `seconds`: how much of the step the means are of. The first and the last step may be covered in part.
+    """
+
+    at: dt.datetime
+    seconds: int
+    owned: Vector
+    asked: Vector
+    reserved: Vector
+    used: Vector
+
+
+def planned(
+    principal: Principal,
+    tenant: Tenant,
+    cell: str,
+    band: PriorityBand | None,
+    *,
+    since: dt.datetime,
+    until: dt.datetime,
+    step: dt.timedelta,
+) -> list[Planned]:
+    """The steps from `since` until `until` that have figures, oldest first; `band` none for the free priority.
+
+    Figures begin with the tenant's first grant or metered hour at this place, and end with the last metered hour.
+    Hours in between without jobs count as zero. One query. Raises `Forbidden`.
+    """
+    require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
+    last = clock.now() - METERED_AFTER
+    given = {
+        "metered": min(until, last.replace(minute=0, second=0, microsecond=0)),
+        "tenant": tenant.id, "cell": cell, "band": band.id if band else None,
+        "since": since, "until": until, "step": step, "step_s": int(step.total_seconds()),
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(_PLANNED, given)
+        return [
+            Planned(at, seconds, *(tuple(map(int, sums[SIZE * i : SIZE * (i + 1)])) for i in range(4)))
+            for at, seconds, *sums in cursor.fetchall()
+        ]
+
+
+def places_of(principal: Principal, tenant: Tenant) -> list[tuple[str, str]]:
+    """Cells and bands (empty: the free priority) that the tenant has grants in, or had jobs in. One query."""
+    require(principal, Action.QUOTA_VIEW, tenant=tenant.name)
+    with connection.cursor() as cursor:
+        cursor.execute(_PLACES, [tenant.id, tenant.id])
+        return [(cell, band or "") for cell, band in cursor.fetchall()]
+
+
+def _columns(form: str, *names: str) -> str:
+    return ", ".join(form.format(name=name, i=i) for name in names for i in range(1, SIZE + 1))
+
+
+_METERED = ("limit", "reserved", "used")
+_PLANNED = f"""
+WITH span AS (
+  SELECT greatest(%(since)s::timestamptz, least(
+           (SELECT min(starts_at) FROM quota_quota
+             WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s),
+           (SELECT min(hour) FROM quota_meteredhour
+             WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s)
+         )) AS first, %(metered)s::timestamptz AS last
+), steps AS (
+  SELECT at, greatest(at, first) AS begins, least(at + %(step)s, last) AS ends
+  FROM span, generate_series(%(since)s::timestamptz, %(until)s::timestamptz, %(step)s) AS at
+  WHERE at < last AND at + %(step)s > first AND at < %(until)s
+), metered AS (
+  SELECT %(since)s::timestamptz
+           + floor(extract(epoch FROM hour - %(since)s::timestamptz) / %(step_s)s) * %(step)s AS at,
+         {_columns('sum("{name}"[{i}]) AS "{name}{i}"', *_METERED)}
+  FROM quota_meteredhour
+  WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s
+    AND hour >= %(since)s AND hour < %(metered)s
+  GROUP BY 1
+), owned AS (
+  SELECT steps.at, {_columns("sum(q.amounts[{i}]) AS owned{i}", "")} FROM steps JOIN quota_quota AS q
+    ON q.tenant_id = %(tenant)s AND q.cell = %(cell)s AND q.band_id IS NOT DISTINCT FROM %(band)s
+    AND q.starts_at <= steps.begins AND (q.ends_at IS NULL OR q.ends_at > steps.begins)
+  GROUP BY steps.at
+)
+SELECT steps.at, extract(epoch FROM ends - begins)::int, {_columns("coalesce(owned{i}, 0)", "")},
+       {_columns('round(coalesce(metered."{name}{i}", 0) / extract(epoch FROM ends - begins))', *_METERED)}
+FROM steps LEFT JOIN metered USING (at) LEFT JOIN owned USING (at) ORDER BY steps.at
+"""
+_PLACES = """
+SELECT DISTINCT place.cell, b.name FROM (
+  SELECT cell, band_id FROM quota_quota WHERE tenant_id = %s
+  UNION SELECT cell, band_id FROM quota_meteredhour WHERE tenant_id = %s
+) AS place LEFT JOIN quota_priorityband AS b ON b.id = place.band_id ORDER BY 1, 2
+"""

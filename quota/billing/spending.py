@@ -1,0 +1,114 @@
+"""How far a tenant has spent its budget, and what follows from that (pure). Amounts are micro-credits."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quota.billing.balances import Balances
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.money import tell
+
+ACTIONS = ("none", "stop-buying", "stop-submitting", "drop")
+DROP = "drop"
+STOPS_SUBMITTING = ("stop-submitting", DROP)
+FULL = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """One tenant's month.
+
+    `spent`: what revenue got, less refunds; `usage`: the part of it that was metered. `waiting`: the prices of orders
+    that hold money and begin by the end of the month. `monthly`: the limit, None for whatever is available.
+    """
+
+    tenant: str
+    month: dt.date
+    spent: int
+    usage: int
+    waiting: int
+    has: Balances
+    monthly: int | None = None
+    alerts: Sequence[int] = ()
+    action: str = "none"
+    told: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> int:
+        """What may be spent: the monthly limit, else all that there was and is."""
+        if self.monthly is not None:
+            return self.monthly
+        return max(0, self.spent) + self.waiting + max(0, self.has.available)
+
+    @property
+    def committed(self) -> int:
+        return self.spent + self.waiting
+
+    @property
+    def percent(self) -> int:
+        """Of the limit, rounded down; 0 where nothing is committed, 100 where there is nothing to spend."""
+        if self.committed <= 0:
+            return 0
+        return FULL * self.committed // self.limit if self.limit else FULL
+
+    @property
+    def alert(self) -> int | None:
+        """The highest alert that is reached and was not told this month."""
+        told = self.told.get(self.key, 0)
+        return max((alert for alert in self.alerts if told < alert <= self.percent), default=None)
+
+    @property
+    def key(self) -> str:
+        return f"{self.month:%Y-%m}"
+
+    @property
+    def spent_up(self) -> bool:
+        """Nothing more can be bought: the month's limit is reached, or nothing is left to spend."""
+        if self.committed <= 0 and self.has.owed == 0:
+            return False
+        if self.monthly is not None and self.committed >= self.monthly:
+            return True
+        return self.has.spendable == 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget's action is due. Submitting stops only once *usage* took part in it: who has spent all on
+        quota may use what was bought."""
+        if self.action == "none" or not self.spent_up:
+            return False
+        return self.action not in STOPS_SUBMITTING or self.usage > 0 or self.has.owed < 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "month": self.key,
+            "spent": self.spent,
+            "usage": self.usage,
+            "waiting": self.waiting,
+            "limit": self.limit,
+            "percent": self.percent,
+            "exhausted": self.exhausted,
+        }
+
+
+def beyond_month(spending: Spending, price: int) -> Refused | None:
+    """Why an order of the month can't be paid under a monthly limit that stops buying; None when it can."""
+    if spending.action == "none" or spending.monthly is None:
+        return None
+    left = max(0, spending.monthly - spending.committed)
+    missing = price - left
+    if missing <= 0:
+        return None
+    return Refused(
+        "over-budget",
+        f"{tell(price)} credits are wanted, and of the {tell(spending.monthly)} that {spending.tenant} means to spend"
+        f" in {spending.key} {tell(left)} are left: {tell(missing)} credits are missing. Order less, for a shorter"
+        " time or from next month on, or ask an owner to raise the monthly budget.",
+        fields={"price": f"{tell(missing)} credits more than the month's budget has left"},
+        figures={
+            **spending.has.as_json(), "price": price, "missing": missing, "monthly": spending.monthly,
+            "spent": spending.spent, "waiting": spending.waiting, "month": spending.key,
+        },
+    )  # fmt: skip

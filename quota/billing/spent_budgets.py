@@ -1,0 +1,72 @@
+"""Spent budgets whose action is `drop`: whose jobs are to go to the free priority, from when on, and at which bands.
+
+    spent ─► growth is refused, the tenant is told ─► `drop_after_hours` of the cell later: due
+               └── money, a higher monthly budget, the next month, another action: forgotten
+
+Only what goes on costing money drops: jobs at bands whose usage is charged in their cell. What was bought and paid for
+stays where usage costs nothing. Only who has the jobs can lower them: `drops_due` says whose.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+
+from quota import clock
+from quota.billing.spending import DROP
+from quota.models import Budget, Market, PriorityBand, QuotaUse, Tenant
+from quota.pricing.price_lists import price_list_at
+from quota.vocabulary.bands import Band
+
+
+@dataclass(frozen=True, slots=True)
+class SpentBudget:
+    """`since`: when it was spent. `bands`: where usage is charged, in the cell that was asked for."""
+
+    tenant: Tenant
+    since: dt.datetime
+    bands: tuple[Band, ...]
+
+
+def drops_due(cell: str) -> list[SpentBudget]:
+    """Whose jobs in a cell are to be lowered now, the oldest first. One query where no such budget is spent."""
+    rows = list(_spent().select_related("tenant").order_by("exhausted_at", "id"))
+    if not rows:
+        return []
+    last = clock.now() - _delay(cell)
+    due = [(row.tenant, row.exhausted_at) for row in rows if row.exhausted_at and row.exhausted_at <= last]
+    bands = _charged(cell) if due else ()
+    return [SpentBudget(tenant, since, bands) for tenant, since in due] if bands else []
+
+
+def is_due(tenant_id: int, cell: str) -> bool:
+    """The same of one tenant, looked at again."""
+    return _spent().filter(tenant=tenant_id, exhausted_at__lte=clock.now() - _delay(cell)).exists()
+
+
+def drops_told(tenant: Tenant) -> str:
+    """What a tenant is told when its budget is spent: where its jobs drop, and when."""
+    cells = QuotaUse.objects.filter(tenant=tenant).order_by("cell").values_list("cell", flat=True).distinct()
+    at = [f"in cell {cell} after {_hours(cell)} hours" for cell in cells if _charged(cell)]
+    return "; ".join(at) or "nothing that runs costs anything now"
+
+
+def _spent() -> QuerySet[Budget]:
+    return Budget.objects.filter(action=DROP, exhausted_at__isnull=False)
+
+
+def _hours(cell: str) -> int:
+    return (Market.objects.filter(cell=cell).first() or Market(cell=cell)).drop_after_hours
+
+
+def _delay(cell: str) -> dt.timedelta:
+    return dt.timedelta(hours=_hours(cell))
+
+
+def _charged(cell: str) -> tuple[Band, ...]:
+    """The bands at which usage costs something in a cell now."""
+    if not any(price_list_at(cell, clock.now()).usage.values()):
+        return ()
+    return tuple(row.as_band() for row in PriorityBand.objects.filter(price_milli__gt=0))

@@ -1,0 +1,98 @@
+"""Reads of money: ledger, balances, budgets and invoices, narrowed to whom the principal may see the money of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Exists, OuterRef, QuerySet
+
+from quota.billing.budgets import spendings
+from quota.billing.spending import Spending
+from quota.models import Budget, Invoice, LedgerEntry, Posting, Tenant
+from quota.selectors import tenant_named, tenants_visible
+from quota.vocabulary.errors import NotFound
+from quota.vocabulary.permissions import Action, Principal, may, require
+
+
+def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
+    """Those whose money the principal may see: all for an SRE, else where it buys or owns."""
+    rows = tenants_visible(principal)
+    if principal.sre:
+        return rows
+    return rows.filter(
+        name__in=[name for name in principal.roles if may(principal, Action.BILLING_VIEW, tenant=name)]
+    )
+
+
+def billed_tenant(principal: Principal, name: str) -> Tenant:
+    """Raises `NotFound` for who may not know of it, `Forbidden` for members that may not see its money."""
+    tenant = tenant_named(principal, name)
+    require(principal, Action.BILLING_VIEW, tenant=tenant.name)
+    return tenant
+
+
+def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Posting]:
+    """With an entry in one of the tenants' accounts; entries, accounts and orders come along."""
+    rows = (
+        Posting.objects.select_related("tenant").prefetch_related("entries__account__tenant").order_by("-id")
+    )
+    if tenant is not None:
+        return rows.filter(_touches(Tenant.objects.filter(pk=billed_tenant(principal, tenant).pk)))
+    if principal.sre and principal.tenant is None and may(principal, Action.BILLING_VIEW):
+        return rows
+    return rows.filter(_touches(billed_tenants(principal)))
+
+
+def invoices(principal: Principal, *, tenant: str | None = None) -> QuerySet[Invoice]:
+    """Closed months."""
+    rows = Invoice.objects.select_related("tenant").order_by("-id")
+    if tenant is not None:
+        return rows.filter(tenant=billed_tenant(principal, tenant))
+    return rows.filter(tenant__in=billed_tenants(principal))
+
+
+def invoice_numbered(principal: Principal, number: str) -> Invoice:
+    """Raises `NotFound`, also when the principal may not know of it, and `Forbidden` for other members."""
+    invoice = Invoice.objects.select_related("tenant").filter(number=number).first()
+    if invoice is None or not may(principal, Action.TENANT_VIEW, tenant=invoice.tenant.name):
+        raise NotFound("invoice", number)
+    require(principal, Action.BILLING_VIEW, tenant=invoice.tenant.name)
+    return invoice
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A tenant's budget, what it has, and its running month."""
+
+    tenant: Tenant
+    budget: Budget
+    spending: Spending
+
+    def as_json(self) -> dict[str, Any]:
+        budget = self.budget
+        return {
+            "tenant": self.tenant.name,
+            "time_zone": self.tenant.time_zone,
+            **self.spending.has.as_json(),
+            "monthly": budget.monthly,
+            "alerts": budget.alerts,
+            "action": budget.action,
+            "overdraft": budget.overdraft,
+            "exhausted_at": budget.exhausted_at,
+            "running": self.spending.as_json(),
+        }
+
+
+def statements(tenants: list[Tenant]) -> list[Statement]:
+    """Two queries, whatever their number."""
+    budgets = {row.tenant_id: row for row in Budget.objects.filter(tenant__in=tenants)}
+    found = spendings(tenants, budgets=budgets.values())
+    return [
+        Statement(tenant, budgets.get(tenant.pk) or Budget(tenant=tenant), found[tenant.pk])
+        for tenant in tenants
+    ]
+
+
+def _touches(tenants: QuerySet[Tenant]) -> Exists:
+    return Exists(LedgerEntry.objects.filter(posting=OuterRef("pk"), account__tenant__in=tenants))

@@ -1,0 +1,58 @@
+"""What Celery runs for quota. Each task only calls a service that is idempotent or takes its own lease."""
+
+from __future__ import annotations
+
+import structlog
+from celery import shared_task
+
+from quota import retention
+from quota.billing import budgets, invoices, metering
+from quota.market import order_sweep, shortfalls
+from quota.notifications import sending
+
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name="quota.notices_send", ignore_result=True)
+def notices_send() -> None:
+    done = sending.notices_send()
+    if done.sent or done.failed:
+        log.info("notices sent", sent=done.sent, failed=done.failed)
+
+
+@shared_task(name="quota.budgets_watch", ignore_result=True)
+def budgets_watch() -> None:
+    if told := budgets.budgets_watch():
+        log.info("budgets with news", budgets=told)
+
+
+@shared_task(name="quota.usage_charge", ignore_result=True)
+def usage_charge() -> None:
+    if made := metering.usage_charge():
+        log.info("usage charged", postings=len(made))
+
+
+@shared_task(name="quota.invoices_close_due", ignore_result=True)
+def invoices_close_due() -> None:
+    if closed := invoices.invoices_close_due():
+        log.info("invoices closed", invoices=[invoice.number for invoice in closed])
+
+
+@shared_task(name="quota.orders_advance", ignore_result=True)
+def orders_advance() -> None:
+    if done := order_sweep.orders_advance():
+        log.info("orders advanced", orders=done)
+    if cells := shortfalls.shortfalls_examine_lowered():
+        log.info("cells with less than before examined", cells=cells)
+
+
+@shared_task(name="quota.shortfalls_examine", ignore_result=True)
+def shortfalls_examine() -> None:
+    if there := shortfalls.shortfalls_examine_all():
+        log.warning("more is sold than there is", shortfalls=there)
+
+
+@shared_task(name="quota.forget_old", ignore_result=True)
+def forget_old() -> None:
+    if gone := retention.forget_old():
+        log.info("old rows forgotten", **{name.replace(" ", "_"): rows for name, rows in gone.items()})

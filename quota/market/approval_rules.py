@@ -1,0 +1,63 @@
+"""Who decides about orders: rules by rank, of which the first that fits decides (`order_steps.rule_of`)."""
+
+from __future__ import annotations
+
+from quota import records
+from quota.models import ApprovalRule, PriorityBand, Tenant
+from quota.pricing.market import cell_require
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.money import MOST, tell
+from quota.vocabulary.permissions import Action, Principal, require
+
+APPROVERS = ("auto", "owner", "sre")
+MOST_RANK = 1_000_000
+
+
+def rule_set(
+    *,
+    principal: Principal,
+    rank: int,
+    approver: str,
+    cell: str = "",
+    band: PriorityBand | None = None,
+    tenant: Tenant | None = None,
+    most_price: int | None = None,
+) -> ApprovalRule:
+    """Make the rule of a rank, or replace it whole; what is left out fits everything. `most_price`: micro-credits.
+
+    Orders that wait already go on waiting for whom they wait. Raises `Refused` naming the field.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    _valid(rank, approver, most_price)
+    if cell:
+        cell_require(cell)
+    given = {"cell": cell, "band": band, "tenant": tenant, "most_price": most_price, "approver": approver}
+    with records.write(principal) as entry:
+        rule, _ = ApprovalRule.objects.update_or_create(rank=rank, defaults=given)
+        entry.append(
+            "approval-rule.set", rank=rank, approver=approver, cell=cell, band=band.name if band else "",
+            of=tenant.name if tenant else "", most_price=most_price,
+        )  # fmt: skip
+    return rule
+
+
+def rule_remove(*, principal: Principal, rank: int) -> None:
+    """Raises `NotFound` when no rule has that rank."""
+    require(principal, Action.PLATFORM_ADMIN)
+    with records.write(principal) as entry:
+        if not ApprovalRule.objects.filter(rank=rank).delete()[0]:
+            raise NotFound("approval rule", str(rank))
+        entry.append("approval-rule.removed", rank=rank)
+
+
+def _valid(rank: int, approver: str, most_price: int | None) -> None:
+    if isinstance(rank, bool) or not 0 <= rank <= MOST_RANK:
+        raise _invalid("rank", f"a whole number from 0 to {MOST_RANK}")
+    if approver not in APPROVERS:
+        raise _invalid("approver", f"one of {', '.join(APPROVERS)}")
+    if most_price is not None and not 0 <= most_price <= MOST:
+        raise _invalid("most_price", f"from 0 to {tell(MOST)} credits")
+
+
+def _invalid(field: str, told: str) -> Refused:
+    return Refused("invalid", f"{field}: give {told}", fields={field: told})

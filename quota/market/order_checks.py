@@ -1,0 +1,263 @@
+"""What must be so before an order is touched: who asks, valid input, something left to sell; and the locks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.db import IntegrityError
+
+from quota import clock, records
+from quota.market.order_steps import order_locked
+from quota.models import Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
+from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
+from quota.pricing.price_lists import amounts_checked
+from quota.records import Entry
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, may, require
+from quota.vocabulary.resources import NAMES, Vector, describe
+
+Amounts = Vector | Mapping[str, int | float | str]
+
+# Nobody orders for later than this.
+HORIZON = dt.timedelta(days=3660)
+KEY_CHARACTERS = 64
+TEXT_CHARACTERS = 500
+
+
+def zone_of(tenant: Tenant) -> ZoneInfo:
+    """What a tenant's days are of."""
+    return ZoneInfo(tenant.time_zone)
+
+
+def amounts_wanted(amounts: Amounts) -> Vector:
+    """A vector that asks for something that is sold. Raises `Refused` naming the field."""
+    vector = amounts_checked(amounts)
+    if not any(vector[index] for index in SOLD):
+        told = f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
+        raise Refused("invalid", f"amounts: {told}", fields={"amounts": told})
+    return vector
+
+
+def texts(*, key: str = "", **given: str) -> None:
+    """Raises `Refused` naming what is too long or can't be stored."""
+    for name, value, most in (
+        ("key", key, KEY_CHARACTERS),
+        *((n, v, TEXT_CHARACTERS) for n, v in given.items()),
+    ):
+        if len(value) > most or "\x00" in value:
+            told = f"at most {most} characters, none of them NUL"
+            raise Refused("invalid", f"{name}: {told}", fields={name: told})
+
+
+def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
+    """Forward, in whole seconds, not over, begun no longer ago than a quote holds, no longer than the cell sells."""
+    now = clock.now()
+    for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
+        if moment.tzinfo is None:
+            _refuse(name, "give its time zone, such as 2027-01-31T00:00:00Z")
+        if moment.microsecond:
+            _refuse(name, "give whole seconds")
+    if ends_at <= starts_at:
+        _refuse("ends_at", "not after starts_at")
+    if ends_at <= now:
+        _refuse("ends_at", f"lies in the past; it is {now.isoformat()}")
+    if starts_at < now - dt.timedelta(minutes=market.quote_minutes):
+        _refuse("starts_at", f"lies in the past; it is {now.isoformat()}. Leave it out to begin now")
+    if starts_at > now + HORIZON:
+        _refuse("starts_at", f"more than {HORIZON.days} days ahead")
+    # A day of 25 hours more, for periods of whole days of a time zone.
+    if ends_at - starts_at > dt.timedelta(days=market.longest_days, hours=1):
+        _refuse("ends_at", f"cell {market.cell} sells {market.longest_days} days at a time at most")
+
+
+def on_sale(market: Market, band: PriorityBand) -> None:
+    """Raises unless the cell sells, and the band is sold at all."""
+    if not market.selling:
+        raise Conflict(
+            "not-selling", f"cell {market.cell} sells nothing at the moment; choose another cell, or ask an SRE",
+            fields={"cell": "sells nothing at the moment"},
+        )  # fmt: skip
+    if not is_sold(band):
+        raise Refused(
+            "not-sold", f"quota at band {band.name} is not sold", fields={"band": "not sold"},
+        )  # fmt: skip
+
+
+def fits(
+    cell: str, band: PriorityBand, amounts: Sequence[int], starts_at: dt.datetime, until: dt.datetime | None
+) -> None:
+    """Raises `Refused("sold-out")`, with what is left and the first free date, unless it fits at every instant."""
+    left = availability(cell, band, starts_at, until)
+    short = {
+        NAMES[i]: {"asked": int(amounts[i]), "left": max(0, left[i]), "short": int(amounts[i]) - left[i]}
+        for i in SOLD
+        if amounts[i] > 0 and amounts[i] > left[i]
+    }
+    if not short:
+        return
+    length = None if until is None else until - starts_at
+    first = earliest_start(cell, band, amounts, length, starts_at)
+    when = (
+        f"it is free from {first.isoformat()} on" if first is not None else "there is no time when it is free"
+    )
+    parts = "; ".join(
+        f"{name}: asked {describe(NAMES.index(name), f['asked'])}, {describe(NAMES.index(name), f['left'])} left"
+        for name, f in short.items()
+    )
+    raise Refused(
+        "sold-out",
+        f"cell {cell} has too little {band.name} quota left from {starts_at.isoformat()}"
+        f" {f'to {until.isoformat()}' if until else 'on'}, the grace included: {parts}; {when}."
+        " Ask for less, another time, band or cell.",
+        fields={f"amounts.{name}": f"{describe(NAMES.index(name), f['left'])} left" for name, f in short.items()},
+        figures={
+            "cell": cell, "band": band.name, "short": short,
+            "first_free": first.isoformat() if first is not None else None,
+        },
+    )  # fmt: skip
+
+
+def still_there(order: Order) -> None:
+    """Raises `Refused("sold-out")` when the cell has lost what a pending order holds: it is not sold then."""
+    begin = max(order.starts_at, clock.now())
+    until = order.grace_until or order.ends_at
+    if begin >= until:
+        return
+    left = availability(order.cell, order.band, begin, until)
+    short = {
+        NAMES[i]: {"asked": order.amounts[i], "left": left[i]} for i in SOLD if order.amounts[i] > 0 > left[i]
+    }
+    if short:
+        raise Refused(
+            "sold-out",
+            f"cell {order.cell} has lost capacity since order {order.pk} was placed, and more is sold than there is:"
+            f" {', '.join(short)}. Reject it, or wait until there is room again.",
+            figures={"cell": order.cell, "band": order.band.name, "short": short},
+        )
+
+
+def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
+    """Raises while another order waits to replace this one: two can't."""
+    for other in waiting:
+        raise Conflict(
+            "order-waits",
+            f"order {other.pk}, a {other.replaced_as} of order {order.pk}, waits; cancel that one first",
+            figures={"order": order.pk, "waiting": other.pk},
+        )
+
+
+def changeable(order: Order, what: str) -> None:
+    """Raises for orders whose time is over."""
+    over = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
+    live = (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.value)
+    if over or order.state not in live:
+        raise Conflict(
+            "order-state",
+            f"order {order.pk} is {'over' if over else order.state} and can't be {what}; order anew",
+            figures={"order": order.pk, "state": order.state},
+        )
+
+
+def place_of(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
+    """What a change of this order replaces, and as what: it, or what it was to replace, which still has its grant.
+
+    `starts_at`: another beginning than before. A renewal that begins before what it renews ends, comes beside it.
+    """
+    above = order.replaces
+    if (
+        above is None
+        or order.replaced_as not in ("change", "renewal")
+        or above.state not in (OrderState.ACTIVE.value, OrderState.EXPIRED.value)
+        or (order.replaced_as == "renewal" and starts_at is not None and starts_at < above.ends_at)
+        or Quota.objects.filter(order=order).exists()
+    ):
+        return order, "change"
+    return above, order.replaced_as
+
+
+def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | None:
+    """The order that this key placed. Raises `Conflict("key-used")` when that was another one. The market is locked."""
+    order = Order.objects.filter(tenant=tenant, key=key).first() if key else None
+    if order is None:
+        return None
+    other = [name for name, value in same.items() if getattr(order, name) != value]
+    if other:
+        raise _key_used(tenant, key, order.pk)
+    return order
+
+
+@contextmanager
+def selling(principal: Principal) -> Iterator[Entry]:
+    """One change of orders. A key used at the same time in another cell is found by the constraint."""
+    try:
+        with records.write(principal) as entry:
+            yield entry
+    except IntegrityError as error:
+        if "one_order_per_tenant_and_key" not in str(error):
+            raise
+        raise Conflict("key-used", "key: used for another order", fields={"key": "used"}) from error
+
+
+@contextmanager
+def own(principal: Principal, order: Order) -> Iterator[tuple[Entry, Market, Order, list[Order]]]:
+    """A change by who may buy for the order's tenant: entry, market, order, and what waits to replace it."""
+    require(principal, Action.QUOTA_BUY, tenant=order.tenant.name, cell=order.cell)
+    with selling(principal) as entry:
+        market = market_locked(order.cell)
+        row, waiting = order_locked(order.pk)
+        yield entry, market, row, waiting
+
+
+@contextmanager
+def deciding(principal: Principal, order: Order) -> Iterator[tuple[Entry, Order]]:
+    """A decision about an order, locked, by who may take it: never about one's own, but for SREs."""
+    if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
+        raise NotFound("order", str(order.pk))
+    with records.write(principal) as entry:
+        market_locked(order.cell)
+        row, _ = order_locked(order.pk)
+        if row.approver == "owner":
+            require(principal, Action.QUOTA_APPROVE, tenant=row.tenant.name, cell=row.cell)
+        else:
+            require(principal, Action.PLATFORM_ADMIN, cell=row.cell)
+        if not principal.sre and _is_own(principal, row.placed_by):
+            raise Forbidden(
+                Action.QUOTA_APPROVE,
+                f"{row.placed_by} placed order {row.pk}, so {principal.name} can't decide about it; ask another owner,"
+                " or an SRE",
+            )
+        yield entry, row
+
+
+def _is_own(principal: Principal, placed_by: str) -> bool:
+    """Placed by oneself, or by a service account that one made."""
+    if placed_by == principal.name:
+        return True
+    return ServiceAccount.objects.filter(user__username=placed_by, created_by=principal.name).exists()
+
+
+@contextmanager
+def without(order: Order) -> Iterator[None]:
+    """Inside, the calendar counts as if the order's grant were not there. Nobody else sees it: it is put back."""
+    grants = Quota.objects.filter(order=order, beyond_capacity=False)
+    lifted = list(grants.values_list("id", flat=True))
+    grants.update(beyond_capacity=True)
+    yield
+    Quota.objects.filter(id__in=lifted).update(beyond_capacity=False)
+
+
+def _refuse(name: str, told: str) -> None:
+    raise Refused("invalid", f"{name}: {told}", fields={name: told})
+
+
+def _key_used(tenant: Tenant, key: str, order: int) -> Conflict:
+    return Conflict(
+        "key-used",
+        f"key {key!r} of tenant {tenant.name} placed order {order}, which is another one; use a new key",
+        fields={"key": f"used by order {order}"},
+        figures={"order": order},
+    )

@@ -1,0 +1,317 @@
+"""The steps of an order's life, taken inside the caller's transaction.
+
+    pending ──approve──► approved ──begin──► active ──expire──► expired
+       │ reject, time-out    │ cancel           │ cancel, replace
+       ▼                     ▼                  ▼
+    rejected, cancelled   cancelled          cancelled
+
+Whoever takes one holds the market's row of the cell, the order's row, and that of the order it replaces, in this order;
+accounts come after, the stream of records last.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Greatest
+
+from quota import clock
+from quota.billing import ledger
+from quota.models import (
+    ApprovalRule,
+    Market,
+    Membership,
+    Order,
+    OrderState,
+    PriceList,
+    PriorityBand,
+    Quota,
+    Quote,
+    ServiceAccount,
+    Tenant,
+)
+from quota.notifications.notices import tell
+from quota.pricing.market import grace_end
+from quota.records import Entry
+from quota.vocabulary.errors import Conflict, NotFound
+from quota.vocabulary.money import tell as in_credits
+from quota.vocabulary.permissions import Role
+from quota.vocabulary.resources import Vector, as_mapping, told
+
+MICROSECOND = dt.timedelta(microseconds=1)
+# A beginning that comes later than this after what was ordered is paid from then on only.
+LATE = dt.timedelta(minutes=5)
+# Before the end, people are reminded or the renewal is ordered: this long, a quarter of the period at most.
+AHEAD = dt.timedelta(days=7)
+
+
+class Event(StrEnum):
+    APPROVE = "approve"
+    REJECT = "reject"
+    TIME_OUT = "time-out"
+    BEGIN = "begin"
+    CANCEL = "cancel"
+    REPLACE = "replace"
+    EXPIRE = "expire"
+
+
+TRANSITIONS: dict[tuple[OrderState, Event], OrderState] = {
+    (OrderState.PENDING, Event.APPROVE): OrderState.APPROVED,
+    (OrderState.PENDING, Event.REJECT): OrderState.REJECTED,
+    (OrderState.PENDING, Event.TIME_OUT): OrderState.CANCELLED,
+    (OrderState.PENDING, Event.CANCEL): OrderState.CANCELLED,
+    (OrderState.PENDING, Event.REPLACE): OrderState.CANCELLED,
+    (OrderState.APPROVED, Event.BEGIN): OrderState.ACTIVE,
+    (OrderState.APPROVED, Event.CANCEL): OrderState.CANCELLED,
+    (OrderState.APPROVED, Event.REPLACE): OrderState.CANCELLED,
+    (OrderState.ACTIVE, Event.CANCEL): OrderState.CANCELLED,
+    (OrderState.ACTIVE, Event.REPLACE): OrderState.CANCELLED,
+    (OrderState.ACTIVE, Event.EXPIRE): OrderState.EXPIRED,
+}
+WAITING = (OrderState.PENDING.value, OrderState.APPROVED.value)
+
+
+def step(order: Order, event: Event) -> None:
+    """Move the order to where the table says. Raises `Conflict` naming order, state and event."""
+    after = TRANSITIONS.get((OrderState(order.state), event))
+    if after is None:
+        raise Conflict(
+            "order-state",
+            f"order {order.pk} is {order.state}; {event} is not possible then",
+            figures={"order": order.pk, "state": order.state},
+        )
+    order.state = after.value
+
+
+def order_locked(pk: int) -> tuple[Order, list[Order]]:
+    """An order and those that wait to replace it, locked with the one it replaces, by id. The market's row comes first.
+
+    Raises `NotFound`.
+    """
+    rows = (
+        Order.objects.select_for_update(of=("self",))
+        .select_related("tenant", "band", "prices")
+        .filter(
+            Q(pk=pk)
+            | Q(pk__in=Order.objects.filter(pk=pk).values("replaces"))
+            | Q(replaces=pk, state__in=WAITING)
+        )
+        .order_by("id")
+    )
+    known = {row.pk: row for row in rows}
+    order = known.get(pk)
+    if order is None:
+        raise NotFound("order", str(pk))
+    if order.replaces_id is not None:
+        order.replaces = known[order.replaces_id]
+    return order, [row for row in known.values() if row.replaces_id == pk]
+
+
+def insert(
+    *,
+    market: Market,
+    tenant: Tenant,
+    band: PriorityBand,
+    amounts: Vector,
+    starts_at: dt.datetime,
+    ends_at: dt.datetime,
+    price: int,
+    parts: list[dict[str, Any]],
+    prices: PriceList,
+    placed_by: str,
+    quote: Quote | None = None,
+    renew: bool = False,
+    note: str = "",
+    key: str = "",
+    replaces: Order | None = None,
+    replaced_as: str = "",
+) -> Order:
+    """A new row, pending."""
+    return Order.objects.create(
+        tenant=tenant, cell=market.cell, band=band, amounts=list(amounts), starts_at=starts_at, ends_at=ends_at,
+        grace_until=grace_end(market, starts_at, ends_at), state=OrderState.PENDING.value, price=price,
+        parts=parts, prices=prices, quote=quote, renew=renew, note=note, key=key, replaces=replaces,
+        replaced_as=replaced_as, placed_by=placed_by, created_at=clock.now(),
+    )  # fmt: skip
+
+
+def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
+    """Who decides, and by which rule: the first that fits, by rank; an SRE where none does."""
+    rule = (
+        ApprovalRule.objects.filter(
+            Q(cell="") | Q(cell=cell),
+            Q(band=None) | Q(band=band),
+            Q(tenant=None) | Q(tenant=tenant),
+            Q(most_price=None) | Q(most_price__gte=price),
+        )
+        .order_by("rank")
+        .first()
+    )
+    return (rule.approver, f"rule {rule.rank}") if rule is not None else ("sre", "")
+
+
+def deciders() -> QuerySet[Membership]:
+    """The owners who may decide about an order: a subquery of `Order`, for `Exists`.
+
+    They are owners of its tenant or of the tenant's organisation. Nobody decides about an order of their own, or about
+    one that a service account of theirs placed.
+    """
+    own_account = ServiceAccount.objects.filter(
+        user__username=OuterRef(OuterRef("placed_by")), created_by=OuterRef("user__username")
+    )
+    return (
+        Membership.objects.filter(
+            Q(tenant=OuterRef("tenant")) | Q(tenant=OuterRef("tenant__parent")),
+            role=Role.OWNER.value,
+            user__is_active=True,
+        )
+        .exclude(user__username=OuterRef("placed_by"))
+        .exclude(Exists(own_account))
+    )
+
+
+def waits_in_vain() -> QuerySet[Order]:
+    """Orders that wait for an owner although no owner may decide about them."""
+    waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="owner")
+    return waiting.filter(~Exists(deciders()))
+
+
+def approve(entry: Entry, order: Order, *, by: str, reason: str = "") -> None:
+    """Pending → approved, and on to active where its time has come."""
+    step(order, Event.APPROVE)
+    order.decided_by, order.decided_at, order.reason = by, clock.now(), reason
+    order.save(update_fields=["state", "decided_by", "decided_at", "reason"])
+    news(entry, "order.approved", order, by=by, reason=reason)
+    if order.starts_at <= clock.now():
+        begin(entry, order)
+
+
+def begin(entry: Entry, order: Order) -> None:
+    """Approved → active: charge, grant, end what it replaces. Paid is only from when it can be used."""
+    now = clock.now()
+    if order.ends_at <= now:
+        told = "its period was over before it could begin"
+        take_back(entry, order, Event.CANCEL, by="system", reason=told, kind="order.cancelled")
+        return
+    step(order, Event.BEGIN)
+    start = order.starts_at if now - order.starts_at <= LATE else now.replace(microsecond=0)
+    old = order.replaces
+    if old is not None and old.state == OrderState.ACTIVE.value and order.replaced_as != "renewal":
+        start = max(start, cut_of(old))
+        replace(entry, old, at=start, order=order)
+    elif old is not None:
+        Quota.objects.filter(order=old, grace_until__gt=start).update(grace_until=Greatest("ends_at", start))
+    ledger.charge(entry, order)
+    give_back(
+        entry, order, share(order, order.starts_at, start) if start > order.starts_at else 0,
+        text=f"order {order.pk} began late",
+    )  # fmt: skip
+    Quota.objects.create(
+        tenant=order.tenant, cell=order.cell, band=order.band, amounts=order.amounts, starts_at=start,
+        ends_at=order.ends_at, grace_until=order.grace_until, order=order, reason=f"order {order.pk}",
+    )  # fmt: skip
+    order.renew_next_at = before_end(order)
+    order.save(update_fields=["state", "refunded", "renew_next_at"])
+    news(entry, "order.active", order, starts_at=start.isoformat())
+
+
+def before_end(order: Order) -> dt.datetime:
+    """When people are reminded of its end, or its renewal is ordered."""
+    return order.ends_at - min(AHEAD, (order.ends_at - order.starts_at) / 4)
+
+
+def take_back(
+    entry: Entry, order: Order, event: Event, *, by: str, reason: str, kind: str, level: str = "info"
+) -> None:
+    """End an order that has not begun: what it holds, of capacity and of money, is free."""
+    step(order, event)
+    ledger.unhold(entry, order)
+    order.reason, order.ended_at = reason[:500], clock.now()
+    if event in (Event.REJECT, Event.TIME_OUT):
+        order.decided_by, order.decided_at = by, order.ended_at
+    order.save(update_fields=["state", "reason", "ended_at", "decided_by", "decided_at"])
+    news(entry, kind, order, level=level, by=by, reason=reason)
+
+
+def stop(entry: Entry, order: Order, event: Event, *, at: dt.datetime, reason: str) -> None:
+    """End an active order and its grant at once, without a grace: this was asked for."""
+    step(order, event)
+    for grant in Quota.objects.filter(order=order, ends_at__gt=at):
+        end = max(at, grant.starts_at + MICROSECOND)
+        grant.ends_at = grant.grace_until = end
+        grant.save(update_fields=["ends_at", "grace_until"])
+    Quota.objects.filter(order=order, grace_until__gt=at, ends_at__lte=at).update(
+        grace_until=Greatest("ends_at", at)
+    )
+    order.reason, order.ended_at, order.renew_next_at = reason[:500], at, None
+    order.save(update_fields=["state", "reason", "ended_at", "renew_next_at", "refunded"])
+
+
+def replace(entry: Entry, old: Order, *, at: dt.datetime, order: Order) -> int:
+    """End `old` where `order` takes over, and pay back what is left of it to the second. Returns how much."""
+    back = min(share(old, at, old.ends_at), old.price - old.refunded)
+    give_back(entry, old, back, text=f"order {old.pk} replaced by order {order.pk}")
+    stop(entry, old, Event.REPLACE, at=at, reason=f"replaced by order {order.pk}")
+    return back
+
+
+def give_back(entry: Entry, order: Order, amount: int, *, text: str) -> None:
+    """Refund, never more than what was paid and is not refunded; the caller saves `refunded`."""
+    back = min(amount, order.price - order.refunded)
+    if back > 0:
+        ledger.refund(entry, order, back, text)
+        order.refunded += back
+
+
+def share(order: Order, begins_at: dt.datetime, ends_at: dt.datetime) -> int:
+    """The part of an order's price that falls on a part of its period, rounded down to a whole micro-credit."""
+    whole = (order.ends_at - order.starts_at) // MICROSECOND
+    part = min(max(0, (ends_at - begins_at) // MICROSECOND), whole)
+    return order.price * part // whole
+
+
+def news(
+    entry: Entry,
+    kind: str,
+    order: Order,
+    *,
+    level: str = "info",
+    text: str = "",
+    to_sre: bool = False,
+    **more: Any,
+) -> None:
+    """What happened to an order, for the stream and for its tenant's people."""
+    data = {
+        "order": order.pk, "cell": order.cell, "band": order.band.name, "state": order.state,
+        "price": order.price, "refunded": order.refunded, "starts_at": order.starts_at.isoformat(),
+        "ends_at": order.ends_at.isoformat(), "amounts": as_mapping(order.amounts), **more,
+    }  # fmt: skip
+    entry.append(kind, tenant=order.tenant.name, **data)
+    what = kind.removeprefix("order.").replace("-", " ")
+    subject = f"Order {order.pk} {what}: {sentence(order.amounts)}, {order.band.name} in {order.cell}"
+    zone = order.tenant.time_zone
+    period = f"{clock.format_time(order.starts_at, zone)} to {clock.format_time(order.ends_at, zone)}"
+    lines = [
+        text or str(more.get("reason", "")),
+        f"Tenant {order.tenant.name}, {period}, {in_credits(order.price)} credits.",
+    ]
+    said = "\n".join(line for line in lines if line)
+    tell(entry, order.tenant, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
+    if to_sre:
+        tell(entry, None, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
+
+
+def sentence(amounts: Sequence[int]) -> str:
+    """What is above zero: `1 core, 4 GiB of ram`."""
+    return told({index: value for index, value in enumerate(amounts) if value})
+
+
+def cut_of(order: Order) -> dt.datetime:
+    """When an active order can end at the earliest, so that another takes over: now, in whole seconds."""
+    grant = Quota.objects.filter(order=order).order_by("-starts_at").first()
+    began = grant.starts_at if grant is not None else order.starts_at
+    return max(clock.now().replace(microsecond=0), began + dt.timedelta(seconds=1))

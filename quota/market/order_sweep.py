@@ -1,0 +1,173 @@
+"""What time does to orders: they begin, are reminded of, renewed, expire, and are taken back when nobody decides.
+
+Every step looks again under the locks, so that two sweeps at once, a clock that jumped, and a sweep that was away for
+days do no harm: whatever is due by now is done, in order of its life, once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextlib import nullcontext
+
+import structlog
+from django.db import connection, transaction
+
+from quota import clock, records
+from quota.market.order_checks import fits, on_sale, without, zone_of
+from quota.market.order_steps import (
+    Event,
+    begin,
+    insert,
+    news,
+    order_locked,
+    step,
+    take_back,
+    waits_in_vain,
+)
+from quota.market.orders import submit
+from quota.models import Market, Order, OrderState
+from quota.pricing.market import grace_end, market_locked
+from quota.pricing.price_lists import quote_preview
+from quota.records import Entry
+from quota.vocabulary import calendar
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
+
+log = structlog.get_logger(__name__)
+
+ME = system("market")
+# Orders looked at in one sweep; the next one takes the rest.
+BATCH = 500
+# A renewal that failed is tried again so often, until the grace is over.
+AGAIN = dt.timedelta(hours=1)
+
+_DUE = """
+SELECT o.id, o.cell FROM quota_order AS o LEFT JOIN quota_market AS m ON m.cell = o.cell
+WHERE (o.state IN ('pending', 'approved', 'active') OR o.renew_next_at IS NOT NULL) AND (
+      (o.state = 'pending' AND (o.ends_at <= %(now)s
+       OR o.created_at + make_interval(hours => coalesce(m.approval_hours, 168)) <= %(now)s))
+   OR (o.state = 'approved' AND o.starts_at <= %(now)s)
+   OR (o.state = 'active' AND o.ends_at <= %(now)s)
+   OR (o.renew_next_at <= %(now)s AND o.state IN ('active', 'expired')))
+ORDER BY least(o.starts_at, o.renew_next_at), o.id LIMIT %(limit)s
+"""
+
+
+def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int:
+    """Do whatever is due for at most `limit` orders; returns for how many. Each is a transaction of its own.
+
+    An order that can't be dealt with does not keep the others: the first error is raised when all were tried.
+    """
+    with clock.at(now) if now is not None else nullcontext():
+        with connection.cursor() as cursor:
+            cursor.execute(_DUE, {"now": clock.now(), "limit": limit})
+            due = cursor.fetchall()
+        due += waits_in_vain().order_by("id").values_list("id", "cell")[:limit]
+        failures: list[Exception] = []
+        for pk, cell in due:
+            try:
+                _advance(pk, cell)
+            except Exception as error:
+                log.exception("order not advanced", order=pk, cell=cell)
+                failures.append(error)
+        if failures:
+            raise failures[0]
+    return len(due)
+
+
+def _advance(pk: int, cell: str) -> None:
+    with records.write(ME) as entry:
+        market = market_locked(cell)
+        order, waiting = order_locked(pk)
+        now = clock.now()
+        if order.state == OrderState.PENDING.value:
+            deadline = order.created_at + dt.timedelta(hours=market.approval_hours)
+            if min(deadline, order.ends_at) <= now:
+                by = clock.format_time(min(deadline, order.ends_at), order.tenant.time_zone)
+                told = f"nobody decided about it by {by}"
+                take_back(
+                    entry,
+                    order,
+                    Event.TIME_OUT,
+                    by=ME.name,
+                    reason=told,
+                    kind="order.timed-out",
+                    level="warning",
+                )
+        if order.state == OrderState.PENDING.value and waits_in_vain().filter(pk=order.pk).exists():
+            order.approver = "sre"
+            order.save(update_fields=["approver"])
+            news(
+                entry, "order.passed-on", order, to_sre=True,
+                text="An SRE decides now, because the tenant has no other owner any more.",
+            )  # fmt: skip
+        if order.state == OrderState.APPROVED.value and order.starts_at <= now:
+            begin(entry, order)
+        ended = (OrderState.ACTIVE.value, OrderState.EXPIRED.value)
+        if order.state in ended and order.renew_next_at is not None and order.renew_next_at <= now:
+            _before_end(entry, market, order, waiting)
+        if order.state == OrderState.ACTIVE.value and order.ends_at <= now:
+            step(order, Event.EXPIRE)
+            order.ended_at = order.ends_at
+            order.save(update_fields=["state", "ended_at"])
+            news(entry, "order.expired", order, level="warning")
+
+
+def _before_end(entry: Entry, market: Market, order: Order, waiting: list[Order]) -> None:
+    """Order its renewal, or remind people of its end."""
+    now = clock.now()
+    if not order.renew:
+        if order.reminded_at is None and order.ends_at > now:
+            order.reminded_at = now
+            news(
+                entry, "order.reminder", order,
+                text=f"It ends on {clock.format_time(order.ends_at, order.tenant.time_zone)}."
+                " Renew or extend it to go on.",
+            )  # fmt: skip
+        order.renew_next_at = None
+    else:
+        _renew(entry, market, order, waiting)
+    order.save(update_fields=["reminded_at", "renew_next_at", "renew_error"])
+
+
+def _renew(entry: Entry, market: Market, order: Order, waiting: list[Order]) -> None:
+    """Order the renewal; where that is refused, tell why, once for each reason, and try again later."""
+    try:
+        for other in waiting:
+            raise Refused("order-waits", f"order {other.pk}, a {other.replaced_as} of it, waits for approval")
+        with transaction.atomic():
+            new = _renewal(entry, market, order)
+    except Refused as refusal:
+        again = clock.now() + AGAIN
+        order.renew_next_at = again if again < (order.grace_until or order.ends_at) else None
+        if not order.renew_error.startswith(f"{refusal.code}:"):
+            news(
+                entry, "order.renewal-failed", order, level="urgent", text=f"It could not be renewed: {refusal.detail}",
+                code=refusal.code, reason=refusal.detail,
+            )  # fmt: skip
+        order.renew_error = f"{refusal.code}: {refusal.detail}"[:300]
+        return
+    order.renew_next_at, order.renew_error = None, ""
+    news(entry, "order.renewed", order, new=new.pk)
+
+
+def _renewal(entry: Entry, market: Market, order: Order) -> Order:
+    """The order that follows, as long as this one by the days of its tenant. Raises `Refused`."""
+    begin_at = order.ends_at
+    end = calendar.following(order.starts_at, order.ends_at, zone_of(order.tenant))
+    if end <= clock.now():
+        raise Refused("too-late", "the period of its renewal is over too; order anew")
+    on_sale(market, order.band)
+    with without(order):
+        fits(order.cell, order.band, order.amounts, begin_at, grace_end(market, begin_at, end))
+        price, parts, prices = quote_preview(
+            principal=ME, tenant=order.tenant, cell=order.cell, band=order.band.name,
+            amounts=tuple(order.amounts), starts_at=begin_at, ends_at=end,
+        )  # fmt: skip
+    new = insert(
+        market=market, tenant=order.tenant, band=order.band, amounts=tuple(order.amounts), starts_at=begin_at,
+        ends_at=end, price=price, parts=[part.as_json() for part in parts], prices=prices,
+        placed_by=order.placed_by, renew=True, note=order.note, replaces=order, replaced_as="renewal",
+    )  # fmt: skip
+    submit(entry, new, price)
+    return new

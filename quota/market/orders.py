@@ -1,0 +1,335 @@
+"""Buying quota (§2.5): from the order to its end, and what may be done with it on the way.
+
+    order_place ─► what is left? what does it cost? is there money? ─► held ─► approved by a rule, or by a person
+    ─► order_sweep begins, reminds, renews and expires it
+
+All that sells in one cell queues at its market's row, so two orders never get the same core.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from quota import clock
+from quota.billing import ledger
+from quota.market.order_checks import (
+    Amounts,
+    amounts_wanted,
+    changeable,
+    deciding,
+    fits,
+    nothing_waits,
+    on_sale,
+    own,
+    period,
+    place_of,
+    placed_before,
+    selling,
+    still_there,
+    texts,
+    without,
+    zone_of,
+)
+from quota.market.order_steps import (
+    Event,
+    approve,
+    cut_of,
+    give_back,
+    insert,
+    news,
+    replace,
+    rule_of,
+    share,
+    stop,
+    take_back,
+    waits_in_vain,
+)
+from quota.models import Order, OrderState, Quote, Tenant
+from quota.pricing.market import band_named, cell_require, grace_end, market_locked
+from quota.pricing.price_lists import quote_preview, quote_taken
+from quota.records import Entry
+from quota.vocabulary import calendar
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+
+
+def order_place(
+    *,
+    principal: Principal,
+    tenant: Tenant,
+    cell: str,
+    band: str,
+    amounts: Amounts,
+    starts_at: dt.datetime | None = None,
+    ends_at: dt.datetime,
+    quote: Quote | int | None = None,
+    renew: bool = False,
+    note: str = "",
+    key: str = "",
+) -> Order:
+    """Order quota from `starts_at` (none: now) to `ends_at`. Holds capacity and money; may be active at once.
+
+    `quote`: its price holds, if it is for exactly this. `key`: the same key orders once, and answers with that order.
+    Raises `Refused`: invalid, too-large, not-sold, sold-out (with what is left and the first free date), over-budget,
+    quote-mismatch; `Conflict`: not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the
+    tenant's accounts.
+    """
+    require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
+    cell_require(cell)
+    row = band_named(band)
+    vector = amounts_wanted(amounts)
+    texts(note=note, key=key)
+    with selling(principal) as entry:
+        market = market_locked(cell)
+        begin = clock.now().replace(microsecond=0) if starts_at is None else starts_at
+        same = {"cell": cell, "band_id": row.pk, "amounts": list(vector), "ends_at": ends_at}
+        if starts_at is not None:
+            same["starts_at"] = starts_at
+        if (before := placed_before(tenant, key, same)) is not None:
+            return before
+        period(market, begin, ends_at)
+        on_sale(market, row)
+        fits(cell, row, vector, begin, grace_end(market, begin, ends_at))
+        if quote is None:
+            price, parts, prices = quote_preview(
+                principal=principal, tenant=tenant, cell=cell, band=band, amounts=vector, starts_at=begin,
+                ends_at=ends_at,
+            )  # fmt: skip
+            told, held = [part.as_json() for part in parts], None
+        else:
+            held = quote_taken(
+                tenant=tenant, quote=quote if isinstance(quote, int) else quote.pk, cell=cell, band=band,
+                amounts=vector, starts_at=begin, ends_at=ends_at,
+            )  # fmt: skip
+            price, told, prices = held.price, held.parts, held.prices
+        order = insert(
+            market=market, tenant=tenant, band=row, amounts=vector, starts_at=begin, ends_at=ends_at, price=price,
+            parts=told, prices=prices, placed_by=principal.name, quote=held, renew=renew, note=note, key=key,
+        )  # fmt: skip
+        submit(entry, order, price)
+    return order
+
+
+def order_approve(*, principal: Principal, order: Order, reason: str = "") -> Order:
+    """Say yes to a pending order. Nobody decides about an order of their own, but for SREs."""
+    texts(reason=reason)
+    with deciding(principal, order) as (entry, row):
+        still_there(row)
+        approve(entry, row, by=principal.name, reason=reason)
+    return row
+
+
+def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
+    """Say no to a pending order, and why; what it held is free again."""
+    texts(reason=reason)
+    if not reason.strip():
+        told = "say why, so that whoever ordered can do better"
+        raise Refused("invalid", f"reason: {told}", fields={"reason": told})
+    with deciding(principal, order) as (entry, row):
+        take_back(
+            entry, row, Event.REJECT, by=principal.name, reason=reason.strip(), kind="order.rejected",
+            level="warning",
+        )  # fmt: skip
+    return row
+
+
+def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Order:
+    """Take an order back. Before it begins everything is free again; afterwards its grant ends now, and whole days
+    of the tenant's time zone that are left are refunded. Orders that wait to replace it are taken back too."""
+    texts(reason=reason)
+    with own(principal, order) as (entry, _, row, waiting):
+        for other in waiting:
+            take_back(
+                entry, other, Event.CANCEL, by=principal.name, reason=f"order {row.pk} was cancelled",
+                kind="order.cancelled",
+            )  # fmt: skip
+        if row.state != OrderState.ACTIVE.value:
+            take_back(entry, row, Event.CANCEL, by=principal.name, reason=reason, kind="order.cancelled")
+            return row
+        now = clock.now()
+        rest = calendar.whole_days_left(now, row.ends_at, zone_of(row.tenant))
+        before = row.refunded
+        give_back(entry, row, share(row, rest, row.ends_at), text=f"order {row.pk} cancelled")
+        stop(entry, row, Event.CANCEL, at=now, reason=reason)
+        news(entry, "order.cancelled", row, by=principal.name, reason=reason, back=row.refunded - before)
+    return row
+
+
+def order_change(
+    *,
+    principal: Principal,
+    order: Order,
+    amounts: Amounts | None = None,
+    ends_at: dt.datetime | None = None,
+    starts_at: dt.datetime | None = None,
+    note: str = "",
+    key: str = "",
+) -> Order:
+    """Grow, shrink, extend or shorten: an order at the prices of now that replaces this one. Returns the new one.
+
+    What is left of the old one is refunded to the second, so that only the difference is paid. An active order goes on
+    until the new one is approved; what asks for nothing more needs no approval. One that has not begun is taken back at
+    once, and `starts_at` may change too.
+    """
+    texts(note=note, key=key)
+    vector = amounts_wanted(amounts) if amounts is not None else tuple(order.amounts)
+    with own(principal, order) as (entry, market, old, waiting):
+        # What has not begun may wait to replace one that has: its change does so instead.
+        heir_of, kind = place_of(old, starts_at)
+        same = {"replaces_id": heir_of.pk, "replaced_as": kind, "amounts": list(vector)}
+        if (before := placed_before(old.tenant, key, same)) is not None:
+            return before
+        nothing_waits(old, waiting)
+        changeable(old, "changed")
+        begun = old.state == OrderState.ACTIVE.value
+        if begun and starts_at is not None:
+            told = f"order {old.pk} has begun; give amounts and ends_at only"
+            raise Refused("invalid", f"starts_at: {told}", fields={"starts_at": told})
+        begin = cut_of(old) if begun else starts_at or max(old.starts_at, clock.now().replace(microsecond=0))
+        end = ends_at or old.ends_at
+        if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
+            raise Refused(
+                "invalid", "nothing is to be changed; give amounts or ends_at", fields={"amounts": "as now"}
+            )
+        period(market, begin, end)
+        if not begun:
+            take_back(entry, old, Event.REPLACE, by=principal.name, reason="changed", kind="order.changed")
+        with without(heir_of):
+            less = all(a <= b for a, b in zip(vector, old.amounts, strict=True)) and end <= old.ends_at
+            if not (less and begun):
+                on_sale(market, old.band)
+                fits(old.cell, old.band, vector, begin, grace_end(market, begin, end))
+            price, parts, prices = quote_preview(
+                principal=principal, tenant=old.tenant, cell=old.cell, band=old.band.name, amounts=vector,
+                starts_at=begin, ends_at=end,
+            )  # fmt: skip
+        new = insert(
+            market=market, tenant=old.tenant, band=old.band, amounts=vector, starts_at=begin, ends_at=end,
+            price=price, parts=[part.as_json() for part in parts], prices=prices, placed_by=principal.name,
+            renew=old.renew, note=note, key=key, replaces=heir_of, replaced_as=kind,
+        )  # fmt: skip
+        if less and begun:  # nobody looked whether a longer grace is left
+            new.grace_until = min(new.grace_until or end, max(end, old.grace_until or end))
+            new.save(update_fields=["grace_until"])
+        if not begun:
+            submit(entry, new, price)
+            return new
+        extra = max(0, price - share(old, begin, old.ends_at))
+        approver, rule = ("auto", "nothing more") if less else _rule(new, extra)
+        if approver == "auto":
+            replace(entry, old, at=begin, order=new)
+        submit(entry, new, extra, decided=(approver, rule))
+        news(entry, "order.changed", old, by=principal.name, new=new.pk)
+    return new
+
+
+def order_transfer(
+    *, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = ""
+) -> Order:
+    """Hand what is left of an order to another team, which pays what the first gets back. Returns the new order.
+
+    One must be allowed to buy for both.
+    """
+    texts(note=note, key=key)
+    require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=order.cell)
+    with own(principal, order) as (entry, market, old, waiting):
+        if (
+            before := placed_before(tenant, key, {"replaces_id": old.pk, "replaced_as": "transfer"})
+        ) is not None:
+            return before
+        if tenant.pk == old.tenant_id:
+            told = f"order {old.pk} belongs to {tenant.name} already"
+            raise Refused("invalid", f"tenant: {told}", fields={"tenant": told})
+        nothing_waits(old, waiting)
+        changeable(old, "transferred")
+        if old.state == OrderState.PENDING.value:
+            raise Conflict(
+                "order-state",
+                f"order {old.pk} waits for approval; transfer it then",
+                figures={"state": old.state},
+            )
+        ledger.accounts_locked(old.tenant, tenant)
+        begun = old.state == OrderState.ACTIVE.value
+        begin = cut_of(old) if begun else old.starts_at
+        if begin >= old.ends_at:
+            raise Conflict(
+                "order-state", f"order {old.pk} is about to end; nothing is left of it to hand on",
+                figures={"order": old.pk, "state": old.state},
+            )  # fmt: skip
+        price = min(share(old, begin, old.ends_at), old.price - old.refunded) if begun else old.price
+        if not begun:
+            take_back(
+                entry, old, Event.REPLACE, by=principal.name, reason=f"transferred to {tenant.name}",
+                kind="order.transferred",
+            )  # fmt: skip
+            if (
+                old.replaces_id is not None
+            ):  # it counted beside what it would have replaced, of the same tenant
+                fits(old.cell, old.band, old.amounts, begin, old.grace_until or old.ends_at)
+        new = insert(
+            market=market, tenant=tenant, band=old.band, amounts=tuple(old.amounts), starts_at=begin,
+            ends_at=old.ends_at, price=price, parts=[], prices=old.prices, placed_by=principal.name,
+            renew=old.renew, note=note, key=key, replaces=old, replaced_as="transfer",
+        )  # fmt: skip
+        new.grace_until = old.grace_until
+        new.save(update_fields=["grace_until"])
+        if begun:
+            replace(entry, old, at=begin, order=new)
+        news(entry, "order.transferred", old, by=principal.name, new=new.pk, to=tenant.name)
+        submit(entry, new, price, decided=("auto", "transfer"))
+    return new
+
+
+def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Order:
+    """Switch renewal on or off. Switching off takes back a renewal that has not begun."""
+    with own(principal, order) as (entry, _, row, waiting):
+        tried_again = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
+        if row.state not in (
+            OrderState.PENDING.value,
+            OrderState.APPROVED.value,
+            OrderState.ACTIVE.value,
+        ) and (renew or not tried_again):
+            raise Conflict(
+                "order-state", f"order {row.pk} is {row.state}; order anew", figures={"state": row.state}
+            )
+        if row.renew == renew:
+            return row
+        row.renew, row.renew_error = renew, ""
+        if renew and row.state == OrderState.ACTIVE.value:
+            row.renew_next_at = max(clock.now(), row.renew_next_at or clock.now())
+        row.save(update_fields=["renew", "renew_error", "renew_next_at"])
+        for other in waiting:
+            if not renew and other.replaced_as == "renewal":
+                take_back(
+                    entry, other, Event.CANCEL, by=principal.name, reason="renewal was switched off",
+                    kind="order.cancelled",
+                )  # fmt: skip
+        entry.append("order.renewal-set", tenant=row.tenant.name, order=row.pk, renew=renew)
+    return row
+
+
+def submit(entry: Entry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
+    """Hold the money, and approve by rule or wait for a decision. `price`: what the rules go by.
+
+    An order that a rule leaves to an owner goes to the SREs if no other owner may decide about it.
+    """
+    order.approver, rule = decided or _rule(order, price)
+    order.save(update_fields=["approver"])
+    ledger.hold(entry, order)
+    if order.approver == "auto":
+        entry.append("order.placed", tenant=order.tenant.name, order=order.pk, by=order.placed_by)
+        approve(entry, order, by=rule)
+        return
+    who = "an owner of the tenant decides" if order.approver == "owner" else "an SRE decides"
+    if order.approver == "owner" and waits_in_vain().filter(pk=order.pk).exists():
+        order.approver = "sre"
+        order.save(update_fields=["approver"])
+        who = "an SRE decides, because the tenant has no other owner"
+    news(
+        entry, "order.placed", order, text=f"{order.placed_by} placed this order; {who}.",
+        to_sre=order.approver == "sre", by=order.placed_by,
+    )  # fmt: skip
+
+
+def _rule(order: Order, price: int) -> tuple[str, str]:
+    return rule_of(cell=order.cell, band=order.band, tenant=order.tenant, price=price)

@@ -1,0 +1,156 @@
+"""Quota that expires under running jobs (§2.5): noticed, told, and where the cell says so, due to be dropped.
+
+    bought ─► grace: all goes on, the tenant is told ─► over: growth is refused ─► `drop_after_hours` later: due
+                                                           └── quota is bought, or jobs shrink: forgotten
+
+Only who has the jobs can drop them: `lapses_due` says whose are to be, `excess` how much.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.db import connection
+
+from quota import clock, records
+from quota.admission.admission import COUNTED
+from quota.billing.budgets import submitting_stopped
+from quota.models import Lapse, Market, PriorityBand, Tenant
+from quota.notifications.notices import tell
+from quota.pricing.market import market_of
+from quota.vocabulary.bands import FREE_PRIORITY
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import NAMES, told
+
+ME = system("market")
+DROP = "drop"
+
+
+def _sums(condition: str, letter: str) -> str:
+    return ", ".join(f"sum(amounts[{i + 1}]) FILTER (WHERE {condition}) AS {letter}{i}" for i in COUNTED)
+
+
+def _beyond(letter: str) -> str:
+    return " OR ".join(f"u.used[{i + 1}] > coalesce(g.{letter}{i}, 0)" for i in COUNTED)
+
+
+_COUNTS = "fin IS NULL OR fin > %(now)s"
+_BOUGHT = "ends_at IS NULL OR ends_at > %(now)s"
+_FOUND = (
+    f"WITH g AS (SELECT tenant_id, cell, band_id, {_sums(_COUNTS, 'c')}, {_sums(_BOUGHT, 'b')},"
+    " max(fin) FILTER (WHERE fin <= %(now)s) AS lapsed_at, max(ends_at) FILTER (WHERE ends_at <= %(now)s) AS ended_at,"
+    " max(fin) FILTER (WHERE ends_at <= %(now)s AND fin > %(now)s) AS grace_until"
+    " FROM (SELECT *, coalesce(grace_until, ends_at) AS fin FROM quota_quota WHERE starts_at <= %(now)s) AS each"
+    " GROUP BY tenant_id, cell, band_id)"
+    f" SELECT u.tenant_id, u.cell, u.band_id, {_beyond('c')}, g.lapsed_at, g.ended_at, g.grace_until, u.used,"
+    f" ARRAY[{', '.join(f'coalesce(g.b{i}, 0)::text' for i in COUNTED)}]"
+    " FROM quota_quotause AS u LEFT JOIN g USING (tenant_id, cell, band_id)"
+    f" WHERE {_beyond('b')} ORDER BY u.tenant_id, u.cell, u.band_id"
+)
+
+_Key = tuple[int, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    over: bool
+    lapsed_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    grace_until: dt.datetime | None
+    missing: Mapping[int, int]
+
+
+def lapses_watch() -> int:
+    """Open, advance and forget lapses; what changes is told. Returns how many changed.
+
+    Two queries where nothing changes. Each change is a transaction of its own, which looks again at its row.
+    """
+    now = clock.now()
+    found = _found(now)
+    known = {(row.tenant_id, row.cell, row.band_id): row for row in Lapse.objects.all()}
+    new = [key for key, one in found.items() if key not in known or (one.over and known[key].over_at is None)]
+    tenants = Tenant.objects.in_bulk({tenant for tenant, _, _ in new})
+    bands = PriorityBand.objects.in_bulk({band for _, _, band in new})
+    for key in new:
+        _advance(tenants[key[0]], key[1], bands[key[2]], found[key], now)
+    gone = [row.pk for key, row in known.items() if key not in found]
+    back = [
+        row.pk
+        for key, row in known.items()
+        if key in found and row.over_at is not None and not found[key].over
+    ]
+    if gone:
+        Lapse.objects.filter(pk__in=gone).delete()
+    if back:
+        Lapse.objects.filter(pk__in=back).update(over_at=None)
+    return len(new) + len(gone) + len(back)
+
+
+def lapses_due(cell: str) -> list[Lapse]:
+    """Lapses whose jobs are to be dropped now, the oldest first: by the rules of the cell, or of a spent budget."""
+    market = Market.objects.filter(cell=cell).first() or Market(cell=cell)
+    last = clock.now() - dt.timedelta(hours=market.drop_after_hours)
+    rows = list(Lapse.objects.filter(cell=cell, over_at__lte=last).select_related("tenant", "band"))
+    if market.after_grace == DROP or not rows:
+        return rows
+    stopped = submitting_stopped({row.tenant_id for row in rows})
+    return [row for row in rows if stopped.get(row.tenant_id) == DROP]
+
+
+def _found(now: dt.datetime) -> dict[_Key, _Found]:
+    with connection.cursor() as cursor:
+        cursor.execute(_FOUND, {"now": now})
+        return {
+            (tenant, cell, band): _Found(
+                over, lapsed, ended, grace,
+                {i: used[i] - int(has) for i, has in zip(COUNTED, bought, strict=True) if used[i] > int(has)},
+            )
+            for tenant, cell, band, over, lapsed, ended, grace, used, bought in cursor.fetchall()
+        }  # fmt: skip
+
+
+def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: dt.datetime) -> None:
+    market = market_of(cell)
+    with records.write(ME) as entry:
+        row, made = Lapse.objects.select_for_update(of=("self",)).get_or_create(
+            tenant=tenant, cell=cell, band=band, defaults={"began_at": found.ended_at or now}
+        )
+        if not made and (row.over_at is not None or not found.over):
+            return
+        missing = told(found.missing)
+        data = {"cell": cell, "band": band.name, "missing": {NAMES[i]: v for i, v in found.missing.items()}}
+        url = f"/shop/?tenant={tenant.name}&cell={cell}&band={band.name}"
+        if not found.over:
+            until = found.grace_until or now
+            entry.append("quota.grace", tenant=tenant.name, **data, until=until.isoformat())
+            tell(
+                entry, tenant, "quota.grace", f"{band.name} quota in cell {cell} has ended; jobs still ask for it",
+                f"Live jobs of {tenant.name} ask for {missing} more than is bought. Until"
+                f" {clock.format_time(until, tenant.time_zone)} nothing"
+                f" changes; then nothing more can be submitted or grown.{_what_then(market)} Buy quota, or let the jobs"
+                " ask for less.",
+                url=url, level="warning", **data, until=until.isoformat(),
+            )  # fmt: skip
+            return
+        row.over_at = found.lapsed_at or now
+        row.save(update_fields=["over_at"])
+        entry.append("quota.grace-over", tenant=tenant.name, **data, over_at=row.over_at.isoformat())
+        tell(
+            entry, tenant, "quota.grace-over", f"no more {band.name} quota in cell {cell} for some running jobs",
+            f"Live jobs of {tenant.name} ask for {missing} more than counts, since"
+            f" {clock.format_time(row.over_at, tenant.time_zone)}. They go on;"
+            " nothing more can be submitted or grown there, while shrinking, restarting and ending always"
+            f" work.{_what_then(market)} Buy quota, or let the jobs ask for less.",
+            url=url, level="urgent", **data, over_at=row.over_at.isoformat(),
+        )  # fmt: skip
+
+
+def _what_then(market: Market) -> str:
+    if market.after_grace != DROP:
+        return ""
+    return (
+        f" {market.drop_after_hours} hours after that, jobs are lowered to priority {FREE_PRIORITY}, which is free,"
+        " until the rest fits."
+    )

@@ -1,0 +1,179 @@
+"""When a cell has less than what is sold to prod (§2.5): who is touched, told to the SREs until it is mended.
+
+Nothing has to stop selling: what is left is below zero then, and no order fits. A time without a gap during which more
+is sold than the cell has – its whole capacity, of which the headroom was never sold – is one row, open until it is over
+or mended. Orders are named newest first: those that were sold last are the first to talk about.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.db import connection
+
+from quota import clock, records
+from quota.models import CellCapacity, Market, PriorityBand, Shortfall
+from quota.notifications.notices import tell
+from quota.pricing.market import SOLD, capacity_of, market_locked, sold_steps
+from quota.records import Entry
+from quota.vocabulary import calendar
+from quota.vocabulary.calendar import Excess
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import as_mapping, told
+
+ME = system("market")
+_NAMED = 20
+
+_TOUCHED = """
+SELECT order_id, tenant, begin, CASE WHEN ending < 'infinity' THEN ending END, amounts FROM (
+  SELECT q.order_id, t.name AS tenant, q.starts_at AS begin, coalesce(q.grace_until, q.ends_at, 'infinity') AS ending,
+         q.amounts
+  FROM quota_quota AS q JOIN quota_tenant AS t ON t.id = q.tenant_id
+  WHERE q.cell = %(cell)s AND NOT q.beyond_capacity AND q.band_id = ANY(%(bands)s)
+  UNION ALL
+  SELECT o.id, t.name, o.starts_at, coalesce(o.grace_until, o.ends_at), o.amounts
+  FROM quota_order AS o JOIN quota_tenant AS t ON t.id = o.tenant_id
+  WHERE o.cell = %(cell)s AND o.state IN ('pending', 'approved') AND o.band_id = ANY(%(bands)s)
+) AS sold
+WHERE begin < %(until)s AND ending > %(begin)s
+"""
+
+
+def shortfalls_examine(cell: str) -> int:
+    """Compare what is sold with what there is, from now on; open, change and close rows. Returns how many are open.
+
+    Locks the cell's market, but only where there is something to write.
+    """
+    if not excesses_of(cell) and not _open(cell):
+        return 0
+    with records.write(ME) as entry:
+        market_locked(cell)
+        now = clock.now()
+        rows = _open(cell)
+        found = excesses_of(cell)
+        touched = _touched(cell, found)
+        for excess, (orders, tenants) in zip(found, touched, strict=True):
+            row = next((row for row in rows if _overlap(row, excess)), None)
+            if row is not None:
+                rows.remove(row)
+                _change(entry, row, excess, orders, tenants)
+            else:
+                row = Shortfall.objects.create(
+                    cell=cell, begins_at=excess.begins_at, ends_at=excess.ends_at, short=list(excess.short),
+                    orders=orders, tenants=tenants, found_at=now,
+                )  # fmt: skip
+                _tell(entry, "shortfall.found", row, level="urgent")
+        for row in rows:
+            row.closed_at = now
+            row.save(update_fields=["closed_at"])
+            _tell(entry, "shortfall.over", row)
+    return len(found)
+
+
+def shortfalls_examine_lowered() -> int:
+    """Examine the cells that have reported less than before since this was last called. Returns how many."""
+    cells = sorted(CellCapacity.objects.filter(lowered=True).values_list("cell", flat=True))
+    # Taken back first: what is lowered meanwhile is looked at again.
+    CellCapacity.objects.filter(cell__in=cells, lowered=True).update(lowered=False)
+    for cell in cells:
+        shortfalls_examine(cell)
+    return len(cells)
+
+
+def shortfalls_examine_all() -> int:
+    """Examine every cell that sells. Returns how many shortfalls are open."""
+    return sum(
+        shortfalls_examine(cell) for cell in Market.objects.order_by("cell").values_list("cell", flat=True)
+    )
+
+
+def excesses_of(cell: str) -> list[Excess]:
+    """The times, from now on, when more prod quota is sold than the cell has."""
+    now = clock.now()
+    return calendar.excesses(capacity_of(cell), sold_steps(cell, _prod(), now), now)
+
+
+def _prod() -> list[PriorityBand]:
+    return list(PriorityBand.objects.filter(prod=True))
+
+
+def _open(cell: str) -> list[Shortfall]:
+    return list(Shortfall.objects.filter(cell=cell, closed_at=None).order_by("begins_at", "id"))
+
+
+def _touched(cell: str, found: list[Excess]) -> list[tuple[list[int], list[str]]]:
+    """For each excess the orders, newest first, and the tenants that have something of what is short then."""
+    if not found:
+        return []
+    ends = [excess.ends_at for excess in found]
+    until: dt.datetime | str = "infinity" if None in ends else max(end for end in ends if end is not None)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _TOUCHED,
+            {
+                "cell": cell,
+                "bands": [band.pk for band in _prod()],
+                "begin": found[0].begins_at,
+                "until": until,
+            },
+        )
+        sold = cursor.fetchall()
+    answers = []
+    for excess in found:
+        short = [index for index in SOLD if excess.short[index]]
+        there = [
+            (order, tenant)
+            for order, tenant, begin, end, amounts in sold
+            if (end is None or end > excess.begins_at)
+            and (excess.ends_at is None or begin < excess.ends_at)
+            and any(amounts[index] > 0 for index in short)
+        ]
+        orders = sorted({order for order, _ in there if order is not None}, reverse=True)
+        answers.append((orders, sorted({tenant for _, tenant in there})))
+    return answers
+
+
+def _overlap(row: Shortfall, excess: Excess) -> bool:
+    return (row.ends_at is None or row.ends_at > excess.begins_at) and (
+        excess.ends_at is None or row.begins_at < excess.ends_at
+    )
+
+
+def _change(entry: Entry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]) -> None:
+    """Bring an open row up to date; people hear of it when more or less is short."""
+    before = (row.begins_at, row.ends_at, list(row.short), row.orders, row.tenants)
+    short = list(row.short)
+    # What has begun keeps its beginning.
+    if row.begins_at > excess.begins_at or row.begins_at > clock.now():
+        row.begins_at = excess.begins_at
+    row.ends_at, row.short, row.orders, row.tenants = excess.ends_at, list(excess.short), orders, tenants
+    if before == (row.begins_at, row.ends_at, row.short, row.orders, row.tenants):
+        return
+    row.save(update_fields=["begins_at", "ends_at", "short", "orders", "tenants"])
+    if row.short != short:
+        _tell(entry, "shortfall.changed", row, level="urgent")
+
+
+def _tell(entry: Entry, kind: str, row: Shortfall, *, level: str = "info") -> None:
+    short = told({index: value for index, value in enumerate(row.short) if value})
+    period = f"from {row.begins_at:%Y-%m-%d %H:%M} " + (
+        f"to {row.ends_at:%Y-%m-%d %H:%M} UTC" if row.ends_at is not None else "UTC on"
+    )
+    data = {
+        "cell": row.cell, "shortfall": row.pk, "begins_at": row.begins_at.isoformat(),
+        "ends_at": row.ends_at.isoformat() if row.ends_at is not None else None,
+        "short": {name: value for name, value in as_mapping(row.short).items() if value},
+        "orders": row.orders, "tenants": row.tenants,
+    }  # fmt: skip
+    entry.append(kind, **data)
+    if kind == "shortfall.over":
+        subject, text = f"Cell {row.cell} has again what is sold {period}", ""
+    else:
+        subject = f"Cell {row.cell} is short of {short} {period}"
+        more = f" and {len(row.orders) - _NAMED} more" if len(row.orders) > _NAMED else ""
+        named = ", ".join(map(str, row.orders[:_NAMED])) or "none"
+        text = (
+            f"More prod quota is sold than the cell has; nothing more is sold meanwhile. Orders,"
+            f" newest first: {named}{more}. Tenants: {', '.join(row.tenants)}."
+        )
+    tell(entry, None, kind, subject, text, url="", level=level, **data)

@@ -1,0 +1,158 @@
+"""Reads of notices: a person's inbox, how much of it is unread, and the channels of a tenant."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from django.db import connection
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
+
+from quota import clock
+from quota.models import Notice, NoticeChannel, NoticeDelivery, NoticeRead, Tenant
+from quota.notifications.notice_kinds import LEVELS
+from quota.notifications.transports import keys_of
+from quota.selectors import tenant_named
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, may
+
+# More unread ones than this are told as "99+"; nobody counts further.
+UNREAD_SHOWN = 99
+# How a door names the SREs' own inbox and channels. No tenant can have the name: it ends with a hyphen.
+SRE = "sre-"
+
+
+class Choice(NamedTuple):
+    """What of the inbox to show. `tenant`: a name, `sre-`, or empty for all; `kind`: a beginning."""
+
+    tenant: str = ""
+    kind: str = ""
+    level: str = ""
+    unread: bool = False
+
+
+def owner_named(principal: Principal, name: str) -> Tenant | None:
+    """The tenant of that name, or None for `sre-`. Raises `NotFound` for what the principal may not see."""
+    if name != SRE:
+        return tenant_named(principal, name)
+    if not may(principal, Action.PLATFORM_ADMIN):
+        raise NotFound("tenant", name)
+    return None
+
+
+def owners(principal: Principal) -> list[Tenant | None]:
+    """Whose notices are in one's inbox: the tenants where one has a role, and the SREs' for an SRE. One query."""
+    mine: list[Tenant | None] = list(Tenant.objects.filter(name__in=_member_of(principal)).order_by("name"))
+    return [*mine, None] if may(principal, Action.PLATFORM_ADMIN) else mine
+
+
+def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
+    """Newest first, each with `unread` and its tenant. Raises `Refused` naming the field."""
+    whose = [owner_named(principal, choice.tenant)] if choice.tenant else owners(principal)
+    of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])
+    if None in whose:
+        of |= Q(tenant__isnull=True)
+    marks = NoticeRead.objects.annotate(whose=Coalesce("tenant_id", 0)).filter(
+        user_id=principal.user_id, whose=Coalesce(OuterRef("tenant_id"), 0), notice_id__gte=OuterRef("id")
+    )
+    rows = Notice.objects.filter(of).annotate(unread=~Exists(marks)).select_related("tenant").order_by("-id")
+    if choice.kind:
+        rows = rows.filter(Q(kind=choice.kind) | Q(kind__startswith=choice.kind.rstrip(".") + "."))
+    if choice.level:
+        if choice.level not in LEVELS:
+            told = f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}"
+            raise Refused("invalid", f"level: {told}", fields={"level": told})
+        rows = rows.filter(level__in=LEVELS[LEVELS.index(choice.level) :])
+    return rows.filter(unread=True) if choice.unread else rows
+
+
+def unread_count(principal: Principal) -> int:
+    """How many notices of one's inbox one has not read, `UNREAD_SHOWN` + 1 at most. One query, by index alone."""
+    if principal.user_id is None:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _UNREAD,
+            {
+                "user": principal.user_id,
+                "tenants": _member_of(principal),
+                "sre": may(principal, Action.PLATFORM_ADMIN),
+                "most": UNREAD_SHOWN + 1,
+            },
+        )
+        return int(cursor.fetchone()[0])
+
+
+def channels_of(principal: Principal, tenant: Tenant | None) -> QuerySet[NoticeChannel]:
+    """Those of a tenant that the principal may see, the SREs' with none."""
+    if not (
+        may(principal, Action.PLATFORM_ADMIN)
+        if tenant is None
+        else may(principal, Action.TENANT_VIEW, tenant=tenant.name)
+    ):
+        return NoticeChannel.objects.none()
+    return NoticeChannel.objects.filter(tenant=tenant).select_related("tenant").order_by("id")
+
+
+def channels_visible(principal: Principal) -> QuerySet[NoticeChannel]:
+    """All that the principal may see: those of the own tenants, and the SREs' for an SRE."""
+    of = Q(tenant__name__in=_member_of(principal))
+    if may(principal, Action.PLATFORM_ADMIN):
+        of |= Q(tenant__isnull=True)
+    return NoticeChannel.objects.filter(of).select_related("tenant").order_by("id")
+
+
+def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
+    """Raises `NotFound`, also for one of a tenant that the principal may not see."""
+    channel = NoticeChannel.objects.select_related("tenant").filter(pk=number).first()
+    if channel is None or not channels_of(principal, channel.tenant).filter(pk=number).exists():
+        raise NotFound("channel", str(number))
+    return channel
+
+
+def may_manage(principal: Principal, tenant: Tenant | None) -> bool:
+    """Whether one may change its channels, and see their secrets and addresses."""
+    if tenant is None:
+        return may(principal, Action.PLATFORM_ADMIN)
+    return may(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+
+
+def target_shown(principal: Principal, channel: NoticeChannel) -> str:
+    """Where it goes. Addresses of webhooks may hold a key: who may not manage the channel sees only the host."""
+    if channel.kind == "email" or may_manage(principal, channel.tenant):
+        return channel.target
+    parts = urlsplit(channel.target)
+    return f"{parts.scheme}://{parts.hostname}/…"
+
+
+def secrets_of(channel: NoticeChannel) -> list[str]:
+    """Those that sign now, the newest first. For who may manage it."""
+    return keys_of(channel, clock.now()) if channel.kind == "webhook" else []
+
+
+def deliveries_of(channel: NoticeChannel) -> QuerySet[NoticeDelivery]:
+    """Newest first, each with its notice."""
+    return NoticeDelivery.objects.filter(channel=channel).select_related("notice").order_by("-id")
+
+
+def _member_of(principal: Principal) -> list[str]:
+    return sorted(name for name in principal.roles if may(principal, Action.TENANT_VIEW, tenant=name))
+
+
+_UNREAD = """
+SELECT count(*) FROM (
+    (SELECT 1 FROM quota_tenant t
+     LEFT JOIN quota_noticeread r ON r.user_id = %(user)s AND r.tenant_id = t.id
+     CROSS JOIN LATERAL (
+         SELECT 1 FROM quota_notice n WHERE n.tenant_id = t.id AND n.id > coalesce(r.notice_id, 0) LIMIT %(most)s
+     ) of_tenants
+     WHERE t.name = ANY(%(tenants)s) LIMIT %(most)s)
+    UNION ALL
+    (SELECT 1 FROM quota_notice n
+     WHERE %(sre)s AND n.tenant_id IS NULL AND n.id > coalesce(
+         (SELECT notice_id FROM quota_noticeread WHERE user_id = %(user)s AND tenant_id IS NULL), 0)
+     LIMIT %(most)s)
+    LIMIT %(most)s
+) unread
+"""

@@ -1,0 +1,68 @@
+"""E-mail as the portal writes it: plain text, and the same as simple HTML. How it leaves is Django's to know."""
+
+from __future__ import annotations
+
+import smtplib
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.mail import EmailMultiAlternatives
+from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
+
+from quota.notifications.webhook_client import Failed
+
+
+def absolute(path: str) -> str:
+    """A path of the portal as a link for people who are elsewhere."""
+    return settings.PORTAL_URL.rstrip("/") + path if path else ""
+
+
+def letter(
+    to: str,
+    subject: str,
+    text: str,
+    *,
+    path: str = "",
+    link: str = "",
+    foot: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> EmailMultiAlternatives:
+    """A mail to one address. `path`: the page of the portal it is about, `link`: its name, `foot`: why it came."""
+    said: dict[str, Any] = {
+        "subject": subject,
+        "text": text,
+        "url": absolute(path),
+        "link": link or _("Open it in the portal"),
+        "foot": foot,
+    }
+    plain = "\n\n".join(part for part in (text, said["url"], f"-- \n{foot}" if foot else "") if part)
+    mail = EmailMultiAlternatives(
+        subject=f"[Borg Portal] {subject}", body=plain + "\n", from_email=settings.DEFAULT_FROM_EMAIL, to=[to],
+        headers={"Auto-Submitted": "auto-generated", **(headers or {})},
+    )  # fmt: skip
+    mail.attach_alternative(render_to_string("quota/mail.html", said), "text/html")
+    return mail
+
+
+def send(mail: EmailMultiAlternatives) -> None:
+    """Hands it to the mail server. Raises `Failed`."""
+    try:
+        mail.send()
+    except smtplib.SMTPRecipientsRefused as error:
+        code, told = next(iter(error.recipients.values()), (0, b""))
+        raise Failed(
+            f"the mail server refuses the address: {_plain(told)}", final=500 <= code < 600
+        ) from error
+    except smtplib.SMTPResponseException as error:
+        told = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"
+        raise Failed(
+            told, final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
+        ) from error
+    except (smtplib.SMTPException, OSError) as error:
+        raise Failed(f"no mail server takes it: {error or type(error).__name__}") from error
+
+
+def _plain(told: bytes | str) -> str:
+    return told.decode("utf-8", "replace") if isinstance(told, bytes) else told

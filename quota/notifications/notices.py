@@ -1,0 +1,78 @@
+"""Telling people: one row, written with the change that it tells of. Sending comes later, from the row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connection
+
+from quota import clock
+from quota.models import Notice, Tenant
+from quota.notifications.notice_kinds import BY_NAME, LEVELS
+from quota.records import Entry
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal, require
+
+SUBJECT_CHARACTERS = 200
+
+
+def tell(
+    entry: Entry,
+    tenant: Tenant | None,
+    kind: str,
+    subject: str,
+    text: str,
+    url: str = "",
+    level: str = "info",
+    **data: Any,
+) -> None:
+    """News for a tenant's people, or the SREs (`tenant` none); a row of the caller's transaction.
+
+    `kind`: one of `quota.notifications.notice_kinds`. `subject`: one line. `url`: a path of the portal. `data`:
+    JSON-ready, for programs that get it by webhook. The rows of one entry are written together, when it ends. Raises
+    `ValueError`.
+    """
+    if kind not in BY_NAME:
+        raise ValueError(f"no kind of notice {kind!r}; quota/notifications/notice_kinds.py lists them")
+    if level not in LEVELS:
+        raise ValueError(f"level {level!r} is none of {', '.join(LEVELS)}")
+    if url and not (url.startswith("/") and not url.startswith("//")):
+        raise ValueError(f"url {url!r} is no path of the portal")
+    entry.tell(
+        Notice(
+            tenant=tenant, kind=kind, level=level, subject=one_line(subject), text=text, url=url, data=data,
+            created_at=clock.now(),
+        )
+    )  # fmt: skip
+
+
+def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant | None]) -> None:
+    """Mark the inboxes of `tenants` (none: the SREs') as read up to a notice; what came later stays unread.
+
+    One's own mark, so nothing is recorded. Never goes backwards. One statement. Raises `Refused`.
+    """
+    for tenant in tenants:
+        if tenant is None:
+            require(principal, Action.PLATFORM_ADMIN)
+        else:
+            require(principal, Action.TENANT_VIEW, tenant=tenant.name)
+    if principal.user_id is None:
+        raise Refused("no-person", f"{principal.name} is no person; people read notices", status=403)
+    newest = Notice.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    if not 0 <= up_to <= newest:
+        raise Refused("invalid", f"up_to: there is no notice {up_to}", fields={"up_to": f"0 to {newest}"})
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO quota_noticeread (user_id, tenant_id, notice_id)"
+            " SELECT %s, tenant, %s FROM unnest(%s::bigint[]) AS t(tenant)"
+            " ON CONFLICT (user_id, tenant_id) DO UPDATE"
+            " SET notice_id = greatest(quota_noticeread.notice_id, excluded.notice_id)",
+            [principal.user_id, up_to, [tenant.pk if tenant else None for tenant in tenants]],
+        )
+
+
+def one_line(subject: str) -> str:
+    """A subject never breaks the header that it becomes, and fits its column."""
+    line = " ".join(subject.split())
+    return line if len(line) <= SUBJECT_CHARACTERS else line[: SUBJECT_CHARACTERS - 1] + "…"

@@ -1,0 +1,278 @@
+"""From notices to people: each is spread over the channels of its tenant, and each channel is served in order.
+
+    Notice ─► spread ─► NoticeDelivery (waiting) ─► claim a channel ─► send its oldest ─► settle ─► sent | waiting
+                                                                                             └─► failed, after a day
+
+Only `spread`, `claim` and `settle` touch the database, briefly; sending waits on the network in threads of its own, at
+most so many at once, each for at most so long. A sender that dies in between has its channels free again when
+the lease is over, and what it had sent but not settled is sent again: receivers know it by its id.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+from django.db import connection, transaction
+from django.db.models import Q
+
+from quota import clock, records
+from quota.models import Notice, NoticeChannel, NoticeDelivery
+from quota.notifications.notice_kinds import wanted
+from quota.notifications.notices import tell
+from quota.notifications.transports import send
+from quota.notifications.webhook_client import Failed
+from quota.vocabulary.permissions import system
+
+log = structlog.get_logger(__name__)
+
+NOTICES_AT_ONCE = 500
+CHANNELS_AT_ONCE = 16
+DELIVERIES_AT_ONCE = 20
+# One channel's share of a run, and how long nobody else touches it: two sends more than its share.
+SHARE_S = 30.0
+LEASE = dt.timedelta(seconds=90)
+RUN_S = 50.0
+FIRST_RETRY, LONGEST_RETRY = dt.timedelta(seconds=30), dt.timedelta(hours=1)
+GIVEN_UP_AFTER = dt.timedelta(days=1)
+# Where the receiver itself says no, it is asked again only so often, and then the next notice has its turn.
+REFUSED_AT_MOST = 5
+_LOCK = 0x626F7267_6E6F7465  # "borgnote"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one attempt. `error` empty: it got through. `final`: the receiver does not want it."""
+
+    delivery: int
+    error: str = ""
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a run did: attempts that got through, and those that did not."""
+
+    sent: int = 0
+    failed: int = 0
+
+
+def notices_send(*, run_s: float = RUN_S) -> Sent:
+    """Spread and send all that is due, for at most about `run_s` and one channel's share. One at a time runs:
+    more would only fill the worker's threads. Idempotent."""
+    done = Sent()
+    with _alone() as mine:
+        if mine:
+            _run(done, until=time.monotonic() + run_s)
+    return done
+
+
+def retry_after(attempts: int) -> dt.timedelta:
+    """How long to wait after so many attempts: 30 s, doubling to an hour."""
+    return min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LONGEST_RETRY)
+
+
+def spread() -> int:
+    """Make the deliveries of notices told since, at most `NOTICES_AT_ONCE`. Locks those, then their channels."""
+    now = clock.now()
+    with transaction.atomic():
+        notices = list(
+            Notice.objects.select_for_update(skip_locked=True, of=("self",))
+            .filter(spread_at__isnull=True)
+            .order_by("id")[:NOTICES_AT_ONCE]
+        )
+        if not notices:
+            return 0
+        tenants = {notice.tenant_id for notice in notices}
+        channels: dict[int | None, list[NoticeChannel]] = defaultdict(list)
+        theirs = Q(tenant_id__in=tenants - {None})
+        if None in tenants:
+            theirs |= Q(tenant__isnull=True)
+        rows = NoticeChannel.objects.select_for_update(of=("self",), no_key=True).filter(
+            theirs, enabled=True, paused_at__isnull=True
+        )
+        for channel in rows.order_by("id"):
+            channels[channel.tenant_id].append(channel)
+        NoticeDelivery.objects.bulk_create(
+            (
+                NoticeDelivery(notice=notice, channel=channel, next_at=now)
+                for notice in notices
+                for channel in channels[notice.tenant_id]
+                if wanted(notice.kind, notice.level, kinds=tuple(channel.kinds), from_level=channel.level)
+            ),
+            ignore_conflicts=True,
+        )
+        Notice.objects.filter(id__in=[notice.id for notice in notices]).update(spread_at=now)
+    return len(notices)
+
+
+def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
+    """Take channels whose oldest waiting notice is due, longest waiting first, each with its next few."""
+    if most <= 0:
+        return []
+    now = clock.now()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(_CLAIM, {"now": now, "until": now + LEASE, "most": most})
+        ids = [row[0] for row in cursor.fetchall()]
+        if not ids:
+            return []
+        cursor.execute(_NEXT, {"channels": ids, "most": DELIVERIES_AT_ONCE})
+        chosen = [row[0] for row in cursor.fetchall()]
+    channels = NoticeChannel.objects.select_related("tenant").in_bulk(ids)
+    waiting: dict[int, list[NoticeDelivery]] = defaultdict(list)
+    for delivery in (
+        NoticeDelivery.objects.filter(id__in=chosen).select_related("notice__tenant").order_by("id")
+    ):
+        waiting[delivery.channel_id].append(delivery)
+    return [(channels[one], waiting[one]) for one in ids if one in channels]
+
+
+def settle(channel: NoticeChannel, outcomes: Sequence[Outcome]) -> None:
+    """Write down how it went, and let go of the channel. One that failed for a day is paused, and its people told.
+
+    Locks the channel's row, then the stream's.
+    """
+    now = clock.now()
+    with records.write(system("notices")) as entry:
+        row = (
+            NoticeChannel.objects.select_for_update(of=("self",))
+            .select_related("tenant")
+            .filter(pk=channel.pk)
+            .first()
+        )
+        if row is None:  # removed meanwhile, and its deliveries with it
+            return
+        row.busy_until = None
+        tried = NoticeDelivery.objects.in_bulk([outcome.delivery for outcome in outcomes])
+        for outcome in outcomes:
+            if (delivery := tried.get(outcome.delivery)) is None:
+                continue
+            delivery.attempts += 1
+            delivery.begun_at = delivery.begun_at or now
+            delivery.error = outcome.error[:300]
+            if not outcome.error:
+                delivery.state, delivery.sent_at = "sent", now
+                row.failing_since, row.error = None, ""
+                continue
+            row.failing_since, row.error = row.failing_since or now, delivery.error
+            delivery.next_at = now + retry_after(delivery.attempts)
+            if (
+                outcome.final and delivery.attempts >= REFUSED_AT_MOST
+            ) or now - delivery.begun_at >= GIVEN_UP_AFTER:
+                delivery.state = "failed"
+        NoticeDelivery.objects.bulk_update(
+            tried.values(), ["attempts", "begun_at", "error", "state", "sent_at", "next_at"]
+        )
+        if row.failing_since is not None and now - row.failing_since >= GIVEN_UP_AFTER and not row.paused_at:
+            row.paused_at = now
+            drop_waiting(row, f"the channel was paused: {row.error}")
+            entry.append(
+                "notices.channel-paused", tenant=row.tenant.name if row.tenant else "", channel=row.pk
+            )
+            tell(
+                entry, row.tenant, "notices.paused", f"Notices to {row.target} are paused",
+                f"Nothing has got through for a day ({row.error}). What was waiting is in the inbox. When the receiver"
+                " works again, try the channel: that ends the pause.",
+                url="/notices/channels/", level="warning", channel=row.pk,
+            )  # fmt: skip
+        row.save(update_fields=["busy_until", "failing_since", "error", "paused_at"])
+
+
+def drop_waiting(channel: NoticeChannel, reason: str) -> int:
+    """Give up what waits for a channel, with the reason."""
+    return NoticeDelivery.objects.filter(channel=channel, state="waiting").update(
+        state="failed", error=reason[:300]
+    )
+
+
+def _run(done: Sent, *, until: float) -> None:
+    """Slow channels keep their threads; the others' go round meanwhile."""
+    with ThreadPoolExecutor(CHANNELS_AT_ONCE, thread_name_prefix="notices") as pool:
+        busy: dict[Future[list[Outcome]], NoticeChannel] = {}
+        while True:
+            while spread() == NOTICES_AT_ONCE:
+                continue
+            if time.monotonic() < until:
+                for channel, waiting in claim(CHANNELS_AT_ONCE - len(busy)):
+                    busy[pool.submit(_serve, channel, waiting, clock.now(), send)] = channel
+            if not busy:
+                return
+            for future in wait(busy, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                outcomes = future.result()
+                settle(busy.pop(future), outcomes)
+                failed = sum(bool(outcome.error) for outcome in outcomes)
+                done.failed += failed
+                done.sent += len(outcomes) - failed
+
+
+def _serve(
+    channel: NoticeChannel,
+    waiting: Sequence[NoticeDelivery],
+    now: dt.datetime,
+    transport: Callable[[NoticeChannel, NoticeDelivery, dt.datetime], None],
+) -> list[Outcome]:
+    """In order, until one fails or the channel's share of time is over. In a thread without the database."""
+    outcomes: list[Outcome] = []
+    until = time.monotonic() + SHARE_S
+    for delivery in waiting:
+        try:
+            transport(channel, delivery, now)
+        except Failed as failure:
+            outcomes.append(Outcome(delivery.pk, str(failure) or "no reason given", failure.final))
+            break
+        except Exception:  # one notice that we can't write must not stop all the others for ever
+            log.exception("a notice can't be sent", delivery=delivery.pk)
+            outcomes.append(
+                Outcome(delivery.pk, "the portal can't write this notice; see its log", final=True)
+            )
+            break
+        outcomes.append(Outcome(delivery.pk))
+        if time.monotonic() > until:
+            break
+    return outcomes
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Whether this sender is the only one; PostgreSQL lets go of the lock when it dies."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
+        mine = bool(cursor.fetchone()[0])
+    try:
+        yield mine
+    finally:
+        if mine:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
+
+
+_CLAIM = """
+WITH due AS (
+    SELECT c.id, head.next_at
+    FROM quota_noticechannel c
+    CROSS JOIN LATERAL (
+        SELECT d.next_at FROM quota_noticedelivery d
+        WHERE d.channel_id = c.id AND d.state = 'waiting' ORDER BY d.id LIMIT 1
+    ) head
+    WHERE c.enabled AND c.paused_at IS NULL AND (c.busy_until IS NULL OR c.busy_until <= %(now)s)
+      AND c.id IN (SELECT channel_id FROM quota_noticedelivery WHERE state = 'waiting' AND next_at <= %(now)s)
+      AND head.next_at <= %(now)s
+    ORDER BY head.next_at, c.id
+    LIMIT %(most)s
+    FOR NO KEY UPDATE OF c SKIP LOCKED
+)
+UPDATE quota_noticechannel c SET busy_until = %(until)s FROM due WHERE c.id = due.id RETURNING c.id
+"""
+
+_NEXT = """
+SELECT d.id FROM unnest(%(channels)s::bigint[]) AS c(id)
+CROSS JOIN LATERAL (
+    SELECT id FROM quota_noticedelivery WHERE channel_id = c.id AND state = 'waiting' ORDER BY id LIMIT %(most)s
+) d
+"""

@@ -1,0 +1,76 @@
+"""How one notice leaves through one channel: as a mail, or as a signed webhook. No database here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+
+from quota.models import NoticeChannel, NoticeDelivery
+from quota.notifications.mail import absolute, letter
+from quota.notifications.mail import send as mail_send
+from quota.notifications.webhook_client import post, receiver
+from quota.notifications.webhooks import body_of, sign
+
+
+def send(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime) -> None:
+    """Raises `Failed`. `delivery` comes with its notice and that one's tenant."""
+    if channel.kind == "webhook":
+        _webhook(channel, delivery, now)
+    else:
+        _mail(channel, delivery)
+
+
+def message_of(delivery: NoticeDelivery) -> dict[str, Any]:
+    """The JSON that webhooks carry. `id`: the same for every attempt, so that receivers know repeats."""
+    notice = delivery.notice
+    return {
+        "id": f"notice-{notice.pk}",
+        "kind": notice.kind,
+        "level": notice.level,
+        "tenant": notice.tenant.name if notice.tenant else None,
+        "subject": notice.subject,
+        "text": notice.text,
+        "url": absolute(notice.url),
+        "created_at": notice.created_at.isoformat(),
+        "data": notice.data,
+    }
+
+
+def keys_of(channel: NoticeChannel, now: dt.datetime) -> list[str]:
+    """The secrets that sign now: after a rotation the older one too, for a while."""
+    keys = [channel.secret]
+    if channel.secret_before and channel.secret_before_until and now < channel.secret_before_until:
+        keys.append(channel.secret_before)
+    return keys
+
+
+def _webhook(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime) -> None:
+    body = body_of(message_of(delivery))
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "Borg-Portal",
+        "Borg-Notice": f"notice-{delivery.notice_id}",
+        "Borg-Signature": sign(keys_of(channel, now), body, at_s=int(time.time())),
+    }
+    post(receiver(channel.target), body, headers, allowed=settings.BORG_WEBHOOK_NETWORKS)
+
+
+def _mail(channel: NoticeChannel, delivery: NoticeDelivery) -> None:
+    notice = delivery.notice
+    whose = notice.tenant.name if notice.tenant else _("the SREs")
+    foot = _("A notice to %(whose)s, %(kind)s. Who gets which: %(url)s") % {
+        "whose": whose, "kind": notice.kind, "url": absolute("/notices/channels/"),
+    }  # fmt: skip
+    mail_send(
+        letter(
+            channel.target, notice.subject, notice.text, path=notice.url, foot=foot,
+            headers={
+                "Borg-Notice": f"notice-{notice.pk}",
+                "Message-ID": f"<notice-{notice.pk}.{channel.pk}@borg-portal>",
+            },
+        )
+    )  # fmt: skip

@@ -1,0 +1,180 @@
+"""Calling an address that a tenant chose: only http(s), only addresses of the open internet, and never for long.
+
+Whoever may name an address could otherwise make the portal call what only it can reach. So names are resolved once,
+every address is judged, and the connection goes to the very address that was judged; redirects are not followed,
+and of the answer nothing but its status is used.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from quota.vocabulary.errors import Refused
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+TIMEOUT_S = 10.0
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Of IPv6 only what is given out as global: the rest has forms that lead to IPv4 or into a site (RFC 8215, RFC 6052).
+_GLOBAL_IPV6 = (ipaddress.IPv6Network("2000::/3"), ipaddress.IPv6Network("::ffff:0:0/96"), _NAT64)
+# Global by the registry, and what clouds answer their own machines at.
+_OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("192.0.0.0/24"))
+
+
+class Failed(Exception):
+    """It did not get there. `final`: the receiver says that trying again is useless; the text is for people."""
+
+    def __init__(self, text: str, *, final: bool = False) -> None:
+        super().__init__(text)
+        self.final = final
+
+
+class Receiver(NamedTuple):
+    """Where to call: `host` as the certificate has it, `path` with its query."""
+
+    secure: bool
+    host: str
+    port: int
+    path: str
+
+
+def receiver(url: str) -> Receiver:
+    """Raises `Refused` naming the field `target`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = (
+            (parts.hostname or "").encode("idna").decode("ascii") if not _literal(parts) else parts.hostname
+        )
+    except ValueError as error:
+        raise _refused(f"{url[:100]!r} is no address: {error}") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise _refused(f"{url[:100]!r}: give an address that begins with https:// or http://")
+    if parts.username is not None or parts.password is not None:
+        raise _refused("an address holds no user and password; check the signature instead")
+    if parts.fragment:
+        raise _refused("an address ends before '#'")
+    if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
+        raise _refused("write characters other than letters, digits and signs as %XX")
+    secure = parts.scheme == "https"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Receiver(secure, host, port or (443 if secure else 80), path)
+
+
+def may_call(address: str, allowed: Sequence[IPNetwork]) -> bool:
+    """Whether `address` is of the open internet, or of a network that the settings allow."""
+    found: IPAddress = ipaddress.ip_address(address.partition("%")[0])
+    inner = _inner(found)
+    if any(found in network or inner in network for network in allowed):
+        return True
+    return all(_is_open(one) for one in (found, inner))
+
+
+def post(
+    to: Receiver,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    allowed: Sequence[IPNetwork],
+    timeout_s: float = TIMEOUT_S,
+) -> int:
+    """The status of the answer, a 2xx. Raises `Failed`, after `timeout_s` at the latest (and the resolver's own)."""
+    connection = _Connection(to, allowed, timeout_s)
+    watch = threading.Timer(timeout_s, connection.cut)
+    watch.daemon = True
+    watch.start()
+    try:
+        connection.request("POST", to.path, body, dict(headers))
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        if connection.was_cut or isinstance(error, TimeoutError):
+            raise Failed(f"{to.host} did not answer within {timeout_s:g} seconds") from error
+        raise Failed(f"{to.host}: {error or type(error).__name__}") from error
+    finally:
+        watch.cancel()
+        connection.close()
+    if 300 <= status < 400:
+        raise Failed(f"{to.host} answers {status}, a redirect; give the address it leads to", final=True)
+    if status >= 400:
+        raise Failed(f"{to.host} answers {status}", final=status < 500 and status not in (408, 425, 429))
+    return status
+
+
+class _Connection(http.client.HTTPConnection):
+    """To the address that was judged, under the name that was asked for."""
+
+    def __init__(self, to: Receiver, allowed: Sequence[IPNetwork], timeout_s: float) -> None:
+        super().__init__(to.host, to.port, timeout=timeout_s)
+        self._to, self._allowed = to, allowed
+        self.was_cut = False
+
+    def connect(self) -> None:
+        self.sock = self._reach()
+        if self._to.secure:
+            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self._to.host)
+
+    def cut(self) -> None:
+        """Called by the timer's thread: whatever waits on the socket wakes up with an error."""
+        self.was_cut = True
+        if self.sock is not None:
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:  # closed already: there is nothing left to cut
+                return
+
+    def _reach(self) -> socket.socket:
+        try:
+            found = socket.getaddrinfo(self._to.host, self._to.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise OSError(f"the name can't be resolved ({error})") from error
+        open_to = [entry for entry in found if may_call(str(entry[4][0]), self._allowed)]
+        if not open_to:
+            raise OSError("an address inside a private network, which this portal does not call")
+        problem = OSError("no address")
+        for family, kind, protocol, _name, address in open_to:
+            if self.was_cut:
+                break
+            made = socket.socket(family, kind, protocol)
+            made.settimeout(self.timeout)
+            self.sock = made  # so that the timer reaches it
+            try:
+                made.connect(address)
+            except OSError as error:
+                made.close()
+                problem = error
+            else:
+                return made
+        raise problem
+
+
+def _is_open(address: IPAddress) -> bool:
+    if not address.is_global or address.is_multicast:
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _OF_CLOUDS)
+    return any(address in network for network in _GLOBAL_IPV6)
+
+
+def _inner(address: IPAddress) -> IPAddress:
+    """The IPv4 address that an IPv6 one stands for, where it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo or (address, address))[1]
+
+
+def _literal(parts: SplitResult) -> bool:
+    return ":" in (parts.hostname or "")
+
+
+def _refused(told: str) -> Refused:
+    return Refused("invalid", f"target: {told}", fields={"target": told})

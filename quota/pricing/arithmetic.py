@@ -1,0 +1,242 @@
+"""What a vector of quota costs for a period: pure, exact, in whole micro-credits (§2.5).
+
+    part = quantity × hours × base price × band factor × scarcity factor, rounded up once
+    price = sum of the parts
+
+The *scarcity factor* comes from a curve over the share of what may be sold that is sold. An order moves along the
+curve itself, from the share before it to the share after it, and pays the mean of the curve between the two. So an
+order costs what the same order costs when it is placed in pieces, one after the other: nobody gains by splitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.resources import NAMES, SIZE
+
+MICRO = 1_000_000  # micro-credits in a credit
+LARGEST = 2**63 - 1  # what a column of money or of a quantity holds
+FULL_MILLI = 1000  # a share of everything; also a factor of one
+LARGEST_FACTOR_MILLI = 1_000_000  # a thousand times the base price
+LARGEST_BASE = 10**15  # a thousand million credits for a unit and an hour
+
+# How much of an axis' unit the base price is for: a core, a GiB, a GiB of disk, a GiB/s, an accelerator.
+UNIT: Mapping[str, int] = {
+    "cpu": 1000,
+    "ram": 2**30,
+    "disk": 2**30,
+    "disk_bandwidth": 2**30,
+    "accelerators": 1000,
+}
+FREE = frozenset(NAMES) - UNIT.keys()  # ports
+
+Curve = Sequence[tuple[int, int]]
+"""`(sold share in thousandths, factor in thousandths)`, rising in the first, never falling in the second."""
+Share = int | Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one resource adds to a price.
+
+    `quantity`: in the axis' unit. `base`: micro-credits for one `UNIT` and hour. `band_milli`: the band's factor.
+    `sold_milli`, `then_milli`: the sold share before and with this order. `scarcity_milli`: the mean of the curve
+    between them. `amount`: micro-credits.
+    """
+
+    resource: str
+    quantity: int
+    hours: Fraction
+    base: int
+    band_milli: int
+    sold_milli: Fraction
+    then_milli: Fraction
+    scarcity_milli: Fraction
+    amount: int
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready and exact: what is not whole is written as a fraction, `"1441/2"`."""
+        return {
+            "resource": self.resource,
+            "quantity": self.quantity,
+            "hours": str(self.hours),
+            "base": self.base,
+            "band_milli": self.band_milli,
+            "sold_milli": str(self.sold_milli),
+            "then_milli": str(self.then_milli),
+            "scarcity_milli": str(self.scarcity_milli),
+            "amount": self.amount,
+        }
+
+
+def part_of(given: Mapping[str, Any]) -> Part:
+    """The part that `as_json` wrote."""
+    return Part(
+        resource=given["resource"],
+        quantity=given["quantity"],
+        hours=Fraction(given["hours"]),
+        base=given["base"],
+        band_milli=given["band_milli"],
+        sold_milli=Fraction(given["sold_milli"]),
+        then_milli=Fraction(given["then_milli"]),
+        scarcity_milli=Fraction(given["scarcity_milli"]),
+        amount=given["amount"],
+    )
+
+
+def priced(
+    amounts: Sequence[int],
+    seconds: int | Fraction,
+    base: Mapping[str, int],
+    band_price_milli: int,
+    curve: Curve,
+    sold_share_milli: Sequence[Share],
+    then_share_milli: Sequence[Share] | None = None,
+) -> tuple[Part, ...]:
+    """The parts of the price of `amounts` (over the axis) for `seconds`, one for each resource that is asked for.
+
+    `sold_share_milli`: per resource, the share sold before; `then_share_milli`: the share with this order, the same
+    when not given. Resources without a base price cost nothing. Raises `Refused("too-large")`.
+    """
+    then = sold_share_milli if then_share_milli is None else then_share_milli
+    hours = Fraction(seconds) / 3600
+    parts = tuple(
+        _part(
+            name, quantity, hours, base.get(name, 0), band_price_milli, curve, Fraction(sold), Fraction(after)
+        )
+        for name, quantity, sold, after in zip(
+            NAMES, amounts[:SIZE], sold_share_milli[:SIZE], then[:SIZE], strict=True
+        )
+        if quantity
+    )
+    total(parts)
+    return parts
+
+
+def repriced(parts: Iterable[Part], base: Mapping[str, int], curve: Curve) -> tuple[Part, ...]:
+    """The same parts, of the same shares, at other prices. Raises `Refused("too-large")`."""
+    again = tuple(
+        _part(
+            part.resource, part.quantity, part.hours, base.get(part.resource, 0), part.band_milli, curve,
+            part.sold_milli, part.then_milli,
+        )
+        for part in parts
+    )  # fmt: skip
+    total(again)
+    return again
+
+
+def total(parts: Iterable[Part]) -> int:
+    """The price: the sum of its parts, in micro-credits. Raises `Refused("too-large")` past 64 bits."""
+    price = sum(part.amount for part in parts)
+    if price > LARGEST:
+        told = "costs more than can be counted; ask for less, or for a shorter time"
+        raise Refused("too-large", f"amounts: this {told}", fields={"amounts": told})
+    return price
+
+
+def scarcity(curve: Curve, sold_milli: Share, then_milli: Share) -> Fraction:
+    """The mean of the curve between two shares; its value where they are one. Thousandths, exact."""
+    low, high = sorted((Fraction(sold_milli), Fraction(then_milli)))
+    if low == high:
+        return factor(curve, low)
+    bends = [low, *(Fraction(share) for share, _ in curve if low < share < high), high]
+    heights = [factor(curve, bend) for bend in bends]
+    area = sum(
+        ((bends[i + 1] - bends[i]) * (heights[i] + heights[i + 1]) / 2 for i in range(len(bends) - 1)),
+        start=Fraction(0),
+    )
+    return area / (high - low)
+
+
+def factor(curve: Curve, share_milli: Share) -> Fraction:
+    """The curve at one share: straight between its points, level before the first and after the last."""
+    if not curve:
+        return Fraction(FULL_MILLI)
+    if share_milli <= curve[0][0]:
+        return Fraction(curve[0][1])
+    for (left, low), (right, high) in pairwise(curve):
+        if share_milli <= right:
+            return low + (high - low) * (Fraction(share_milli) - left) / (right - left)
+    return Fraction(curve[-1][1])
+
+
+def share_with(
+    sold_share_milli: Sequence[Share], amounts: Sequence[int], sellable: Sequence[int]
+) -> tuple[Fraction, ...]:
+    """The sold shares once `amounts` are sold too. Where nothing may be sold, everything counts as sold."""
+    return tuple(
+        Fraction(sold) + Fraction(FULL_MILLI * amount, most) if most > 0 else Fraction(max(sold, FULL_MILLI))
+        for sold, amount, most in zip(sold_share_milli, amounts, sellable, strict=True)
+    )
+
+
+def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
+    """Prices by resource as a price list holds them. Raises `Refused` naming the entry."""
+    if not isinstance(given, Mapping):
+        raise _refused(field, "a mapping of resource names to micro-credits for one unit and hour")
+    for name, price in given.items():
+        if name in FREE:
+            raise _refused(f"{field}.{name}", "ports are free; leave them out")
+        if name not in UNIT:
+            raise _refused(f"{field}.{name}", f"no such resource; there is {', '.join(UNIT)}")
+        if not _whole(price) or not 0 <= price <= LARGEST_BASE:
+            raise _refused(f"{field}.{name}", f"whole micro-credits between 0 and {LARGEST_BASE}")
+    return {name: int(given[name]) for name in UNIT if name in given}
+
+
+def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int]]:
+    """A scarcity curve as a price list holds it. Raises `Refused` naming the point."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise _refused(field, "a list of points [sold share in thousandths, factor in thousandths]")
+    if len(given) > 100:
+        raise _refused(field, f"at most 100 points, not {len(given)}")
+    points: list[tuple[int, int]] = []
+    for index, point in enumerate(given):
+        here = f"{field}.{index}"
+        if isinstance(point, str) or not isinstance(point, Sequence) or len(point) != 2:
+            raise _refused(here, "a pair [sold share in thousandths, factor in thousandths]")
+        share, height = point
+        if not (_whole(share) and _whole(height)):
+            raise _refused(here, "a pair of whole thousandths")
+        if not (0 <= share <= 10 * FULL_MILLI and 1 <= height <= LARGEST_FACTOR_MILLI):
+            raise _refused(
+                here,
+                f"a share of 0 to {10 * FULL_MILLI} and a factor of 1 to {LARGEST_FACTOR_MILLI} thousandths",
+            )
+        if points and share <= points[-1][0]:
+            raise _refused(here, f"its share is not above the one before, {points[-1][0]}")
+        if points and height < points[-1][1]:
+            raise _refused(here, "its factor is below the one before: what is scarcer never costs less")
+        points.append((share, height))
+    return points
+
+
+def _part(
+    name: str, quantity: int, hours: Fraction, base: int, band_milli: int, curve: Curve, sold: Fraction, then: Fraction
+) -> Part:  # fmt: skip
+    if quantity > LARGEST:
+        told = f"more than {LARGEST}, the largest quantity there is"
+        raise Refused("too-large", f"amounts.{name}: {told}", fields={f"amounts.{name}": told})
+    scarce = scarcity(curve, sold, then)
+    exact = (
+        Fraction(quantity * base * band_milli, UNIT.get(name, 1) * FULL_MILLI) * hours * scarce / FULL_MILLI
+    )
+    amount = -(-exact.numerator // exact.denominator)
+    if amount > LARGEST:
+        told = "costs more than can be counted; ask for less, or for a shorter time"
+        raise Refused("too-large", f"amounts.{name}: this {told}", fields={f"amounts.{name}": told})
+    return Part(name, quantity, hours, base, band_milli, sold, then, scarce, amount)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _refused(field: str, wanted: str) -> Refused:
+    return Refused("invalid", f"{field}: {wanted}", fields={field: wanted})

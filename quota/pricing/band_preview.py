@@ -1,0 +1,135 @@
+"""What a change of a band would do to what is sold, before it is made."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.db.models import Q
+from django.db.models.functions import Coalesce
+
+from quota import clock
+from quota.admission.bands import factors_of
+from quota.models import CellCapacity, Order, OrderState, PriorityBand, Quota, QuotaUse
+from quota.pricing.market import SOLD, Room, room, sold_steps
+from quota.vocabulary import calendar
+from quota.vocabulary.bands import Band
+from quota.vocabulary.calendar import Excess
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import ZERO, Vector, as_mapping
+
+_HOLDING = (OrderState.PENDING.value, OrderState.APPROVED.value)
+
+
+def band_preview(
+    *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
+) -> dict[str, Any]:
+    """What would happen; arguments as of `band_set`, JSON-ready. Changes nothing.
+
+    `changes`: field -> [before, after]. `cells`: per cell what is sold at the band (or at all that it shares with) at
+    the worst instant from now on, what may be sold before and after, and `over`: times when more is sold than then may
+    be, by how much, with the orders, grants and tenants they touch. `leaving`: what live jobs ask for at a band whose
+    range loses priorities, by tenant and cell; jobs of those priorities count no longer here.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    row = PriorityBand.objects.filter(name=band.name).first()
+    factors = factors_of(row, band.name, price_milli, oversell_milli)
+    now = clock.now()
+    changed = PriorityBand(id=row.id if row else 0, **band._asdict(), **factors._asdict())
+    before = {**row.as_band()._asdict(), **factors_of(row, band.name)._asdict()} if row else {}
+    after = {**band._asdict(), **factors._asdict()}
+    narrower = row is not None and (band.low > row.low or band.high < row.high)
+    return {
+        "band": band.name,
+        "changes": {name: [before.get(name), value] for name, value in after.items() if before.get(name) != value},
+        "cells": [
+            _cell(cell, row, changed, now)
+            for cell in CellCapacity.objects.order_by("cell").values_list("cell", flat=True)
+        ],
+        "leaving": _leaving(row) if row is not None and narrower else [],
+    }  # fmt: skip
+
+
+def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.datetime) -> dict[str, Any]:
+    was = room(cell, row, now) if row else None
+    there = room(cell, changed, now)
+    together = [(excess, False) for excess in calendar.excesses(there.limit, there.sold, now)]
+    own_sold = sold_steps(cell, [changed], now)
+    binds = there.own_limit != there.limit  # else what it shares binds first
+    alone = [(excess, True) for excess in calendar.excesses(there.own_limit, own_sold, now)] if binds else []
+    over = sorted([*together, *alone], key=lambda found: found[0].begins_at)
+    holdings = _holdings(cell, changed, now) if over else []
+    return {
+        "cell": cell,
+        "sold": as_mapping(calendar.peak(own_sold, now, None)),
+        "sold_with_others": as_mapping(calendar.peak(there.sold, now, None)),
+        "sellable_before": as_mapping(_most(was) if was else ZERO),
+        "sellable_after": as_mapping(_most(there)),
+        "over": [
+            _touched(excess, [held for held in holdings if held.own or not only_own])
+            for excess, only_own in over
+        ],
+    }
+
+
+def _most(there: Room) -> Vector:
+    """What may be sold; ports are not."""
+    most = map(min, there.limit, there.own_limit)
+    return tuple(value if index in SOLD else 0 for index, value in enumerate(most))
+
+
+class _Holding(NamedTuple):
+    """A grant or an order that keeps quota back; `own`: at the very band, not at one that shares with it."""
+
+    grant: int | None
+    order: int | None
+    tenant: str
+    begins_at: dt.datetime
+    ends_at: dt.datetime | None
+    own: bool
+
+
+def _holdings(cell: str, changed: PriorityBand, now: dt.datetime) -> list[_Holding]:
+    ours = Q(band_id=changed.id) | Q(band__prod=True) if changed.prod else Q(band_id=changed.id)
+    until = Coalesce("grace_until", "ends_at")
+    grants = (
+        Quota.objects.filter(ours, cell=cell, beyond_capacity=False)
+        .annotate(until=until)
+        .filter(Q(until=None) | Q(until__gt=now))
+        .values_list("id", "order_id", "tenant__name", "starts_at", "until", "band_id")
+    )
+    orders = Order.objects.filter(ours, cell=cell, state__in=_HOLDING).values_list(
+        "id", "tenant__name", "starts_at", until, "band_id"
+    )
+    return [
+        *(_Holding(*grant, band == changed.id) for *grant, band in grants),
+        *(_Holding(None, *order, band == changed.id) for *order, band in orders),
+    ]
+
+
+def _touched(excess: Excess, holdings: Sequence[_Holding]) -> dict[str, Any]:
+    """Everything that is sold at some instant of the excess."""
+    touched = [
+        held
+        for held in holdings
+        if (excess.ends_at is None or held.begins_at < excess.ends_at)
+        and (held.ends_at is None or held.ends_at > excess.begins_at)
+    ]
+    return {
+        "begins_at": excess.begins_at.isoformat(),
+        "ends_at": excess.ends_at.isoformat() if excess.ends_at else None,
+        "short": as_mapping(excess.short),
+        "orders": sorted({held.order for held in touched if held.order}),
+        "grants": sorted({held.grant for held in touched if held.grant and not held.order}),
+        "tenants": sorted({held.tenant for held in touched}),
+    }
+
+
+def _leaving(row: PriorityBand) -> list[dict[str, Any]]:
+    uses = QuotaUse.objects.filter(band=row).order_by("cell", "tenant__name")
+    return [
+        {"cell": cell, "tenant": tenant, "in_use": as_mapping(used)}
+        for cell, tenant, used in uses.values_list("cell", "tenant__name", "used")
+        if any(used)
+    ]

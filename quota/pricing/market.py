@@ -1,0 +1,357 @@
+"""What a cell has to sell (§2.5): its rules, what is sold at which time, and what that leaves.
+
+Sold are the grants that count in the calendar, as long as they count for admission, and the orders that hold capacity.
+An order that replaces another counts, as long as that one has its grant, only for what it asks beyond it.
+
+Prod bands share the capacity less the headroom, at every instant; each other band has the capacity times its factor
+for itself. Ports belong to machines, and priority 0 is free: neither is sold.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.db import connection
+
+from quota import clock, records
+from quota.models import ApprovalRule, CellCapacity, Market, PriorityBand
+from quota.vocabulary import calendar
+from quota.vocabulary.bands import FREE_PRIORITY
+from quota.vocabulary.calendar import Span, Step
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
+
+SOLD = tuple(index for index in range(SIZE) if index != PORTS)
+CREDIT = 1_000_000
+# Made with the first market: what is small needs nobody, what is middling an owner, the rest an SRE.
+DEFAULT_RULES = ((100, "auto", 1_000 * CREDIT), (200, "owner", 10_000 * CREDIT), (300, "sre", None))
+# As good as for ever: how long an open-ended period has to fit.
+_AGES = dt.timedelta(days=36_600)
+_FOR_EVER = "infinity"
+# Highest accepted value of each rule of a market; 0 is the lowest of all but those in `_AT_LEAST_ONE`.
+_MOST = {
+    "headroom_milli": 1000,
+    "grace_hours": 24 * 366,
+    "drop_after_hours": 24 * 366,
+    "quote_minutes": 60 * 24 * 31,
+    "approval_hours": 24 * 366,
+    "longest_days": 3660,
+}
+_AT_LEAST_ONE = frozenset({"quote_minutes", "approval_hours", "longest_days"})
+
+_SOLD = """
+SELECT band_id, greatest(begin, %(begin)s), CASE WHEN ending < %(until)s THEN ending END,
+       coalesce(sum(amounts[1]), 0)::text, coalesce(sum(amounts[2]), 0)::text, coalesce(sum(amounts[3]), 0)::text,
+       coalesce(sum(amounts[4]), 0)::text, coalesce(sum(amounts[5]), 0)::text
+FROM (
+  SELECT band_id, starts_at AS begin, coalesce(grace_until, ends_at, 'infinity') AS ending, amounts
+  FROM quota_quota WHERE cell = %(cell)s AND NOT beyond_capacity
+    AND (grace_until > %(begin)s OR grace_until IS NULL)
+  UNION ALL
+  SELECT o.band_id, piece.begin, piece.ending,
+         CASE WHEN piece.beside THEN ARRAY(
+           SELECT greatest(0, o.amounts[i] - old.amounts[i]) FROM generate_series(1, %(size)s) AS i ORDER BY i
+         ) ELSE o.amounts END
+  FROM (
+    SELECT id, band_id, amounts, starts_at, coalesce(grace_until, ends_at) AS ending, replaces_id FROM quota_order
+    WHERE cell = %(cell)s AND state IN ('pending', 'approved')
+  ) AS o
+  LEFT JOIN LATERAL (
+    SELECT amounts, coalesce(grace_until, ends_at) AS ending FROM quota_quota
+    WHERE order_id = o.replaces_id AND NOT beyond_capacity ORDER BY id LIMIT 1
+  ) AS old ON true
+  CROSS JOIN LATERAL (VALUES
+    (true, o.starts_at, least(o.ending, coalesce(old.ending, o.starts_at))),
+    (false, greatest(o.starts_at, old.ending), o.ending)
+  ) AS piece (beside, begin, ending)
+  WHERE piece.begin < piece.ending
+) AS span
+WHERE begin < %(until)s AND ending > %(begin)s
+GROUP BY 1, 2, 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one band of a cell may sell and has sold, from one moment on.
+
+    `limit`: the most that may be sold at it; `sold`: by it, and by the bands that it shares `limit` with. `own_limit`,
+    `own_sold`: of it alone; the same as the others where these bind first.
+    """
+
+    band: PriorityBand
+    limit: Vector
+    sold: tuple[Step, ...]
+    own_limit: Vector
+    own_sold: tuple[Step, ...]
+
+    def left(self, begins_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
+        shared = calendar.left(self.limit, self.sold, begins_at, ends_at)
+        if self.own_sold is self.sold:
+            return _sellable(shared)
+        own = calendar.left(self.own_limit, self.own_sold, begins_at, ends_at)
+        return _sellable(tuple(map(min, shared, own)))
+
+    def over_time(self, after: dt.datetime) -> list[Step]:
+        """What is left, as steps from `after` on."""
+        if self.own_sold is self.sold:
+            there = calendar.from_(self.sold, after)
+            columns = zip(*(level for _, level in there), strict=True)
+            left = zip(
+                *(
+                    [limit - sold for sold in column] if index in SOLD else repeat(0, len(there))
+                    for index, (limit, column) in enumerate(zip(self.limit, columns, strict=True))
+                ),
+                strict=True,
+            )
+            return [Step(step.at, level) for step, level in zip(there, left, strict=True)]
+        moments = sorted({after, *(step.at for step in (*self.sold, *self.own_sold) if step.at > after)})
+        shared, own = _levels(self.sold, moments), _levels(self.own_sold, moments)
+        return [
+            Step(
+                moment,
+                _sellable(tuple(
+                    min(a - b, c - d) for a, b, c, d in zip(self.limit, one, self.own_limit, two, strict=True)
+                )),
+            )
+            for moment, one, two in zip(moments, shared, own, strict=True)
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarDay:
+    """One day of a time zone: what may be sold at a band, the most that is sold, the least that is left."""
+
+    date: dt.date
+    begins_at: dt.datetime
+    ends_at: dt.datetime
+    limit: Vector
+    sold: Vector
+    left: Vector
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "date": self.date.isoformat(),
+            "begins_at": self.begins_at.isoformat(),
+            "ends_at": self.ends_at.isoformat(),
+            "limit": _priced_mapping(self.limit),
+            "sold": _priced_mapping(self.sold),
+            "left": _priced_mapping(tuple(max(0, value) for value in self.left)),
+        }
+
+
+def market_of(cell: str) -> Market:
+    """The rules of a cell, made on first use."""
+    return Market.objects.filter(cell=cell).first() or _made(cell)
+
+
+def grace_end(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> dt.datetime:
+    """Until when quota counts that ends then. Never twice the period: an hour bought is not three days."""
+    grace = min(dt.timedelta(hours=market.grace_hours), ends_at - starts_at)
+    return ends_at + min(grace, dt.datetime.max.replace(tzinfo=dt.UTC) - ends_at)
+
+
+def cell_require(cell: str) -> None:
+    """Raises `NotFound` for a cell that has never reported what it has."""
+    if not CellCapacity.objects.filter(cell=cell).exists():
+        known = list(CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:20])
+        raise NotFound("cell", cell, known=known)
+
+
+def market_locked(cell: str) -> Market:
+    """The rules of a cell, locked until the end of the caller's transaction: the first lock of any that sells."""
+    market_of(cell)
+    return Market.objects.select_for_update().get(cell=cell)
+
+
+def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
+    """Change rules of a cell; what is sold keeps the grace it was sold with. Raises `Refused` naming the field."""
+    require(principal, Action.PLATFORM_ADMIN)
+    for name, value in changes.items():
+        _check_rule(name, value)
+    with records.write(principal) as entry:
+        market = market_locked(cell)
+        changed = {name: value for name, value in changes.items() if getattr(market, name) != value}
+        if changed:
+            for name, value in changed.items():
+                setattr(market, name, value)
+            market.save(update_fields=list(changed))
+            entry.append("market.set", cell=cell, **changed)
+    return market
+
+
+def band_named(name: str) -> PriorityBand:
+    """Raises `NotFound` with the names there are."""
+    row = PriorityBand.objects.filter(name=name).first()
+    if row is None:
+        raise NotFound("band", name, known=list(PriorityBand.objects.values_list("name", flat=True)))
+    return row
+
+
+def is_sold(band: PriorityBand) -> bool:
+    """Whether there is anything to buy at a band: not where all is free, nor where nothing may be sold."""
+    return band.high > FREE_PRIORITY and band.oversell_milli > 0
+
+
+def room(
+    cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None
+) -> Room:
+    """What may be sold and is sold at a band in a period, `ends_at` none for ever: three queries."""
+    row = band_named(band) if isinstance(band, str) else band
+    market = market_of(cell)
+    spans = _spans(cell, begins_at, ends_at)
+    prod = set(PriorityBand.objects.filter(prod=True).values_list("id", flat=True))
+    shared = prod | {row.id} if row.prod else {row.id}
+    capacity = _capacity(cell)
+    own_limit = tuple(value * row.oversell_milli // 1000 for value in capacity)
+    kept = 1000 - market.headroom_milli
+    limit = tuple(value * kept // 1000 for value in capacity) if row.prod else own_limit
+    together = calendar.steps(span for band_id, span in spans if band_id in shared)
+    if all(one >= most for one, most in zip(own_limit, limit, strict=True)):
+        # What it shares binds before what is its own.
+        return Room(row, limit, together, limit, together)
+    own = calendar.steps(span for band_id, span in spans if band_id == row.id)
+    return Room(row, limit, together, own_limit, own)
+
+
+def availability(
+    cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None
+) -> Vector:
+    """The least that is left of each resource at any instant of the period; negative where too much is sold."""
+    return room(cell, band, starts_at, ends_at).left(starts_at, ends_at)
+
+
+def sold_share_milli(
+    cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None
+) -> tuple[int, ...]:
+    """The most that is sold at any instant, in thousandths of what may be, by resource; 1000 where nothing may be."""
+    there = room(cell, band, starts_at, ends_at)
+    sold = calendar.peak(there.sold, starts_at, ends_at)
+    return tuple(
+        1000 if limit <= 0 else max(0, sold[i]) * 1000 // limit if i in SOLD else 0
+        for i, limit in enumerate(there.limit)
+    )
+
+
+def calendar_days(
+    cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo
+) -> list[CalendarDay]:
+    """What is left at a band on each day of a time zone: the least at any instant of it."""
+    begin, end = calendar.midnight(first, tz), calendar.midnight(first + days * calendar.DAY, tz)
+    there = room(cell, band, begin, end)
+    shared = calendar.days(there.sold, first, days, tz)
+    own = calendar.days(there.own_sold, first, days, tz)
+    limit = _sellable(tuple(map(min, there.limit, there.own_limit)))
+    return [
+        CalendarDay(
+            day.date, day.begins_at, day.ends_at, limit, _sellable(day.sold),
+            _sellable(tuple(
+                min(a - b, c - d)
+                for a, b, c, d in zip(there.limit, day.sold, there.own_limit, alone.sold, strict=True)
+            )),
+        )
+        for day, alone in zip(shared, own, strict=True)
+    ]  # fmt: skip
+
+
+def earliest_start(
+    cell: str,
+    band: PriorityBand | str,
+    amounts: Sequence[int],
+    length: dt.timedelta | None,
+    after: dt.datetime | None = None,
+) -> dt.datetime | None:
+    """The first moment from which `amounts` are left for `length` (none: for ever); None when they never are."""
+    begin = after or clock.now()
+    there = room(cell, band, begin)
+    long = _AGES if length is None else length
+    return calendar.earliest(there.over_time(begin), _sellable(amounts), long, begin)
+
+
+def sold_steps(
+    cell: str, bands: Sequence[PriorityBand], begins_at: dt.datetime, ends_at: dt.datetime | None = None
+) -> tuple[Step, ...]:
+    """What is sold at these bands together, over time."""
+    wanted = {band.id for band in bands}
+    return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
+
+
+def capacity_of(cell: str) -> Vector:
+    """What the cell has of what is sold, as last reported."""
+    return _sellable(_capacity(cell))
+
+
+def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None) -> list[tuple[int, Span]]:
+    """What is sold, by band, cut to the period; equal times are added up. Quantities past 64 bits stay exact."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SOLD, {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE})
+        return [
+            (band_id, Span(begins_at, ends_at, (*(int(value) for value in amounts), 0)))
+            for band_id, begins_at, ends_at, *amounts in cursor.fetchall()
+        ]
+
+
+def _capacity(cell: str) -> Vector:
+    found = CellCapacity.objects.filter(cell=cell).values_list("capacity", flat=True).first()
+    return tuple((*found, *ZERO)[:SIZE]) if found is not None else ZERO
+
+
+def _sellable(vector: Sequence[int]) -> Vector:
+    """Without what is not sold."""
+    return tuple(value if index in SOLD else 0 for index, value in enumerate(vector[:SIZE]))
+
+
+def _priced_mapping(vector: Sequence[int]) -> dict[str, int]:
+    named = as_mapping(vector)
+    del named["ports"]
+    return named
+
+
+def _levels(function: Sequence[Step], moments: Sequence[dt.datetime]) -> list[Vector]:
+    """The level at each of the moments, which rise."""
+    levels: list[Vector] = []
+    position, level = 0, ZERO
+    for moment in moments:
+        while position < len(function) and function[position].at <= moment:
+            level = function[position].level
+            position += 1
+        levels.append(level)
+    return levels
+
+
+def _made(cell: str) -> Market:
+    row, made = Market.objects.get_or_create(cell=cell)
+    if made and not Market.objects.exclude(pk=row.pk).exists() and not ApprovalRule.objects.exists():
+        ApprovalRule.objects.bulk_create(
+            (
+                ApprovalRule(rank=rank, approver=approver, most_price=most)
+                for rank, approver, most in DEFAULT_RULES
+            ),
+            ignore_conflicts=True,
+        )
+    return row
+
+
+def _check_rule(name: str, value: Any) -> None:
+    wrong = ""
+    if name == "selling":
+        wrong = "" if isinstance(value, bool) else "true or false"
+    elif name == "after_grace":
+        wrong = "" if value in ("refuse", "drop") else "refuse or drop"
+    elif name in _MOST:
+        least = 1 if name in _AT_LEAST_ONE else 0
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        wrong = (
+            "" if whole and least <= value <= _MOST[name] else f"a whole number from {least} to {_MOST[name]}"
+        )
+    else:
+        wrong = "no such rule of a market"
+    if wrong:
+        raise Refused("invalid", f"{name}: {value!r}; give {wrong}" if name in _MOST else f"{name}: {wrong}",
+                      fields={name: wrong})  # fmt: skip

@@ -1,0 +1,177 @@
+"""What other prices would mean, before they are set: for the person who sets them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+from django.db import connection
+from django.db.models import Q
+
+from quota import clock
+from quota.models import Order, OrderState, PriceList, PriorityBand
+from quota.pricing.arithmetic import (
+    FULL_MILLI,
+    UNIT,
+    Curve,
+    base_checked,
+    curve_checked,
+    part_of,
+    priced,
+    repriced,
+    total,
+)
+from quota.pricing.market import cell_require
+from quota.pricing.price_lists import price_list_at
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import CPU, NAMES, RAM, SIZE
+
+WINDOW = dt.timedelta(days=30)
+MOST_ORDERS = 20_000  # the newest; a few seconds of arithmetic
+EXAMPLES = ((CPU, 1000), (RAM, 2**30))  # a core, a GiB
+SHARES_MILLI = (0, FULL_MILLI // 2, FULL_MILLI)
+_OPEN = (OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE)
+_LEFT_OUT = (OrderState.DRAFT, OrderState.REJECTED, OrderState.CANCELLED)
+
+
+@dataclass(slots=True)
+class Sum:
+    """`before`: what it did cost, `after`: what it would, in micro-credits."""
+
+    name: str
+    count: int = 0
+    before: int = 0
+    after: int = 0
+
+    def add(self, before: int, after: int, count: int = 1) -> None:
+        self.count, self.before, self.after = self.count + count, self.before + before, self.after + after
+
+
+def what_if(
+    *,
+    principal: Principal,
+    cell: str,
+    base: Mapping[str, int],
+    usage: Mapping[str, int] | None = None,
+    curve: Sequence[Sequence[int]] = (),
+) -> dict[str, Any]:
+    """What orders of the last 30 days and the open ones would have cost, and what was used; JSON-ready.
+
+    Each order is priced again as it was: the same amounts, hours, band factor and sold shares. Rejected and cancelled
+    orders are left out. `examples`: a core and a GiB for 30 days at each band, empty, half sold and full, at the list
+    in force and at this one. Raises `Refused` naming the field. Changes nothing.
+    """
+    require(principal, Action.PLATFORM_ADMIN, cell=cell)
+    prices = base_checked(base)
+    used = base_checked(usage or {}, field="usage")
+    points = curve_checked(curve)
+    cell_require(cell)
+    since = clock.now() - WINDOW
+    everything, bands, tenants, cut = _orders(cell, since, prices, points)
+    metered, metered_bands, metered_tenants = _usage(cell, since, used)
+    return {
+        "cell": cell,
+        "since": since.isoformat(),
+        "compared_with": price_list_at(cell, clock.now()).version,
+        "orders": asdict(everything),
+        "orders_cut": cut,
+        "by_band": _sorted(bands),
+        "by_tenant": _sorted(tenants),
+        "usage": asdict(metered),
+        "usage_by_band": _sorted(metered_bands),
+        "usage_by_tenant": _sorted(metered_tenants),
+        "examples": examples(price_list_at(cell, clock.now()), prices, points),
+    }
+
+
+def examples(now: PriceList, base: Mapping[str, int], curve: Curve) -> list[dict[str, Any]]:
+    """What single things cost for 30 days at the list in force and at other prices."""
+    found = []
+    for band in PriorityBand.objects.all():
+        for index, quantity in EXAMPLES:
+            amounts = tuple(quantity if position == index else 0 for position in range(SIZE))
+            for share in SHARES_MILLI:
+                given = (WINDOW // dt.timedelta(seconds=1), band.price_milli, (share,) * SIZE)
+                found.append(
+                    {
+                        "band": band.name,
+                        "resource": NAMES[index],
+                        "quantity": quantity,
+                        "sold_milli": share,
+                        "before": _price(amounts, *given, now.base, now.curve),
+                        "after": _price(amounts, *given, base, curve),
+                    }
+                )
+    return found
+
+
+def _price(
+    amounts: Sequence[int], seconds: int, band_milli: int, shares: Sequence[int], base: Mapping[str, int], curve: Curve
+) -> int:  # fmt: skip
+    return total(priced(amounts, seconds, base, band_milli, curve, shares))
+
+
+def _orders(
+    cell: str, since: dt.datetime, base: Mapping[str, int], curve: Curve
+) -> tuple[Sum, Iterable[Sum], Iterable[Sum], bool]:
+    everything, bands, tenants = Sum(""), _Sums(), _Sums()
+    rows = (
+        Order.objects.filter(
+            Q(created_at__gte=since) | Q(state__in=[state.value for state in _OPEN]), cell=cell
+        )
+        .exclude(state__in=[state.value for state in _LEFT_OUT])
+        .order_by("-id")
+        .values_list("band__name", "tenant__name", "price", "parts", "replaces__parts")[: MOST_ORDERS + 1]
+    )
+    for band, tenant, before, kept, replaced in rows[:MOST_ORDERS]:
+        # A transfer has no parts of its own: its price is a share of what it took over.
+        parts = [part_of(part) for part in kept or replaced or ()]
+        whole = total(parts)
+        after = before * total(repriced(parts, base, curve)) // whole if whole else before
+        for told in (everything, bands[band], tenants[tenant]):
+            told.add(before, after)
+    return everything, bands.values(), tenants.values(), len(rows) > MOST_ORDERS
+
+
+def _usage(
+    cell: str, since: dt.datetime, usage: Mapping[str, int]
+) -> tuple[Sum, Iterable[Sum], Iterable[Sum]]:
+    """What was measured, at its band's factor of today; the free priority stays free."""
+    everything, bands, tenants = Sum(""), _Sums(), _Sums()
+    columns = ", ".join(f"sum(m.used[{index + 1}])" for index in range(SIZE))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT b.name, b.price_milli, t.name, count(*), sum(m.price), {columns}"
+            " FROM quota_meteredhour m JOIN quota_priorityband b ON b.id = m.band_id"
+            " JOIN quota_tenant t ON t.id = m.tenant_id"
+            " WHERE m.cell = %s AND m.hour >= %s GROUP BY b.name, b.price_milli, t.name",
+            [cell, since],
+        )
+        found = cursor.fetchall()
+    for band, band_milli, tenant, count, before, *used in found:
+        exact = sum(
+            (
+                Fraction(int(value) * usage.get(name, 0) * band_milli, UNIT.get(name, 1) * 3600 * FULL_MILLI)
+                for name, value in zip(NAMES, used, strict=True)
+                if value
+            ),
+            start=Fraction(0),
+        )
+        after = -(-exact.numerator // exact.denominator)
+        for told in (everything, bands[band], tenants[tenant]):
+            told.add(int(before), after, count)
+    return everything, bands.values(), tenants.values()
+
+
+class _Sums(dict[str, Sum]):
+    def __missing__(self, name: str) -> Sum:
+        self[name] = Sum(name)
+        return self[name]
+
+
+def _sorted(sums: Iterable[Sum]) -> list[dict[str, Any]]:
+    """What changes most, first."""
+    return [asdict(row) for row in sorted(sums, key=lambda row: (-abs(row.after - row.before), row.name))]

@@ -1,0 +1,294 @@
+"""Tokens: issued, read, revoked. And the `Principal` behind a user or a token.
+
+session or password ─► Token ─► child ─► child      Revoking a token revokes all tokens below it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import hmac
+import secrets
+from dataclasses import replace
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import connection
+from django.db.models import Q, QuerySet
+
+from quota import clock, records
+from quota.models import Capability, Membership, ServiceAccount, Tenant, Token
+from quota.records import Entry
+from quota.vocabulary.errors import Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Role, Scope, may
+
+# A token's last use is shown to its owner; writing it more often than this would cost a row a request.
+LAST_USED_EVERY = dt.timedelta(minutes=5)
+# A token that a token issues ends after this, or with its parent if that is earlier, unless the request names an end.
+CHILD_LASTS = dt.timedelta(days=90)
+
+
+class InvalidToken(Exception):
+    """A bearer token that proves nothing; the text says what to do."""
+
+
+def token_issue(
+    *,
+    principal: Principal,
+    user: AbstractBaseUser,
+    name: str,
+    scopes: list[str],
+    tenant: Tenant | None = None,
+    expires_at: dt.datetime | None = None,
+) -> tuple[Token, str]:
+    """Return a new token and its secret, which is shown this once.
+
+    The caller is a session, or a token with scope admin, which becomes the parent of the new token. Raises `Forbidden`
+    for other callers and `Refused` naming the field. Locks: the parent and the tokens above it.
+    """
+    if user.pk is None:
+        raise Refused(
+            "no-person",
+            f"{principal.name} is no person; tokens are made by people and outlive a task",
+            status=403,
+        )
+    if Scope.ADMIN not in principal.scopes:
+        raise _admin_needed(principal, "token.issue", "Cannot issue a token")
+    unknown = sorted(set(scopes) - {scope.value for scope in Scope})
+    if unknown or not scopes:
+        known = ", ".join(scope.value for scope in Scope)
+        raise Refused("invalid-scopes", f"scopes are some of {known}", fields={"scopes": f"{scopes!r}"})
+    beyond = sorted(set(scopes) - {scope.value for scope in principal.scopes})
+    if beyond:
+        raise Refused(
+            "scopes-too-wide",
+            f"you can't give what you don't have: {', '.join(beyond)}",
+            fields={"scopes": "wider than your own"},
+            status=403,
+        )
+    if not name.strip():
+        raise Refused(
+            "invalid", "name: a token needs a name, so that you know it again", fields={"name": "empty"}
+        )
+    if expires_at is not None and expires_at <= clock.now():
+        raise Refused("invalid", "expires_at lies in the past", fields={"expires_at": "not in the future"})
+    if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
+        raise Refused(
+            "tenant-bound",
+            f"your own token is bound to tenant {principal.tenant}; so must be the ones it makes",
+            fields={"tenant": "not yours"},
+            status=403,
+        )
+    with records.write(principal) as entry:
+        parent = _parent_locked(principal.token) if principal.token else None
+        if parent is not None:
+            expires_at = _end_of_child(parent, expires_at)
+        account = ServiceAccount.objects.filter(user_id=user.pk).first()
+        if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
+            raise Refused(
+                "service-account",
+                f"{user.get_username()} is a service account: its tokens are bound to its tenant and have an end",
+                fields={"expires_at": "needed"} if expires_at is None else {"tenant": "its own"},
+            )
+        key = secrets.token_hex(6)
+        secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
+        token = Token.objects.create(
+            user=user, tenant=tenant, name=name.strip(), key=key, digest=_digest(secret),
+            scopes=sorted(set(scopes)), expires_at=expires_at, parent=parent,
+        )  # fmt: skip
+        entry.append(
+            "token.issued",
+            tenant=tenant.name if tenant else "",
+            key=key,
+            name=token.name,
+            user=user.get_username(),
+            **({"parent": parent.key} if parent is not None else {}),
+        )
+    return token, secret
+
+
+def token_revoke(*, principal: Principal, key: str) -> Token:
+    """Revoke a token and all tokens below it, at once. Idempotent.
+
+    A session or a token with scope admin revokes its user's tokens, an owner's also those of the service accounts of
+    the owner's tenants, and an SRE's everybody's. Through a token bound to a tenant, only tokens bound to the same
+    tenant are found. Any token may revoke itself, which signs its program out and gives it nothing.
+    Raises `NotFound`, and `Forbidden` without scope admin. Locks: the token.
+    """
+    own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
+    owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
+    own |= Q(user__service_account__tenant__name__in=owned) if owned and own else Q()
+    if principal.tenant is not None:
+        own &= Q(tenant__name=principal.tenant)
+    with records.write(principal) as entry:
+        token = (
+            Token.objects.select_for_update(of=("self",))
+            .select_related("tenant", "user", "parent")
+            .filter(own, key=key)
+            .first()
+        )
+        if token is None:
+            raise NotFound("token", key)
+        if Scope.ADMIN not in principal.scopes and key != principal.token:
+            raise _admin_needed(principal, "token.revoke", f"Cannot revoke token {key}")
+        _revoke(entry, [token.pk])
+        token.refresh_from_db(fields=["revoked_at"])
+    return token
+
+
+def tokens_revoke(*, principal: Principal, user: AbstractBaseUser) -> int:
+    """Revoke all tokens of `user`, who asks for it, and all tokens below them. Return how many were revoked.
+
+    Raises `Forbidden` for everybody else. Locks: the tokens, in order of their ids.
+    """
+    if principal.user_id != user.pk or user.pk is None or principal.token:
+        raise Forbidden(
+            "token.revoke", "Cannot revoke all tokens of a user: only the user's own session may."
+        )
+    with records.write(principal) as entry:
+        own = tokens_in_force().filter(user_id=user.pk).select_for_update().order_by("id")
+        return _revoke(entry, list(own.values_list("pk", flat=True)))
+
+
+def tokens_in_force() -> QuerySet[Token]:
+    """The tokens that are neither revoked nor expired."""
+    return Token.objects.filter(revoked_at=None).exclude(expires_at__lte=clock.now())
+
+
+def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBaseUser, Principal]:
+    """Raises `InvalidToken`: unknown, expired, revoked, or of somebody who has left."""
+    parts = secret.split("_", 2)
+    if len(parts) != 3 or parts[0] != "borg":
+        raise InvalidToken("this is no token of Borg Portal; get one with `borgctl login`")
+    token = Token.objects.select_related("user", "tenant").filter(key=parts[1]).first()
+    if token is None or not hmac.compare_digest(token.digest, _digest(secret)):
+        raise InvalidToken("unknown token; get one with `borgctl login`")
+    now = clock.now()
+    if token.revoked_at is not None:
+        raise InvalidToken(f"this token was revoked at {token.revoked_at:%Y-%m-%d %H:%M} UTC; get a new one")
+    if token.expires_at is not None and token.expires_at <= now:
+        raise InvalidToken(f"this token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC; get a new one")
+    if not token.user.is_active:
+        raise InvalidToken("the user of this token is not active any more")
+    if token.last_used_at is None or now - token.last_used_at > LAST_USED_EVERY:
+        Token.objects.filter(pk=token.pk).update(last_used_at=now)
+    principal = principal_of_user(
+        token.user,
+        request_id=request_id,
+        tenant=token.tenant.name if token.tenant else None,
+        scopes=frozenset(Scope(scope) for scope in token.scopes),
+    )
+    principal = replace(principal, token=token.key)
+    return token.user, principal
+
+
+def principal_of_user(
+    user: AbstractBaseUser,
+    *,
+    request_id: str = "",
+    tenant: str | None = None,
+    scopes: frozenset[Scope] = frozenset(Scope),
+) -> Principal:
+    """What a signed-in user may do, read afresh: two queries. A role in an organisation holds in all its teams."""
+    own: dict[str, Role] = {}
+    inherited: dict[str, Role] = {}
+    zones: dict[str, str] = {}
+    found = Membership.objects.filter(user_id=user.pk).values_list(
+        "tenant__name", "role", "tenant__teams__name", "tenant__time_zone"
+    )
+    for name, role, team, zone in found:
+        zones[name] = zone
+        own[name] = Role(role)
+        if team is not None:
+            inherited[team] = Role(role)
+    granted = Capability.objects.filter(
+        Q(expires_at__isnull=True) | Q(expires_at__gt=clock.now()), user_id=user.pk
+    )
+    return Principal(
+        name=user.get_username(),
+        request_id=request_id,
+        user_id=user.pk,
+        sre=bool(user.is_staff),
+        roles=inherited | own,
+        inherited=inherited,
+        capabilities=frozenset(
+            (CapabilityKind(kind), cell) for kind, cell in granted.values_list("kind", "cell")
+        ),
+        tenant=tenant,
+        time_zone=zones[min(zones)] if zones else "UTC",
+        scopes=scopes,
+    )
+
+
+def user_named(username: str) -> AbstractBaseUser:
+    """Raises `NotFound`."""
+    user = get_user_model().objects.filter(username=username).first()
+    if user is None:
+        raise NotFound("user", username)
+    return user
+
+
+_ABOVE = """
+    WITH RECURSIVE above AS (
+        SELECT id, parent_id FROM quota_token WHERE key = %s
+        UNION ALL SELECT t.id, t.parent_id FROM quota_token AS t JOIN above ON t.id = above.parent_id
+    ) SELECT t.* FROM quota_token AS t WHERE t.id IN (SELECT id FROM above) ORDER BY t.id FOR UPDATE OF t"""
+_REVOKE = """
+    WITH RECURSIVE below AS (
+        SELECT id FROM quota_token WHERE id = ANY(%s)
+        UNION SELECT t.id FROM quota_token AS t JOIN below ON t.parent_id = below.id
+    ) UPDATE quota_token AS t SET revoked_at = %s FROM below, quota_token AS s
+        LEFT JOIN quota_tenant AS n ON n.id = s.tenant_id
+    WHERE t.id = below.id AND s.id = t.id AND t.revoked_at IS NULL RETURNING t.key, coalesce(n.name, '')"""
+
+
+def _parent_locked(key: str) -> Token:
+    """The token that asks, after it and all tokens above it are locked, so that none is revoked meanwhile.
+
+    Raises `Forbidden` if it was revoked since the request began.
+    """
+    line = list(Token.objects.raw(_ABOVE, [key]))
+    own = next((token for token in line if token.key == key), None)
+    if own is None or any(token.revoked_at is not None for token in line):
+        raise Forbidden(
+            "token.issue", "Cannot issue a token: the token that asks was revoked. Sign in again."
+        )
+    return own
+
+
+def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
+    """When a child of `parent` ends. Raises `Refused` if that would be after its parent."""
+    if parent.expires_at is None:
+        return wanted or clock.now() + CHILD_LASTS
+    if wanted is not None and wanted > parent.expires_at:
+        raise Refused(
+            "outlives-its-parent",
+            f"Cannot issue a token until {wanted:%Y-%m-%d %H:%M} UTC: the token that asks ends at"
+            f" {parent.expires_at:%Y-%m-%d %H:%M} UTC. Choose an earlier end, or sign in with the password.",
+            fields={"expires_at": "after the end of the token that asks"},
+            status=403,
+        )
+    return wanted or min(clock.now() + CHILD_LASTS, parent.expires_at)
+
+
+def _revoke(entry: Entry, ids: list[int]) -> int:
+    """Revoke these tokens and all below them; return how many were not revoked before."""
+    with connection.cursor() as cursor:
+        cursor.execute(_REVOKE, [ids, clock.now()])
+        revoked = sorted(cursor.fetchall())
+    for key, tenant in revoked:
+        entry.append("token.revoked", tenant=tenant, key=key)
+    return len(revoked)
+
+
+def _admin_needed(principal: Principal, action: str, what: str) -> Forbidden:
+    has = ", ".join(sorted(scope.value for scope in principal.scopes)) or "none"
+    return Forbidden(
+        action,
+        f"{what}: the token that asks has scope {has}, and this needs scope admin. Use the Tokens page of the portal,"
+        " or sign in with `borgctl login --admin`.",
+    )
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,53 @@
+"""What happened: the platform's records, for the owners of a tenant and for SREs, newest first."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+
+from django.db.models import Q, QuerySet
+
+from quota.models import Record, ServiceAccount
+from quota.selectors import tenant_named
+from quota.tenancy.people import administered
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal, may, require
+
+MAX_TEXT = 200
+
+
+def records_visible(
+    principal: Principal,
+    *,
+    tenant: str = "",
+    kind: str = "",
+    actor: str = "",
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+) -> QuerySet[Record]:
+    """Of one tenant, or all that the principal administers; an SRE's, also of none. `kind`: a whole one such as
+    `member.set`, or its beginning, `member`. `until` is not included. Raises `Refused`, `NotFound`, `Forbidden`."""
+    rows = Record.objects.order_by("-revision")
+    for name, text in (("kind", kind), ("actor", actor)):
+        if len(text) > MAX_TEXT or "\x00" in text:
+            raise Refused("invalid", f"{name}: at most {MAX_TEXT} characters", fields={name: "too long"})
+    if tenant:
+        require(principal, Action.TENANT_ADMIN, tenant=tenant_named(principal, tenant).name)
+        rows = rows.filter(tenant=tenant)
+    elif principal.tenant is not None or not may(principal, Action.PLATFORM_ADMIN):
+        rows = rows.filter(tenant__in=administered(principal))
+    if kind:
+        rows = rows.filter(Q(kind=kind) | Q(kind__startswith=kind.rstrip(".") + "."))
+    if actor:
+        rows = rows.filter(actor=actor)
+    if since is not None:
+        rows = rows.filter(time__gte=since)
+    if until is not None:
+        rows = rows.filter(time__lt=until)
+    return rows
+
+
+def makers_of(actors: Iterable[str]) -> dict[str, str]:
+    """Which of these actors are service accounts, and who made each. One query."""
+    found = ServiceAccount.objects.filter(user__username__in=set(actors))
+    return dict(found.values_list("user__username", "created_by"))

@@ -1,0 +1,221 @@
+"""Special privileges (§2.5): asked for by a tenant, granted by an SRE with a reason and an end, revoked at once.
+
+capability_ask ─► open ─┬─ capability_answer(grant) ─► granted ─► Capability, until it ends
+                        └─ capability_answer(refuse) ─► refused
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.contrib.auth.models import AbstractBaseUser
+
+from quota import clock, records
+from quota.models import Capability, CapabilityRequest, Membership, Tenant
+from quota.models.fields import dns_label
+from quota.notifications.notices import tell
+from quota.records import Entry
+from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, require
+
+# Privileges are looked at again at least this often.
+LONGEST = dt.timedelta(days=366)
+USUAL = dt.timedelta(days=90)
+
+
+def capability_grant(
+    *,
+    principal: Principal,
+    user: AbstractBaseUser,
+    kind: str,
+    reason: str,
+    cell: str = "",
+    expires_at: dt.datetime | None = None,
+) -> Capability:
+    """A special privilege, with a reason; `cell` empty: in all. It ends at `expires_at`, or after `USUAL`.
+
+    One that the user holds already is prolonged or shortened. Raises `Refused` naming the field.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    ends = expires_at or clock.now() + USUAL
+    _check(kind, cell, reason, ends, field="expires_at")
+    with records.write(principal) as entry:
+        return _grant(entry, principal, user, kind, cell, reason.strip(), ends)
+
+
+def capability_revoke(*, principal: Principal, capability: Capability) -> None:
+    """Take a privilege back at once. Idempotent."""
+    require(principal, Action.PLATFORM_ADMIN)
+    with records.write(principal) as entry:
+        user = capability.user
+        # Two grants at once may have made two rows; none may be left.
+        same = Capability.objects.filter(user_id=user.pk, kind=capability.kind, cell=capability.cell)
+        if not (same.filter(pk=capability.pk).exists() and same.delete()[0]):
+            return
+        for tenant in _tenants_of(user) or [None]:
+            entry.append(
+                "capability.revoked",
+                tenant=tenant.name if tenant else "",
+                user=user.get_username(),
+                capability=capability.kind,
+                cell=capability.cell,
+            )
+            _tell(entry, tenant, f"{user.get_username()} has capability {capability.kind} no longer")
+
+
+def capability_ask(
+    *,
+    principal: Principal,
+    tenant: Tenant,
+    username: str,
+    kind: str,
+    reason: str,
+    cell: str = "",
+    until: dt.datetime | None = None,
+) -> CapabilityRequest:
+    """Ask the SREs, for oneself, or as an owner for a member or a service account.
+
+    Raises `NotFound` for everybody who is no member of the tenant or its organisation, whether the name exists or not;
+    `Refused`, `Conflict`.
+    """
+    require(principal, Action.TENANT_SELF, tenant=tenant.name)
+    if username != principal.name:
+        require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    homes = [tenant.pk, *([tenant.parent_id] if tenant.parent_id else [])]
+    members = Membership.objects.select_related("user").filter(tenant__in=homes, user__username=username)
+    member = members.first()
+    if member is None:
+        raise NotFound("user", username)
+    user = member.user
+    ends = until or clock.now() + USUAL
+    _check(kind, cell, reason, ends, field="until")
+    with records.write(principal) as entry:
+        asked = CapabilityRequest.objects.filter(user_id=user.pk, kind=kind, cell=cell, state="open")
+        if asked.select_for_update().exists():
+            raise Conflict(
+                "asked-already",
+                f"{user.get_username()} has asked for {kind} already, and no SRE has answered yet",
+                fields={"kind": "asked for already"},
+            )
+        made = CapabilityRequest.objects.create(
+            tenant=tenant, user_id=user.pk, kind=kind, cell=cell, reason=reason.strip(), until=ends,
+            asked_by=principal.name, asked_at=clock.now(),
+        )  # fmt: skip
+        entry.append(
+            "capability.asked", tenant=tenant.name, user=user.get_username(), capability=kind, cell=cell,
+            reason=made.reason, request=made.pk,
+        )  # fmt: skip
+        where = f"cell {cell}" if cell else "every cell"
+        tell(
+            entry, None, "capability.changed", f"{user.get_username()} asks for capability {kind} in {where}",
+            f"Tenant {tenant.name}: {made.reason}", url="/admin/quota/capabilityrequest/",
+        )  # fmt: skip
+    return made
+
+
+def capability_answer(
+    *,
+    principal: Principal,
+    request: CapabilityRequest,
+    granted: bool,
+    answer: str = "",
+    until: dt.datetime | None = None,
+) -> CapabilityRequest:
+    """Grant or refuse what was asked for, once; `until`: another end than was asked. Raises `Conflict`, `Refused`.
+    Locks: the request's row."""
+    require(principal, Action.PLATFORM_ADMIN)
+    if not granted and not answer.strip():
+        raise Refused("invalid", "answer: say why not, so that they know", fields={"answer": "say why not"})
+    if len(answer) > 500:
+        raise Refused("invalid", "answer: at most 500 characters", fields={"answer": "too long"})
+    with records.write(principal) as entry:
+        row = (
+            CapabilityRequest.objects.select_for_update(of=("self",))
+            .select_related("user", "tenant")
+            .get(pk=request.pk)
+        )
+        if row.state != "open":
+            raise Conflict("answered", f"{row.answered_by} has answered already: {row.state}")
+        row.state, row.answer = "granted" if granted else "refused", answer.strip()
+        row.answered_by, row.answered_at = principal.name, clock.now()
+        if granted:
+            ends = until or row.until
+            _check(row.kind, row.cell, row.reason, ends, field="until")
+            row.capability = _grant(entry, principal, row.user, row.kind, row.cell, row.reason, ends)
+        else:
+            entry.append(
+                "capability.refused", tenant=row.tenant.name, user=row.user.get_username(), capability=row.kind,
+                cell=row.cell, request=row.pk, answer=row.answer,
+            )  # fmt: skip
+            _tell(entry, row.tenant, f"{row.user.get_username()} gets no capability {row.kind}: {row.answer}")
+        row.save()
+    return row
+
+
+def _grant(
+    entry: Entry,
+    principal: Principal,
+    user: AbstractBaseUser,
+    kind: str,
+    cell: str,
+    reason: str,
+    ends: dt.datetime,
+) -> Capability:
+    now = clock.now()
+    held = Capability.objects.select_for_update().filter(user_id=user.pk, kind=kind, cell=cell)
+    capability = held.order_by("id").first() or Capability(user_id=user.pk, kind=kind, cell=cell)
+    capability.reason, capability.granted_by, capability.expires_at = reason, principal.name, ends
+    capability.save()
+    for tenant in _tenants_of(user) or [None]:
+        entry.append(
+            "capability.granted",
+            tenant=tenant.name if tenant else "",
+            user=user.get_username(),
+            capability=kind,
+            cell=cell,
+            reason=reason,
+            expires_at=ends.isoformat(),
+        )
+        where = f"cell {cell}" if cell else "every cell"
+        _tell(
+            entry,
+            tenant,
+            f"{user.get_username()} has capability {kind} in {where} for {(ends - now).days} days",
+        )
+    return capability
+
+
+def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) -> None:
+    now = clock.now()
+    if kind not in {known.value for known in CapabilityKind}:
+        known = ", ".join(known.value for known in CapabilityKind)
+        raise Refused(
+            "invalid", f"kind: {kind[:50]!r} is none of {known}", fields={"kind": f"one of {known}"}
+        )
+    if cell and not dns_label.regex.match(cell):
+        raise Refused(
+            "invalid",
+            f"cell: {cell[:63]!r} is no name of a cell",
+            fields={"cell": "a cell, or empty for all"},
+        )
+    if not reason.strip():
+        raise Refused("invalid", "reason: say why, for the audit", fields={"reason": "empty"})
+    if len(reason) > 500 or "\x00" in reason:
+        raise Refused(
+            "invalid", "reason: at most 500 characters", fields={"reason": "too long, or a NUL character"}
+        )
+    if ends <= now:
+        raise Refused("invalid", f"{field} lies in the past", fields={field: "not in the future"})
+    if ends > now + LONGEST:
+        told = f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed"
+        raise Refused("invalid", f"{field}: {told}", fields={field: told})
+
+
+def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
+    """Whose audit it belongs to: all that the user is a member of."""
+    return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id"))
+
+
+def _tell(entry: Entry, tenant: Tenant | None, subject: str) -> None:
+    url = f"/tenants/{tenant.name}/capabilities/" if tenant else "/admin/quota/capability/"
+    tell(entry, tenant, "capability.changed", subject, subject + ".", url=url)

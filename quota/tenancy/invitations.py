@@ -1,0 +1,207 @@
+"""Invitations: an address and a role; whoever holds the link that was sent there may join, once.
+
+    invitation_send ─► open ─┬─ invitation_accept ─► accepted ─► Membership
+                             ├─ invitation_withdraw ─► withdrawn
+                             └─ its end ─► expired
+
+Nothing is looked up by address, so nothing tells whether one is known here. Only a digest of the link is kept.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import hmac
+import re
+import secrets
+
+from django.conf import settings
+from django.contrib.auth.models import AbstractBaseUser
+from django.core.exceptions import ValidationError
+from django.core.mail import send_mail
+from django.core.validators import validate_email
+from django.db.models import QuerySet
+
+from quota import clock, records
+from quota.models import Invitation, Membership, ServiceAccount, Tenant
+from quota.notifications.notices import one_line, tell
+from quota.tenancy.members import check_role, member_set
+from quota.tenancy.tenants import tenants_locked
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+
+_LINK = re.compile(r"([0-9a-f]{16})_[\w-]{20,100}", re.ASCII)
+
+LASTS = dt.timedelta(days=7)
+LONGEST = dt.timedelta(days=30)
+# Whatever an owner does, strangers get no flood of mail from here.
+OPEN_AT_MOST, A_DAY_AT_MOST, A_DAY_PER_ADDRESS = 100, 200, 3
+
+
+def invitation_send(
+    *, principal: Principal, tenant: Tenant, email: str, role: str, expires_at: dt.datetime | None = None
+) -> tuple[Invitation, str]:
+    """A new invitation and the secret of its link, which is kept nowhere; `invitation_mail` sends it.
+
+    An open one to the same address is withdrawn. Raises `Refused` naming the field, and with status 429 when too many
+    were sent. Locks: the tenant's row.
+    """
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    check_role(role)
+    address, now = _address(email), clock.now()
+    ends = expires_at or now + LASTS
+    if not now < ends <= now + LONGEST:
+        told = f"in the future, and at most {LONGEST.days} days ahead"
+        raise Refused("invalid", f"expires_at: {told}", fields={"expires_at": told})
+    key = secrets.token_hex(8)
+    secret = f"{key}_{secrets.token_urlsafe(32)}"
+    with records.write(principal) as entry:
+        tenants_locked(tenant.name)
+        known = Invitation.objects.filter(tenant=tenant)
+        _check_rate(known, address, now)
+        waiting = known.filter(email=address, accepted_at=None, withdrawn_at=None, expires_at__gt=now)
+        for old in sorted(waiting.values_list("key", flat=True)):
+            entry.append("invitation.withdrawn", tenant=tenant.name, keys=[old], because="another was sent")
+        waiting.update(withdrawn_at=now)
+        invitation = Invitation.objects.create(
+            tenant=tenant, email=address, role=role, key=key, digest=_digest(secret), invited_by=principal.name,
+            created_at=now, expires_at=ends,
+        )  # fmt: skip
+        entry.append("invitation.sent", tenant=tenant.name, key=key, email=address, role=role)
+        subject = f"{principal.name} invited {address} as {role} of {tenant.name}"
+        tell(
+            entry,
+            tenant,
+            "invitation.sent",
+            subject,
+            subject + ".",
+            url=f"/tenants/{tenant.name}/invitations/",
+        )
+    return invitation, secret
+
+
+def link_of(secret: str) -> str:
+    return f"{settings.PORTAL_URL.rstrip('/')}/invitations/{secret}/"
+
+
+def invitation_mail(invitation: Invitation, secret: str) -> str:
+    """Send the link, after the invitation is committed. Returns why it could not be sent, else nothing: the one who
+    invites may hand the link over in another way."""
+    name = invitation.tenant.title or invitation.tenant.name
+    until = clock.format_time(invitation.expires_at, invitation.tenant.time_zone)
+    text = (
+        f"{invitation.invited_by} invites you to join {name} ({invitation.tenant.name}) as {invitation.role}.\n\n"
+        f"Open this link to accept; it works once, until {until}:\n\n"
+        f"{link_of(secret)}\n\n"
+        "Whoever holds it can join: pass it on to nobody. If you expected no invitation, do nothing.\n"
+    )
+    try:
+        send_mail(one_line(f"Invitation to join {name}"), text, None, [invitation.email])
+    except (OSError, ValueError) as error:  # of SMTP, sockets, TLS; and headers that no mail may have
+        return f"{type(error).__name__}: {error}"[:300]
+    return ""
+
+
+def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> Invitation:
+    """The link works no more, at once. Idempotent. Raises `NotFound`, `Conflict` once accepted."""
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    with records.write(principal) as entry:
+        row = Invitation.objects.select_for_update().filter(tenant=tenant, key=key).first()
+        if row is None:
+            raise NotFound("invitation", key)
+        if row.accepted_at is not None:
+            raise Conflict("accepted", f"{row.email} has accepted already; remove the member instead")
+        if row.withdrawn_at is None:
+            row.withdrawn_at = clock.now()
+            row.save(update_fields=["withdrawn_at"])
+            entry.append(
+                "invitation.withdrawn", tenant=tenant.name, keys=[key], because=f"by {principal.name}"
+            )
+    return row
+
+
+def invitation_of(secret: str) -> Invitation:
+    """The open invitation behind a link. Raises `Refused`: unknown, used, withdrawn or over, all told alike."""
+    return _open(Invitation.objects.select_related("tenant"), secret)
+
+
+def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: str) -> Membership:
+    """Join the tenant, once, as the person who is signed in. Raises `Refused` for a link that works no more,
+    `Conflict` for who is a member already. Locks: the tenant's row, then the invitation's."""
+    if user.pk is None or principal.user_id != user.pk or principal.tenant is not None:
+        raise Forbidden("invitation.accept", "only people who are signed in accept invitations")
+    if ServiceAccount.objects.filter(user_id=user.pk).exists():
+        raise Forbidden(
+            "invitation.accept", f"{principal.name} is a service account and joins no other tenant"
+        )
+    with records.write(principal) as entry:
+        tenant = tenants_locked(invitation_of(secret).tenant.name)
+        row = _open(Invitation.objects.select_for_update(of=("self",)).select_related("tenant"), secret)
+        own = Membership.objects.filter(tenant=row.tenant, user_id=user.pk).first()
+        if own is not None:
+            raise Conflict(
+                "member-already",
+                f"you are {own.role} of {row.tenant.name} already; ask an owner for another role",
+                fields={"role": f"{own.role} already"},
+            )
+        row.accepted_at, row.accepted_by_id = clock.now(), user.pk
+        row.save(update_fields=["accepted_at", "accepted_by"])
+        entry.append(
+            "invitation.accepted", tenant=row.tenant.name, key=row.key, email=row.email, role=row.role,
+            invited_by=row.invited_by,
+        )  # fmt: skip
+        return member_set(entry, tenant[row.tenant.name], user, row.role)
+
+
+def _open(rows: QuerySet[Invitation], secret: str) -> Invitation:
+    known = _LINK.fullmatch(secret)
+    row = rows.filter(key=known[1]).first() if known else None
+    now = clock.now()
+    if (
+        row is None
+        or not hmac.compare_digest(row.digest, _digest(secret))
+        or row.accepted_at is not None
+        or row.withdrawn_at is not None
+        or row.expires_at <= now
+    ):
+        raise Refused(
+            "invitation-over",
+            "this invitation was used, withdrawn or has run out; ask who invited you for another",
+            status=404,
+        )
+    return row
+
+
+def _check_rate(known: QuerySet[Invitation], address: str, now: dt.datetime) -> None:
+    rows = known.filter(created_at__gt=now - dt.timedelta(days=1))
+    counts = (
+        (known.filter(accepted_at=None, withdrawn_at=None, expires_at__gt=now).count(), OPEN_AT_MOST,
+         "invitations are open; withdraw some"),
+        (rows.count(), A_DAY_AT_MOST, "invitations were sent in 24 hours; wait"),
+        (rows.filter(email=address).count(), A_DAY_PER_ADDRESS, "went to this address in 24 hours; wait"),
+    )  # fmt: skip
+    for count, most, told in counts:
+        if count >= most:
+            raise Refused(
+                "too-many-invitations",
+                f"{count} {told} (at most {most})",
+                fields={"email": f"at most {most}"},
+                figures={"count": count, "most": most},
+                status=429,
+            )
+
+
+def _address(email: str) -> str:
+    address = email.strip()
+    try:
+        validate_email(address)
+    except ValidationError as error:
+        told = "give one address, such as ann@example.org"
+        raise Refused("invalid", f"email: {told}", fields={"email": told}) from error
+    if len(address) > 254:
+        raise Refused("invalid", "email: at most 254 characters", fields={"email": "too long"})
+    return address.lower()
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

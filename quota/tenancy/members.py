@@ -1,0 +1,195 @@
+"""Who belongs to a tenant, and as what. A tenant on its own never loses its last owner."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db.models import Q
+
+from quota import clock, records
+from quota.models import Invitation, Membership, ServiceAccount, Tenant
+from quota.notifications.notices import tell
+from quota.records import Entry
+from quota.tenancy.access import user_named
+from quota.tenancy.tenants import tenants_locked
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, Role, may, require
+
+
+class InvitationNeeded(Refused):
+    """An owner wants to make somebody a member who has not agreed. The same for names that exist and that do not."""
+
+    status = 403
+
+    def __init__(self, tenant: Tenant, username: str) -> None:
+        path = f"/api/v1/tenants/{tenant.name}/invitations/"
+        super().__init__(
+            "invitation-needed",
+            f"Cannot make {username!r} a member of {tenant.name}: people join by accepting an invitation, unless an SRE"
+            f" adds them. Send one to their e-mail address: on the page Invitations of the tenant, with `borgctl tenant"
+            f" invite`, or by POST {path}.",
+            fields={"user": "no member"},
+            figures={"invitations": path},
+        )
+
+
+def membership_set(
+    *, principal: Principal, tenant: Tenant, user: AbstractBaseUser, role: str | None
+) -> Membership | None:
+    """Give `user` a role in `tenant`, change it, or take it away with None. Idempotent.
+
+    Owners change the roles of members; only an SRE gives somebody else a first role, and everybody else joins by an
+    invitation. Raises `InvitationNeeded`; `Conflict` for the last owner, `Refused` for a service account that would be
+    an owner or belong to two tenants. What a former owner has invited is withdrawn. Locks: the tenant's row.
+    """
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    if role is not None:
+        check_role(role)
+    with records.write(principal) as entry:
+        tenants_locked(tenant.name)
+        before = Membership.objects.filter(tenant=tenant, user_id=user.pk).first()
+        if role is not None and before is None and not _may_join(principal, user):
+            raise InvitationNeeded(tenant, user.get_username())
+        account = ServiceAccount.objects.select_related("tenant").filter(user_id=user.pk).first()
+        if account is not None:
+            _check_account(account, tenant, role)
+        if before is not None and before.role == Role.OWNER and role != Role.OWNER:
+            _check_last_owner(tenant, user)
+            _withdraw_invited_by(entry, tenant, user.get_username())
+        if role is None:
+            if before is not None:
+                before.delete()
+                entry.append("member.removed", tenant=tenant.name, user=user.get_username(), role=before.role)
+                _tell(entry, tenant, f"{user.get_username()} is no member of {tenant.name} any more")
+            return None
+        if before is not None and before.role == role:
+            return before
+        return member_set(entry, tenant, user, role)
+
+
+def member_named(
+    principal: Principal, tenant: Tenant, username: str, *, joining: bool = False
+) -> AbstractBaseUser:
+    """The member of `tenant` with this user name; with `joining` also the owner who asks, and for an SRE any user.
+
+    For an owner nothing is looked up beyond the tenant, so that owners learn nothing about other people's user names.
+    Raises `InvitationNeeded` with `joining`, otherwise `NotFound`, whether the user exists or not.
+    """
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()
+    if member is not None:
+        found: AbstractBaseUser = member.user
+        return found
+    if may(principal, Action.PLATFORM_ADMIN) or (joining and username == principal.name):
+        return user_named(username)
+    if joining:
+        raise InvitationNeeded(tenant, username)
+    raise NotFound("member", username)
+
+
+def _may_join(principal: Principal, user: AbstractBaseUser) -> bool:
+    """Whether `principal` may make `user` a member: an SRE anybody, an owner of the organisation itself."""
+    return may(principal, Action.PLATFORM_ADMIN) or (user.pk is not None and user.pk == principal.user_id)
+
+
+def member_set(entry: Entry, tenant: Tenant, user: AbstractBaseUser, role: str) -> Membership:
+    """Inside the caller's transaction, which has checked that it may be."""
+    membership, made = Membership.objects.update_or_create(
+        tenant=tenant, user_id=user.pk, defaults={"role": role}
+    )
+    entry.append("member.set", tenant=tenant.name, user=user.get_username(), role=role)
+    verb = "joined" if made else "has another role in"
+    _tell(entry, tenant, f"{user.get_username()} {verb} {tenant.name}: {role}")
+    return membership
+
+
+def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser) -> None:
+    """Whoever is a member may go. Raises `Conflict` for the last owner, and for a role that the organisation gives.
+    Locks: the tenant's row."""
+    require(principal, Action.TENANT_SELF, tenant=tenant.name)
+    if principal.user_id is None or principal.user_id != user.pk:
+        raise Forbidden("tenant.leave", f"{principal.name} may leave for itself only; owners remove members")
+    with records.write(principal) as entry:
+        row = tenants_locked(tenant.name)[tenant.name]
+        member = Membership.objects.filter(tenant=row, user_id=user.pk).first()
+        if member is None:
+            above = Tenant.objects.filter(pk=row.parent_id).first()
+            where = f"; your role here comes from {above.name}, leave that" if above is not None else ""
+            raise Conflict(
+                "no-member", f"you are no member of {row.name}{where}", fields={"user": "no member"}
+            )
+        if ServiceAccount.objects.filter(user_id=user.pk).exists():
+            raise Conflict(
+                "service-account",
+                f"{principal.name} is a service account, which an owner of {row.name} removes",
+                fields={"user": "a service account"},
+            )
+        if member.role == Role.OWNER:
+            _check_last_owner(row, user)
+            _withdraw_invited_by(entry, row, user.get_username())
+        member.delete()
+        entry.append("member.left", tenant=row.name, user=user.get_username(), role=member.role)
+        _tell(entry, row, f"{user.get_username()} has left {row.name}")
+
+
+def check_role(role: str) -> None:
+    """Raises `Refused`."""
+    if role not in {known.value for known in Role}:
+        known = ", ".join(known.value for known in Role)
+        raise Refused(
+            "invalid", f"role: {role[:50]!r} is none of {known}", fields={"role": f"one of {known}"}
+        )
+
+
+def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) -> None:
+    if account.tenant_id != tenant.pk:
+        raise Conflict(
+            "service-account",
+            f"{account.user.get_username()} is a service account of {account.tenant.name}, and of no other tenant;"
+            f" make one for {tenant.name}",
+            fields={"user": "a service account of another tenant"},
+        )
+    if role is None:
+        raise Conflict(
+            "service-account",
+            f"{account.user.get_username()} is a service account; disable or remove it as one",
+            fields={"user": "a service account"},
+        )
+    if role == Role.OWNER:
+        raise Refused(
+            "invalid",
+            "role: a service account is never an owner; owners are people",
+            fields={"role": "viewer, operator or buyer"},
+        )
+
+
+def _check_last_owner(tenant: Tenant, user: AbstractBaseUser) -> None:
+    """A team may do without an owner of its own while its organisation has one."""
+    homes = [tenant.pk] if tenant.parent_id is None else [tenant.pk, tenant.parent_id]
+    owners = Membership.objects.filter(tenant__in=homes, role=Role.OWNER.value, user__is_active=True)
+    if not owners.exclude(tenant=tenant, user_id=user.pk).exists():
+        raise Conflict(
+            "last-owner",
+            f"{user.get_username()} is the last owner of {tenant.name}; make somebody else an owner first",
+            fields={"user": "the last owner"},
+        )
+
+
+def _withdraw_invited_by(entry: Entry, tenant: Tenant, username: str) -> None:
+    """In the tenant and in its teams, where the role was an owner's too."""
+    now = clock.now()
+    waiting = Invitation.objects.filter(
+        Q(tenant=tenant) | Q(tenant__parent=tenant), invited_by=username, accepted_at=None, withdrawn_at=None,
+        expires_at__gt=now,
+    )  # fmt: skip
+    keys: dict[str, list[str]] = {}
+    for name, key in waiting.order_by("tenant__name", "key").values_list("tenant__name", "key"):
+        keys.setdefault(name, []).append(key)
+    waiting.update(withdrawn_at=now)
+    for name, theirs in keys.items():
+        entry.append(
+            "invitation.withdrawn", tenant=name, keys=theirs, because=f"{username} is no owner any more"
+        )
+
+
+def _tell(entry: Entry, tenant: Tenant, subject: str) -> None:
+    tell(entry, tenant, "member.changed", subject, subject + ".", url=f"/tenants/{tenant.name}/")

@@ -1,0 +1,60 @@
+"""Reads of who belongs to a tenant, who is invited, and who holds what; each narrowed to what the principal may see."""
+
+from __future__ import annotations
+
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+
+from quota.models import Capability, CapabilityRequest, Invitation, Membership, ServiceAccount, Tenant, Token
+from quota.vocabulary.permissions import Action, Principal, may, require
+
+
+def administered(principal: Principal) -> list[str]:
+    """Names of the tenants that the principal is an owner of, by its organisation too; not all that an SRE may."""
+    return sorted(name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name))
+
+
+def members_of(principal: Principal, tenant: Tenant) -> QuerySet[Membership]:
+    """People and service accounts; not those whose role comes from the organisation."""
+    require(principal, Action.TENANT_VIEW, tenant=tenant.name)
+    return tenant.memberships.select_related("user", "user__service_account").order_by("id")
+
+
+def invitations_of(principal: Principal, tenant: Tenant) -> QuerySet[Invitation]:
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    return tenant.invitations.select_related("accepted_by", "tenant").order_by("id")
+
+
+def service_accounts_of(principal: Principal, tenant: Tenant) -> QuerySet[ServiceAccount]:
+    """With `role`, what each is in the tenant."""
+    require(principal, Action.TENANT_VIEW, tenant=tenant.name)
+    member = Membership.objects.filter(tenant=tenant, user_id=OuterRef("user_id")).values("role")[:1]
+    rows = ServiceAccount.objects.filter(tenant=tenant).select_related("user", "tenant")
+    return rows.annotate(role=Subquery(member)).order_by("id")
+
+
+def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet[Token]:
+    require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
+    return (
+        Token.objects.filter(user_id=account.user_id)
+        .select_related("tenant", "user", "parent")
+        .order_by("id")
+    )
+
+
+def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
+    """One's own, those of the members of one's tenants for owners, all for SREs; also those that have ended."""
+    rows = Capability.objects.select_related("user").order_by("id")
+    if may(principal, Action.PLATFORM_ADMIN):
+        return rows
+    theirs = Membership.objects.filter(tenant__name__in=administered(principal)).values("user_id")
+    return rows.filter(Q(user_id=principal.user_id) | Q(user_id__in=theirs))
+
+
+def requests_visible(principal: Principal) -> QuerySet[CapabilityRequest]:
+    """One's own, those through one's tenants for owners, all for SREs."""
+    rows = CapabilityRequest.objects.select_related("user", "tenant", "capability").order_by("id")
+    if may(principal, Action.PLATFORM_ADMIN):
+        return rows
+    if principal.tenant is not None:
+        rows = rows.filter(tenant__name=principal.tenant)
+    return rows.filter(Q(user_id=principal.user_id) | Q(tenant__name__in=administered(principal)))

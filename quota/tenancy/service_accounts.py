@@ -1,0 +1,174 @@
+"""Service accounts: members of one tenant that are no people. No password, only tokens, bound to the tenant."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from django.contrib.auth import get_user_model
+
+from quota import clock, records
+from quota.models import Membership, ServiceAccount, Tenant, Token
+from quota.models.fields import DNS_LABEL
+from quota.notifications.notices import tell
+from quota.records import Entry
+from quota.tenancy.access import token_issue
+from quota.tenancy.tenants import tenants_locked
+from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
+
+ROLES = tuple(role.value for role in Role if role is not Role.OWNER)
+SCOPES = (Scope.READ.value, Scope.WRITE.value)
+AT_MOST = 100
+TOKEN_LASTS, TOKEN_LONGEST = dt.timedelta(days=90), dt.timedelta(days=366)
+MAX_USERNAME, MAX_DESCRIPTION = 150, 200
+
+
+def service_account_create(
+    *, principal: Principal, tenant: Tenant, name: str, role: str, description: str = ""
+) -> ServiceAccount:
+    """A new one, called `name@tenant`. Raises `Refused` naming the field, `Conflict` when the name is taken or there
+    are too many. Locks: the tenant's row."""
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    if not re.match(DNS_LABEL, name):
+        told = "lower-case letters, digits and hyphens, first a letter, at most 63 characters"
+        raise Refused("invalid", f"name: {told}", fields={"name": told})
+    _check(role, description)
+    username = f"{name}@{tenant.name}"
+    users = get_user_model().objects
+    with records.write(principal) as entry:
+        tenants_locked(tenant.name)
+        if users.filter(username=username).exists():
+            raise Conflict(
+                "name-taken",
+                f"there is a user {username} already; choose another name",
+                fields={"name": "taken"},
+            )
+        count = ServiceAccount.objects.filter(tenant=tenant).count()
+        if count >= AT_MOST:
+            raise Conflict(
+                "too-many", f"{tenant.name} has {count} service accounts, the most there may be; remove one"
+            )
+        user = users.create_user(username)  # without a password: none will ever fit
+        account = ServiceAccount.objects.create(
+            user=user, tenant=tenant, description=description.strip(), created_by=principal.name,
+            created_at=clock.now(),
+        )  # fmt: skip
+        Membership.objects.create(tenant=tenant, user=user, role=role)
+        entry.append(
+            "service-account.created",
+            tenant=tenant.name,
+            user=username,
+            role=role,
+            description=account.description,
+        )
+        _tell(entry, tenant, f"{principal.name} made service account {username}: {role}")
+    return account
+
+
+def service_account_set(
+    *,
+    principal: Principal,
+    account: ServiceAccount,
+    role: str | None = None,
+    description: str | None = None,
+    enabled: bool | None = None,
+) -> ServiceAccount:
+    """Change its role or what it is for; disable it, which ends all that its tokens may do at once, or enable it
+    again. Idempotent. Locks: the tenant's row."""
+    require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
+    _check(role or ROLES[0], description or "")
+    with records.write(principal) as entry:
+        tenants_locked(account.tenant.name)
+        account = ServiceAccount.objects.select_related("user", "tenant").get(pk=account.pk)
+        member = Membership.objects.get(tenant=account.tenant, user=account.user)
+        before = (member.role, account.description, account.user.is_active)
+        wanted = tuple(
+            old if new is None else new for old, new in zip(before, (role, description, enabled), strict=True)
+        )
+        if wanted == before:
+            return account
+        member.role, account.description, account.user.is_active = wanted
+        member.save(update_fields=["role"])
+        account.save(update_fields=["description"])
+        account.user.save(update_fields=["is_active"])
+        username = account.user.get_username()
+        entry.append(
+            "service-account.changed", tenant=account.tenant.name, user=username, role=member.role,
+            description=account.description, enabled=account.user.is_active,
+        )  # fmt: skip
+        if account.user.is_active != before[2]:
+            state = "enabled" if account.user.is_active else "disabled"
+            _tell(entry, account.tenant, f"{principal.name} {state} service account {username}")
+    return account
+
+
+def service_account_remove(*, principal: Principal, account: ServiceAccount) -> None:
+    """It and its tokens are gone, at once and for good; what it did stays in the records under its name."""
+    require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
+    with records.write(principal) as entry:
+        tenants_locked(account.tenant.name)
+        username, keys = (
+            account.user.get_username(),
+            sorted(account.user.borg_tokens.values_list("key", flat=True)),
+        )
+        if not ServiceAccount.objects.filter(pk=account.pk).exists():
+            raise NotFound("service account", username)
+        account.user.delete()
+        entry.append("service-account.removed", tenant=account.tenant.name, user=username, tokens=keys)
+        _tell(entry, account.tenant, f"{principal.name} removed service account {username}")
+
+
+def service_account_token(
+    *,
+    principal: Principal,
+    account: ServiceAccount,
+    name: str,
+    scopes: list[str] | None = None,
+    expires_at: dt.datetime | None = None,
+) -> tuple[Token, str]:
+    """Return a token for the account, and its secret, which is shown this once.
+
+    It ends at `expires_at`, or after `TOKEN_LASTS`; if a token asks for it, not after that token.
+    """
+    require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
+    wide = sorted(set(scopes or ()) - set(SCOPES))
+    if wide:
+        told = f"some of {', '.join(SCOPES)}: a service account administers nothing"
+        raise Refused("invalid-scopes", f"scopes: {told}", fields={"scopes": told})
+    now = clock.now()
+    if expires_at is None and not principal.token:
+        expires_at = now + TOKEN_LASTS
+    if expires_at is not None and expires_at > now + TOKEN_LONGEST:
+        told = f"at most {TOKEN_LONGEST.days} days ahead"
+        raise Refused("invalid", f"expires_at: {told}", fields={"expires_at": told})
+    if not account.user.is_active:
+        raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable it first")
+    return token_issue(
+        principal=principal, user=account.user, name=name, scopes=list(SCOPES) if scopes is None else scopes,
+        tenant=account.tenant, expires_at=expires_at,
+    )  # fmt: skip
+
+
+def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
+    """By its name in the tenant, or its whole one. Raises `NotFound`."""
+    username = name if "@" in name else f"{name}@{tenant.name}"
+    rows = ServiceAccount.objects.select_related("user", "tenant")
+    account = rows.filter(tenant=tenant, user__username=username).first()
+    if account is None:
+        raise NotFound("service account", name)
+    return account
+
+
+def _check(role: str, description: str) -> None:
+    if role not in ROLES:
+        told = f"one of {', '.join(ROLES)}: owners are people"
+        raise Refused("invalid", f"role: {told}", fields={"role": told})
+    if len(description) > MAX_DESCRIPTION or "\x00" in description:
+        told = f"at most {MAX_DESCRIPTION} characters, none of them NUL"
+        raise Refused("invalid", f"description: {told}", fields={"description": told})
+
+
+def _tell(entry: Entry, tenant: Tenant, subject: str) -> None:
+    url = f"/tenants/{tenant.name}/service-accounts/"
+    tell(entry, tenant, "service-account.changed", subject, subject + ".", url=url)

@@ -1,0 +1,139 @@
+"""How often passwords may be guessed: one mechanism for the sign-in form, `POST /api/v1/login/` and reauthentication.
+
+    attempt ─► waiting time over? ─ no ─► TooManyAttempts (429, Retry-After); the password is not looked at
+                   │ yes: count the attempt as wrong
+                   ▼
+               check ─► right: take the count back, and the address counts as usual for this account
+
+Each wrong attempt beyond the free ones doubles the waiting time before the next one, up to a bound. Three counts apply:
+
+* of the account from this address,
+* of the account from addresses where nobody signed in to it before,
+* of the address, for accounts to which nobody signed in from it before.
+
+So attempts from elsewhere never make the owner wait at a usual address, and wrong attempts from the owner's own address
+make the owner wait for a minute at most. The counts are in Django's cache, which is per process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import threading
+import unicodedata
+from collections.abc import Callable
+from math import ceil
+from typing import NamedTuple, TypeVar
+
+from django.core.cache import cache
+from django.http import HttpRequest
+
+from quota import clock
+from quota.vocabulary.errors import Refused
+
+_Found = TypeVar("_Found")
+
+
+class Limit(NamedTuple):
+    """`free`: wrong attempts without a wait. `longest_s`: the longest wait between two later ones, in seconds."""
+
+    free: int
+    longest_s: float
+
+    def wait_s(self, wrong: int) -> float:
+        """Seconds between the `wrong`-th wrong attempt in a row and the next attempt."""
+        return 0.0 if wrong < self.free else min(self.longest_s, 2.0 ** min(wrong - self.free, 16))
+
+
+PAIR, ACCOUNT, ADDRESS = Limit(10, 60.0), Limit(50, 30.0), Limit(50, 30.0)
+# Wrong attempts are forgotten this many seconds after the last one.
+FORGOTTEN_AFTER_S = 900
+# An address is usual for an account for this many seconds after a sign-in.
+USUAL_FOR_S = 30 * 86_400
+_lock = threading.Lock()
+
+
+TOO_MANY = "too-many-attempts"
+
+
+class TooManyAttempts(Refused):
+    """An attempt to sign in that came before its waiting time was over. `figures["retry_after_s"]`: whole seconds."""
+
+    status = 429
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(
+            TOO_MANY,
+            f"Cannot check the password: there were too many wrong attempts. Try again in {seconds} s.",
+            figures={"retry_after_s": seconds},
+        )
+
+
+class _Wrong(NamedTuple):
+    """Of one count: wrong attempts in a row, and the time of the last one in seconds since the epoch."""
+
+    count: int
+    at: float
+
+
+def check_limited(username: str, address: str, check: Callable[[], _Found | None]) -> _Found | None:
+    """Return what `check` returns: the user, or None if the password is wrong. The limits decide whether it is called.
+
+    An attempt counts as wrong while `check` runs, so that attempts in parallel gain nothing. Raises `TooManyAttempts`.
+    """
+    account, place = _account(username), _place(address)
+    pair, usual = f"sign-in:pair:{account}:{place}", f"sign-in:usual:{account}:{place}"
+    limits = {pair: PAIR}
+    with _lock:
+        if not cache.get(usual):
+            limits |= {f"sign-in:account:{account}": ACCOUNT, f"sign-in:address:{place}": ADDRESS}
+        now = clock.now().timestamp()
+        counts = {key: cache.get(key) or _Wrong(0, now) for key in limits}
+        wait_s = max(limits[key].wait_s(wrong.count) + wrong.at - now for key, wrong in counts.items())
+        if wait_s > 0:
+            raise TooManyAttempts(ceil(wait_s))
+        for key, wrong in counts.items():
+            cache.set(key, _Wrong(wrong.count + 1, now), FORGOTTEN_AFTER_S)
+    try:
+        found = check()
+    except BaseException:
+        _take_back(limits)
+        raise
+    if found is not None:
+        _take_back(limits)
+        cache.delete(pair)
+        cache.set(usual, True, USUAL_FOR_S)
+    return found
+
+
+def address_of(request: HttpRequest) -> str:
+    """The address of the client: the peer, which uvicorn replaces by the client if the peer is a trusted proxy.
+
+    What clients say of themselves (`X-Forwarded-For`) must not decide how often they may guess.
+    """
+    return str(request.META.get("REMOTE_ADDR", ""))
+
+
+def _take_back(keys: dict[str, Limit]) -> None:
+    with _lock:
+        for key in keys:
+            wrong = cache.get(key)
+            if wrong is not None:
+                cache.set(key, _Wrong(max(0, wrong.count - 1), wrong.at), FORGOTTEN_AFTER_S)
+
+
+def _account(username: str) -> str:
+    """One digest for all spellings that find the same account; of names that nobody has, too."""
+    name = unicodedata.normalize("NFKC", username).strip().casefold()
+    return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()
+
+
+def _place(address: str) -> str:
+    """The address; of IPv6 its network of 64 bits, of which one client has all addresses."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return hashlib.sha256(address.encode(errors="backslashreplace")).hexdigest()
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
+        return str(ipaddress.ip_network((int(found), 64), strict=False).network_address)
+    return str(getattr(found, "ipv4_mapped", None) or found)

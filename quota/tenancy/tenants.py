@@ -1,0 +1,190 @@
+"""Tenants: organisations, teams below them, and what may change of both. Every change is recorded."""
+
+from __future__ import annotations
+
+import zoneinfo
+from functools import cache
+
+from django.core.exceptions import ValidationError
+
+from quota import records
+from quota.models import Tenant
+from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, may, require
+
+# Labels that the zone of a cell uses for itself: `<host>.machine.<cell>.<zone>`.
+RESERVED_NAMES = frozenset({"machine"})
+
+
+def tenant_create(
+    *,
+    principal: Principal,
+    name: str,
+    title: str = "",
+    contact: str = "",
+    parent: str | None = None,
+    time_zone: str | None = None,
+) -> Tenant:
+    """A new tenant; with `parent`, a team of that organisation, with its limits and, unless given, its time zone.
+
+    An SRE may make any; an owner of an organisation teams of it, up to its `max_teams`. Raises `Refused` naming the
+    field; `Conflict` when the name is taken or the organisation is full. Locks: the organisation's row.
+    """
+    if parent is None:
+        require(principal, Action.PLATFORM_ADMIN)
+    elif not (
+        may(principal, Action.TENANT_VIEW, tenant=parent) and Tenant.objects.filter(name=parent).exists()
+    ):
+        raise NotFound("parent", parent)
+    else:
+        require(principal, Action.TENANT_ADMIN, tenant=parent)
+    tenant = Tenant(name=name, title=title, contact=contact, time_zone=_zone(time_zone or "UTC"))
+    validated(tenant, exclude=["created_at"])
+    if name in RESERVED_NAMES:
+        told = f"{name!r} is a name that the zone uses itself; choose another"
+        raise Refused("reserved-name", f"name: {told}", fields={"name": told})
+    with records.write(principal) as entry:
+        if parent is not None:
+            above = tenants_locked(parent)[parent]
+            _check_parent(above)
+            _check_room(principal, above)
+            tenant.parent, tenant.max_jobs, tenant.task_api = above, above.max_jobs, above.task_api
+            tenant.time_zone = time_zone or above.time_zone
+        if Tenant.objects.filter(name=name).exists():
+            raise Conflict("tenant-exists", f"tenant {name} exists already", fields={"name": "taken"})
+        tenant.save()
+        entry.append("tenant.created", tenant=name, title=title, parent=parent or "")
+        if parent is not None:
+            entry.append("team.created", tenant=parent, team=name, title=title)
+    return tenant
+
+
+def tenant_set(
+    *,
+    principal: Principal,
+    tenant: Tenant,
+    title: str,
+    contact: str,
+    max_jobs: int | None = None,
+    task_api: str | None = None,
+    time_zone: str | None = None,
+    max_teams: int | None = None,
+) -> Tenant:
+    """Change what may change of a tenant. Its name may not: it is in DNS names, and on bills. Only an SRE sets
+    `max_jobs` and `max_teams`."""
+    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    tenant.title, tenant.contact = title, contact
+    changed = ["title", "contact"]  # only what is given is written: the row may be older than what others set
+    if max_jobs is not None and max_jobs != tenant.max_jobs:
+        require(principal, Action.PLATFORM_ADMIN)
+        tenant.max_jobs = max_jobs
+        changed.append("max_jobs")
+    if max_teams is not None and max_teams != tenant.max_teams:
+        require(principal, Action.PLATFORM_ADMIN)
+        tenant.max_teams = max_teams
+        changed.append("max_teams")
+    if task_api is not None:
+        tenant.task_api = task_api
+        changed.append("task_api")
+    if time_zone is not None and time_zone != tenant.time_zone:
+        tenant.time_zone = _zone(time_zone)
+        changed.append("time_zone")
+    validated(tenant)
+    with records.write(principal) as entry:
+        tenant.save(update_fields=changed)
+        entry.append(
+            "tenant.changed",
+            tenant=tenant.name,
+            title=title,
+            max_jobs=tenant.max_jobs,
+            max_teams=tenant.max_teams,
+            task_api=tenant.task_api,
+            time_zone=tenant.time_zone,
+        )
+    return tenant
+
+
+def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> Tenant:
+    """Put a tenant under an organisation, or with None on its own again. Idempotent; for SREs: roles, and who pays,
+    move with it. Raises `Conflict` where there would be more than one level. Locks: both rows, in order of id."""
+    require(principal, Action.PLATFORM_ADMIN)
+    if parent is not None and not Tenant.objects.filter(name=parent).exists():
+        raise NotFound("parent", parent)
+    with records.write(principal) as entry:
+        rows = tenants_locked(*{tenant.name, parent or tenant.name})
+        row, above = rows[tenant.name], rows[parent] if parent is not None else None
+        before = Tenant.objects.get(pk=row.parent_id).name if row.parent_id else ""
+        if before == (parent or ""):
+            return row
+        if above is not None:
+            if above.pk == row.pk:
+                raise Conflict(
+                    "own-parent", f"{row.name} can't be a team of itself", fields={"parent": "the same"}
+                )
+            _check_parent(above)
+            if row.teams.exists():
+                raise Conflict(
+                    "has-teams",
+                    f"{row.name} has teams itself, and teams are one level; move them first",
+                    fields={"parent": f"{row.name} has teams"},
+                )
+        row.parent = above
+        row.save(update_fields=["parent"])
+        entry.append("tenant.moved", tenant=row.name, parent=parent or "", before=before)
+        for name, kind in ((before, "team.left"), (parent, "team.joined")):
+            if name:
+                entry.append(kind, tenant=name, team=row.name)
+    return row
+
+
+def tenants_locked(*names: str) -> dict[str, Tenant]:
+    """The rows, by name, locked in order of id until the transaction ends. Raises `NotFound`."""
+    found = Tenant.objects.select_for_update(no_key=True).filter(name__in=names).order_by("id")
+    rows = {row.name: row for row in found}
+    for name in names:
+        if name not in rows:
+            raise NotFound("tenant", name)
+    return rows
+
+
+def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
+    """Django's field checks as a `Refused` that names the fields."""
+    try:
+        instance.clean_fields(exclude=exclude)
+    except ValidationError as error:
+        fields = {name: " ".join(messages) for name, messages in error.message_dict.items()}
+        raise Refused(
+            "invalid", "; ".join(f"{name}: {what}" for name, what in fields.items()), fields=fields
+        ) from error
+
+
+@cache
+def time_zones() -> tuple[str, ...]:
+    """All that a tenant may choose, in order."""
+    return tuple(sorted(zoneinfo.available_timezones()))
+
+
+def _zone(name: str) -> str:
+    if name not in time_zones():
+        told = f"{name[:64]!r} is no time zone of the IANA database; give one such as Europe/Zurich or UTC"
+        raise Refused("invalid", f"time_zone: {told}", fields={"time_zone": told})
+    return name
+
+
+def _check_parent(above: Tenant) -> None:
+    if above.parent_id is not None:
+        raise Conflict(
+            "one-level",
+            f"{above.name} is a team itself, and teams are one level; choose its organisation",
+            fields={"parent": f"{above.name} is a team"},
+        )
+
+
+def _check_room(principal: Principal, above: Tenant) -> None:
+    teams = above.teams.count()
+    if teams >= above.max_teams and not may(principal, Action.PLATFORM_ADMIN):
+        raise Conflict(
+            "too-many-teams",
+            f"{above.name} has {teams} teams, and its owners may make {above.max_teams}; an SRE may raise that",
+            fields={"parent": f"at most {above.max_teams} teams"},
+        )

@@ -1,0 +1,197 @@
+"""What is sold at which time: step functions over time, and what they leave. Pure.
+
+    spans ─► steps ─► peak, left, earliest, excesses, days
+
+A *step function* is a tuple of `Step`s: from `at` on `level` is sold, until the next step; before the first nothing is.
+Times are aware; a span ends just before its `ends_at`, and an open-ended one never does. Quantities are Python ints,
+which have no edge at 64 bits.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise, repeat
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from quota.vocabulary.resources import ZERO, Vector
+
+DAY = dt.timedelta(days=1)
+
+
+class Span(NamedTuple):
+    """`amounts` are sold from `begins_at` until just before `ends_at`; None is for ever."""
+
+    begins_at: dt.datetime
+    ends_at: dt.datetime | None
+    amounts: Vector
+
+
+class Step(NamedTuple):
+    at: dt.datetime
+    level: Vector
+
+
+class Excess(NamedTuple):
+    """A time without a gap during which more is sold than there is; `short`: the most that is missing in it."""
+
+    begins_at: dt.datetime
+    ends_at: dt.datetime | None
+    short: Vector
+
+
+class Day(NamedTuple):
+    """A day of a time zone, of 23, 24 or 25 hours; `sold`: the most at any instant of it."""
+
+    date: dt.date
+    begins_at: dt.datetime
+    ends_at: dt.datetime
+    sold: Vector
+
+
+def steps(spans: Iterable[Span]) -> tuple[Step, ...]:
+    """The sum of the spans as a step function. Spans that end before they begin count for nothing.
+
+    Reckoned resource by resource: of ten thousand spans most have nothing of most.
+    """
+    changes: list[dict[dt.datetime, int]] = [defaultdict(int) for _ in ZERO]
+    for begins_at, ends_at, amounts in spans:
+        if ends_at is not None and ends_at <= begins_at:
+            continue
+        for change, amount in zip(changes, amounts, strict=True):
+            if amount:
+                change[begins_at] += amount
+                if ends_at is not None:
+                    change[ends_at] -= amount
+    moments = sorted(set().union(*changes))
+    columns = [
+        accumulate(map(change.get, moments, repeat(0))) if change else repeat(0, len(moments))
+        for change in changes
+    ]
+    found: list[Step] = []
+    before = ZERO
+    for moment, level in zip(moments, zip(*columns, strict=True), strict=True):
+        if level != before:
+            found.append(Step(moment, level))
+            before = level
+    return tuple(found)
+
+
+def peak(sold: Sequence[Step], begins_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
+    """The most that is sold of each resource at any instant of the period."""
+    first = max(0, bisect_right(sold, begins_at, key=_at) - 1)
+    last = len(sold) if ends_at is None else bisect_left(sold, ends_at, lo=first, key=_at)
+    levels = [level for _, level in sold[first:last]]
+    return tuple(map(max, zip(ZERO, *levels, strict=True)))
+
+
+def from_(sold: Sequence[Step], after: dt.datetime) -> list[Step]:
+    """The function from `after` on, beginning with what is in force then."""
+    first = bisect_right(sold, after, key=_at)
+    return [Step(after, sold[first - 1].level if first else ZERO), *sold[first:]]
+
+
+def left(
+    limit: Sequence[int], sold: Sequence[Step], begins_at: dt.datetime, ends_at: dt.datetime | None
+) -> Vector:
+    """The least that is left of each resource at any instant of the period; negative where too much is sold."""
+    return tuple(a - b for a, b in zip(limit, peak(sold, begins_at, ends_at), strict=True))
+
+
+def earliest(
+    room: Sequence[Step], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
+) -> dt.datetime | None:
+    """The first moment, not before `after`, from which `amounts` fit for `length`; None when there is none.
+
+    `room`: what is left, as steps that begin not later than `after`.
+    """
+    candidate = after
+    for _, end, level in _pieces(room, after):
+        if end is not None and end <= candidate:
+            continue
+        if all(wanted == 0 or wanted <= has for wanted, has in zip(amounts, level, strict=True)):
+            if end is None or candidate + length <= end:
+                return candidate
+        elif end is None:
+            return None
+        else:
+            candidate = end
+    return None
+
+
+def excesses(limit: Sequence[int], sold: Sequence[Step], after: dt.datetime) -> list[Excess]:
+    """The times from `after` on when more is sold than `limit`, each as long as there is no gap."""
+    found: list[Excess] = []
+    for begin, end, level in _pieces(sold, after):
+        if end is not None and end <= after:
+            continue
+        short = tuple(max(0, has - most) for has, most in zip(level, limit, strict=True))
+        if not any(short):
+            continue
+        begin = max(begin, after)
+        if found and found[-1].ends_at == begin:
+            found[-1] = Excess(found[-1].begins_at, end, tuple(map(max, found[-1].short, short)))
+        else:
+            found.append(Excess(begin, end, short))
+    return found
+
+
+def days(sold: Sequence[Step], first: dt.date, count: int, zone: ZoneInfo) -> list[Day]:
+    """One row for each of `count` days of `zone` from `first` on. Linear in days and steps together."""
+    midnights = [midnight(first + n * DAY, zone) for n in range(count + 1)]
+    rows: list[Day] = []
+    position = 0
+    for number, (begin, end) in enumerate(pairwise(midnights)):
+        while position + 1 < len(sold) and sold[position + 1].at <= begin:
+            position += 1
+        following = position
+        while following < len(sold) and sold[following].at < end:
+            following += 1
+        rows.append(Day(first + number * DAY, begin, end, peak(sold[position:following], begin, end)))
+    return rows
+
+
+def midnight(date: dt.date, zone: ZoneInfo) -> dt.datetime:
+    """When a day begins in `zone`, in UTC; where the clock skips midnight, the first moment there is."""
+    return dt.datetime.combine(date, dt.time(), zone).astimezone(dt.UTC)
+
+
+def following(begins_at: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
+    """The end of the period as long as this one that begins where it ends.
+
+    A period of whole days of `zone` is followed by as many whole days, any other by as many seconds.
+    """
+    begin, end = (moment.astimezone(zone).replace(tzinfo=None) for moment in (begins_at, ends_at))
+    if (end - begin) % DAY:
+        return ends_at + (ends_at - begins_at)
+    return (end + (end - begin)).replace(tzinfo=zone).astimezone(dt.UTC)
+
+
+def whole_days_left(now: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
+    """The moment, not before `now`, from which whole days of `zone` are left until `ends_at`."""
+    end = ends_at.astimezone(zone).replace(tzinfo=None)
+    count = max(0, (ends_at - now) // DAY + 2)
+    while True:
+        moment = (end - count * DAY).replace(tzinfo=zone).astimezone(dt.UTC) if count else ends_at
+        if moment >= now or not count:
+            return moment
+        count -= 1
+
+
+def _at(step: Step) -> dt.datetime:
+    return step.at
+
+
+def _pieces(
+    function: Sequence[Step], after: dt.datetime
+) -> Iterator[tuple[dt.datetime, dt.datetime | None, Vector]]:
+    """Begin, end and level of each piece; before the first step, from `after`, a piece at zero."""
+    if not function or function[0].at > after:
+        yield after, function[0].at if function else None, ZERO
+    for here, there in pairwise(function):
+        yield here.at, there.at, here.level
+    if function:
+        yield function[-1].at, None, function[-1].level

@@ -1,0 +1,39 @@
+"""Whose job is it: permission asked by every service that changes jobs, without leaking names of tenants."""
+
+from __future__ import annotations
+
+from quota.vocabulary.errors import Forbidden, NotFound, Refused
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, require
+
+
+def require_tenant(principal: Principal, action: Action, tenant: str, cell: str) -> None:
+    """Raises `Forbidden` for what the caller may not do, `NotFound` for a tenant it may not even know."""
+    if may(principal, action, tenant=tenant, cell=cell):
+        return
+    try:
+        require(principal, action, tenant=tenant, cell=cell)
+    except Forbidden:
+        if not knows_tenant(principal, tenant, cell):
+            raise NotFound("tenant", tenant) from None
+        raise
+
+
+def knows_tenant(principal: Principal, tenant: str, cell: str) -> bool:
+    """Whether the caller may know that a tenant exists, whatever the scopes of its token."""
+    if principal.tenant is not None and tenant != principal.tenant:
+        return False
+    return principal.sre or tenant in principal.roles or principal.has(CapabilityKind.ANY_JOB, cell)
+
+
+def own_tenant(principal: Principal) -> str:
+    """The tenant meant when none is named: the token's, or the only one. Raises `Refused`."""
+    if principal.tenant is not None:
+        return principal.tenant
+    if len(principal.roles) == 1:
+        return next(iter(principal.roles))
+    known = ", ".join(sorted(principal.roles))
+    raise Refused(
+        "invalid-spec",
+        "tenant: say for which tenant" + (f", one of {known}" if known else ""),
+        fields={"tenant": "is missing; give it"},
+    )

@@ -1,0 +1,187 @@
+"""Alloc sets and what lives in them (§2.4): who may come in, what may shrink, and who leaves with an alloc.
+
+    job with alloc_set ─► alloc_set_of ─► JobSubmitted.alloc_set ─► its tasks are placed inside running allocs
+    an alloc leaves ─► inner_of ─► its inner tasks leave first, under the same entry, and go back to the queue
+
+An alloc is a task of a job of kind `alloc-set`. Tasks inside draw on its limit, not on the machine, and cost no
+quota: the alloc set has paid for the envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.db import connection
+from django.db.models import F
+
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.resources import NAMES, PORTS, describe
+from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.models import Cell, Job, JobSpec, Task
+from scheduling.spec import job_spec as spec
+from scheduling.spec import parser
+from scheduling.spec.alloc_fit import misfits
+
+KIND = "alloc-set"
+_TOLD = 5  # so many jobs are named
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A running task inside an alloc that leaves. `alloc`: the alloc as people call it."""
+
+    task_id: int
+    incarnation: int
+    alloc_id: int
+    alloc: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocSet:
+    """A live alloc set: its job, and its spec in force."""
+
+    job_id: int
+    spec: spec.JobSpec
+
+
+def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[Inner]:
+    """Who lives in the running tasks given as (task id, incarnation; None: whichever). By id of the inner task."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT i.id, i.incarnation, a.id, j.name || '/' || a.index"
+            " FROM unnest(%s::bigint[], %s::integer[]) AS l(id, incarnation)"
+            " JOIN scheduling_task AS i ON i.alloc_id = l.id"
+            " JOIN scheduling_task AS a ON a.id = l.id AND a.state = 'running'"
+            " AND a.incarnation = coalesce(l.incarnation, a.incarnation)"
+            " JOIN scheduling_job AS j ON j.id = a.job_id ORDER BY i.id",
+            [[task for task, _ in leaving], [incarnation for _, incarnation in leaving]],
+        )
+        return [Inner(*row) for row in cursor.fetchall()]
+
+
+def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Of (task id of an alloc, machine id), those where the alloc runs on that machine."""
+    wanted = set(allocs)
+    if not wanted:
+        return set()
+    rows = Task.objects.filter(pk__in={alloc for alloc, _ in wanted}, state=TaskState.RUNNING.value)
+    return wanted & set(rows.order_by().values_list("id", "machine_id"))
+
+
+# -- coming in
+
+
+def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], AllocSet]:
+    """The live alloc sets among (tenant id, name). One query, none for no names."""
+    wanted = set(names)
+    if not wanted:
+        return {}
+    rows = (
+        JobSpec.objects.filter(
+            job__cell=cell,
+            job__kind=KIND,
+            job__tenant_id__in={tenant for tenant, _ in wanted},
+            job__name__in={name for _, name in wanted},
+            version=F("job__spec_version"),
+        )
+        .exclude(job__state=JobState.DEAD.value)
+        .values_list("job__tenant_id", "job__name", "job_id", "spec")
+    )
+    extra = tuple(cell.extra_resources)
+    return {
+        (tenant, name): AllocSet(job_id, parser.load(stored, extra=extra))
+        for tenant, name, job_id, stored in rows
+    }
+
+
+def refusal(job_spec: spec.JobSpec, alloc_set: spec.JobSpec | None) -> Refused | None:
+    """Why a job can't be submitted into the alloc set it names, or changed there. None when it can."""
+    if alloc_set is None:
+        told = (
+            f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
+        )
+        return Refused(
+            "no-such-alloc-set",
+            f"alloc_set: {told}; submit it first (kind: AllocSet), or leave alloc_set out",
+            fields={"alloc_set": told},
+        )
+    problems = misfits(alloc_set, job_spec)
+    if not problems:
+        return None
+    told = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
+    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+    return Refused("invalid-spec", f"{told}{more}", fields=problems)
+
+
+# -- leaving and shrinking
+
+
+def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
+    """An alloc set with live jobs inside keeps one alloc at least. Raises `Conflict` naming them."""
+    if job.kind != KIND:
+        return
+    left = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value)
+    if indexes is not None and left.exclude(index__in=indexes).exists():
+        return
+    inside = [inner.name for inner in inner_jobs(job)]
+    if inside:
+        raise _in_use(job, inside, f"kill {_listed(inside)} first")
+
+
+def check_change(job: Job, alloc_set: spec.JobSpec) -> None:
+    """Whatever lives in an alloc set has room in its new version too. Raises `Conflict` naming what has not."""
+    if job.kind != KIND:
+        return
+    inside = inner_jobs(job)
+    if not inside:
+        return
+    rows = JobSpec.objects.filter(job__in=inside, version=F("job__spec_version")).select_related("job")
+    for row in rows.order_by("job_id"):
+        problems = misfits(alloc_set, parser.load(row.spec, extra=alloc_set.extra))
+        if problems:
+            path, what = next(iter(problems.items()))
+            told = f"job {row.job.name} lives there, and would fit no more ({path}: {what})"
+            raise _in_use(job, [row.job.name], told)
+    held = _held(job)
+    names = (*NAMES, *alloc_set.extra)
+    for position, (used, room) in enumerate(zip(held, alloc_set.total(), strict=False)):
+        if position != PORTS and used > room:
+            extra = alloc_set.extra
+            told = (
+                f"its tasks inside hold {describe(position, used, extra=extra)} of {names[position]}, and all allocs"
+                f" together would have {describe(position, room, extra=extra)}; make"
+                f" {_listed([inner.name for inner in inside])} smaller first"
+            )
+            raise _in_use(job, [inner.name for inner in inside], told)
+
+
+def inner_jobs(job: Job) -> list[Job]:
+    """Live jobs inside an alloc set, by name."""
+    return list(Job.objects.filter(alloc_set=job).exclude(state=JobState.DEAD.value).order_by("name"))
+
+
+def _held(job: Job) -> list[int]:
+    """Limits of all tasks that run inside an alloc set, summed by resource."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'SELECT sum(r.amount)::bigint FROM scheduling_task AS i, unnest(i."limit") WITH ORDINALITY AS r(amount, n)'
+            " WHERE i.alloc_id IN (SELECT id FROM scheduling_task WHERE job_id = %s AND state = 'running')"
+            " GROUP BY r.n ORDER BY r.n",
+            [job.id],
+        )
+        return [amount for (amount,) in cursor.fetchall()]
+
+
+def _in_use(job: Job, inside: Sequence[str], told: str) -> Conflict:
+    return Conflict(
+        "alloc-set-in-use",
+        f"alloc set {job.name}: {told}",
+        fields={"alloc_set": told},
+        figures={"jobs": list(inside)},
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _TOLD} more jobs" if len(names) > _TOLD else ""
+    return ", ".join(names[:_TOLD]) + more

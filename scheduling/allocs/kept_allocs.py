@@ -1,0 +1,195 @@
+"""What an alloc leaves on a machine is kept there until its log savers have saved it, or their time is up (§4).
+
+    an alloc leaves, a saver lives in it ─► allocs_keep ─► KeptAlloc: its hold is out of the machine's capacity
+    link: each saver runs there again, until status 0 ─► savers_done ─┐
+    master, each second: the time is up ──────► release_late ─────────┼─► released: the Borglet removes the folder
+    an SRE ───────────────────────────────────► kept_release ─────────┘            └─► gone
+
+A saver is a job inside the alloc set whose spec says `saves_for_s`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from itertools import groupby, zip_longest
+from typing import Any
+
+from django.db import connection
+from django.utils import timezone
+
+from quota.vocabulary.errors import Conflict
+from quota.vocabulary.permissions import Action, Principal, require, system
+from quota.vocabulary.resources import ACCELERATORS, DISK, PORTS
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal
+from scheduling.journal.journal import Entry
+from scheduling.journal.machine_events import machine_set_event
+from scheduling.models import KeptAlloc, Machine
+
+SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
+
+
+def allocs_keep(entry: Entry, inner_ids: Sequence[int]) -> None:
+    """Keep what the allocs of these running inner tasks (ids) leave, where a saver is among them. Before they leave."""
+    if not inner_ids:
+        return
+    made = []
+    for _, group in groupby(_lived_in(inner_ids), key=lambda row: row["alloc_id"]):
+        tasks = list(group)
+        savers = [task for task in tasks if task["saves_for_s"] > 0]
+        if savers:
+            made.append(_kept(entry, tasks, savers))
+    if not made:
+        return
+    KeptAlloc.objects.bulk_create(made)
+    for kept in made:
+        entry.append(
+            events.AllocKept(
+                machine_id=kept.machine_id,
+                job_id=kept.job_id,
+                index=kept.index,
+                incarnation=kept.incarnation,
+                until=kept.until.timestamp(),
+                hold=tuple(kept.hold),
+                savers=tuple([(saver["job_id"], saver["index"]) for saver in kept.savers]),
+            )
+        )
+    _announce(entry, {kept.machine_id for kept in made})
+
+
+def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """The inner tasks, each with its alloc and how long its job saves; in order of the alloc."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT a.id AS alloc_id, a.machine_id, a.job_id AS alloc_job, a.index AS alloc_index,"
+            " a.incarnation AS alloc_incarnation, a.limit AS alloc_limit, aj.uid AS alloc_uid,"
+            " c.name || '/' || o.name || '/' || aj.name || '/' || a.index AS alloc_name,"
+            " i.job_id, i.index, i.incarnation, i.spec_version, i.limit, ij.uid, o.name AS tenant, ij.name,"
+            " coalesce((s.spec->>'saves_for_s')::float8, 0) AS saves_for_s"
+            " FROM scheduling_task AS i JOIN scheduling_task AS a ON a.id = i.alloc_id"
+            " JOIN scheduling_job AS ij ON ij.id = i.job_id JOIN scheduling_job AS aj ON aj.id = a.job_id"
+            " JOIN scheduling_cell AS c ON c.id = aj.cell_id JOIN quota_tenant AS o ON o.id = aj.tenant_id"
+            " JOIN scheduling_jobspec AS s ON s.job_id = i.job_id AND s.version = i.spec_version"
+            " WHERE i.id = ANY(%s) ORDER BY a.id, i.id",
+            [list(inner_ids)],
+        )
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _kept(entry: Entry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[str, Any]]) -> KeptAlloc:
+    alloc = tasks[0]
+    # A limit from before the cell had further resources is shorter.
+    hold = [sum(amounts) for amounts in zip_longest(*[saver["limit"] for saver in savers], fillvalue=0)]
+    hold[DISK], hold[PORTS], hold[ACCELERATORS] = alloc["alloc_limit"][DISK], 0, 0
+    return KeptAlloc(
+        machine_id=alloc["machine_id"],
+        job_id=alloc["alloc_job"],
+        index=alloc["alloc_index"],
+        incarnation=alloc["alloc_incarnation"],
+        key=f"{alloc['alloc_uid'].hex}/{alloc['alloc_index']}/{alloc['alloc_incarnation']}",
+        name=alloc["alloc_name"],
+        limit=alloc["alloc_limit"],
+        hold=hold,
+        savers=[
+            {
+                "job_id": saver["job_id"],
+                "index": saver["index"],
+                "version": saver["spec_version"],
+                "tenant": saver["tenant"],
+                "job": saver["name"],
+                "done": False,
+            }
+            for saver in savers
+        ],
+        waits=[f"{task['uid'].hex}/{task['index']}/{task['incarnation']}" for task in tasks],
+        since=entry.time,
+        until=entry.time + dt.timedelta(seconds=max(saver["saves_for_s"] for saver in savers)),
+    )
+
+
+def savers_done(entry: Entry, done: Sequence[tuple[int, int]]) -> None:
+    """(kept alloc's id, position of the saver) that ended with status 0. The last of an alloc's releases it."""
+    positions: dict[int, set[int]] = {}
+    for identity, position in done:
+        positions.setdefault(identity, set()).add(position)
+    rows = list(KeptAlloc.objects.select_for_update().filter(pk__in=positions, released=False).order_by("id"))
+    for kept in rows:
+        for position in positions[kept.id]:
+            kept.savers[position]["done"] = True
+    KeptAlloc.objects.bulk_update(rows, ["savers"])
+    _release(entry, [kept for kept in rows if all(saver["done"] for saver in kept.savers)], SAVED)
+
+
+def release_late(cell_id: int) -> int:
+    """Release what was not saved in time. Returns the number. One query when there is none."""
+    late = KeptAlloc.objects.filter(machine__cell_id=cell_id, released=False, until__lt=timezone.now())
+    if not late.exists():
+        return 0
+    with journal.write(cell_id, system("master")) as entry:
+        rows = list(late.select_for_update(of=("self",)).order_by("id"))
+        _release(entry, rows, TOO_LATE)
+    return len(rows)
+
+
+def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> None:
+    """An SRE needs the room: what is left of the alloc is removed, saved or not."""
+    require(principal, Action.MACHINE_ADMIN, cell=kept.machine.cell.name)
+    with journal.write(kept.machine.cell_id, principal) as entry:
+        row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
+        if row is None:
+            told = f"{kept.name} is kept on {kept.machine.hostname} no more"
+            raise Conflict("already-released", told, fields={"alloc": told})
+        _release(entry, [row], DROPPED, reason)
+
+
+def _release(entry: Entry, rows: Sequence[KeptAlloc], how: str, reason: str = "") -> None:
+    if not rows:
+        return
+    KeptAlloc.objects.filter(pk__in=[kept.pk for kept in rows]).update(released=True)
+    entry.extend(
+        events.AllocReleased(
+            machine_id=kept.machine_id,
+            job_id=kept.job_id,
+            index=kept.index,
+            incarnation=kept.incarnation,
+            how=how,
+            reason=reason,
+        )
+        for kept in rows
+    )
+    _announce(entry, {kept.machine_id for kept in rows})
+
+
+def gone(entry: Entry, ids: Sequence[int]) -> None:
+    """The Borglets of these released allocs have removed their folders."""
+    if not ids:
+        return
+    rows = list(KeptAlloc.objects.select_for_update().filter(pk__in=ids, released=True).order_by("id"))
+    KeptAlloc.objects.filter(pk__in=[row.pk for row in rows]).delete()
+    entry.extend(
+        events.AllocGone(
+            machine_id=row.machine_id, job_id=row.job_id, index=row.index, incarnation=row.incarnation
+        )
+        for row in rows
+    )
+
+
+def forget_machine(machine_id: int) -> None:
+    """The machine leaves the cell, and what is on it with it."""
+    KeptAlloc.objects.filter(machine_id=machine_id).delete()
+
+
+def _announce(entry: Entry, machine_ids: set[int]) -> None:
+    """Sum up what is held on the machines, and tell the capacity that is left."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("
+            "SELECT r.n, sum(r.amount)::bigint AS held FROM scheduling_keptalloc AS k,"
+            " unnest(k.hold) WITH ORDINALITY AS r(amount, n)"
+            " WHERE k.machine_id = m.id AND NOT k.released GROUP BY r.n) AS h), '{}') WHERE m.id = ANY(%s)",
+            [sorted(machine_ids)],
+        )
+    for machine in Machine.objects.filter(pk__in=machine_ids).order_by("id"):
+        entry.append(machine_set_event(machine))

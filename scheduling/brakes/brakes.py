@@ -1,0 +1,274 @@
+"""The brakes of a cell (`scheduling.policy.brakes`) as rows: asked by whoever would disturb much, settled by the
+master, and released or kept by an SRE.
+
+    master, each second ─► lost_allowance ─► so many tasks may leave vanished machines now ─► lost_spend
+    commit, shortage, link ─► stops_pass ─► go on | not before an SRE's word
+    SRE ─► brake_release | brake_keep
+
+All state is rows under the cell's lock: a new master, or an empty Redis, changes no decision.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+import structlog
+from django.db import connection
+from django.db.models import Sum
+from django.db.models.functions import Now
+
+from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal, require, system
+from quota.vocabulary.resources import format_number
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import JobState
+from scheduling.journal import journal
+from scheduling.journal.journal import Entry
+from scheduling.models import Brake, Cell, Job
+from scheduling.policy import brakes, cell_settings
+from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent
+from scheduling.policy.cell_settings import CellSettings
+
+log = structlog.get_logger(__name__)
+
+LOST, STOPS = BrakeKind.LOST, BrakeKind.STOPS
+# An SRE's word for `stops` holds for so long unless told otherwise.
+RELEASED_S = 600.0
+_MOST_RELEASED_S = 86_400.0
+_MASTER = system("master")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How much of a cell is gone: `waiting` tasks are still counted on machines that are down."""
+
+    extent: Extent
+    waiting: int
+    now: dt.datetime
+
+
+# -- machines that vanished
+
+
+def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> int:
+    """How many tasks may leave machines that are down, now. Sets the brake where it has to change.
+
+    `late`: machines that count as alive, but are overdue: those of a partition are not silent all at once.
+    """
+    look = _look(cell_id, late)
+    brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).first()
+    before = BrakeState(brake.state) if brake is not None else BrakeState.OPEN
+    if before is BrakeState.OPEN and not look.waiting:
+        return journal.CHUNK if settings.evictions_per_s else 0
+    held_s = (look.now - brake.since).total_seconds() if brake is not None else 0.0
+    state = brakes.lost_state(
+        look.extent, settings, before, calm_s=_calm_s(brake, look, settings), held_s=held_s
+    )
+    if state is not before:
+        brake = _lost_turn(cell_id, settings, look, state)
+    elif brake is not None and state is not BrakeState.OPEN and brake.wanted != look.waiting:
+        Brake.objects.filter(pk=brake.pk).update(wanted=look.waiting)
+    if state is BrakeState.OPEN:
+        return journal.CHUNK if settings.evictions_per_s else 0
+    if state not in (BrakeState.BOUNDED, BrakeState.RELEASED) or brake is None:
+        return 0
+    rate = brakes.lost_rate(look.extent, settings)
+    return min(journal.CHUNK, int(_lost_bucket(brake, look.now, rate).level))
+
+
+def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
+    """For how long only few machines have been gone; kept with a brake that isn't open."""
+    if brake is None or brake.state == BrakeState.OPEN.value:
+        return 0.0
+    calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None
+    if calm_since != brake.calm_since:
+        brake.calm_since = calm_since
+        Brake.objects.filter(pk=brake.pk).update(calm_since=calm_since)
+    return (look.now - calm_since).total_seconds() if calm_since is not None else 0.0
+
+
+def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
+    """So many tasks have left vanished machines. The caller holds the cell's lock."""
+    brake = (
+        Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
+    )
+    if brake is None or not number:
+        return
+    look = _look(cell_id, 0)
+    bucket = _lost_bucket(brake, look.now, brakes.lost_rate(look.extent, settings))
+    Brake.objects.filter(pk=brake.pk).update(level=bucket.level - number, at=look.now)
+
+
+def _lost_bucket(brake: Brake, now: dt.datetime, rate: float) -> Bucket:
+    return brakes.lost_bucket(Bucket(brake.level or 0.0, brake.at.timestamp()), now.timestamp(), rate)
+
+
+def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeState) -> Brake:
+    gone = f"{look.extent.vanished} of {look.extent.machines} machines vanished together"
+    detail = {
+        BrakeState.OPEN: "few machines are gone, or none",
+        BrakeState.BOUNDED: f"{gone}: their {look.waiting} tasks are placed elsewhere at a bounded rate, at most"
+        f" {format_number(60 * brakes.lost_rate(look.extent, settings), 3)} per minute",
+        BrakeState.HELD: f"{gone}: none of their {look.waiting} tasks is placed elsewhere until an SRE says so; if the"
+        " network is at fault, they run on where they are",
+    }[state]
+    with journal.write(cell_id, _MASTER) as entry:
+        brake = _row(entry, LOST)
+        if BrakeState(brake.state) is BrakeState.OPEN:
+            brake.level, brake.at, brake.calm_since = 0.0, entry.time, None
+        _turn(entry, brake, state, wanted=look.waiting, detail=detail)
+    return brake
+
+
+def _look(cell_id: int, late: int) -> _Look:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), count(*) FILTER (WHERE m.state = 'down' AND (t.tasks > 0"
+            " OR m.state_since > clock_timestamp() - make_interval(secs => %s))),"
+            " coalesce(sum(t.tasks), 0)::int, clock_timestamp() FROM scheduling_machine AS m"
+            " LEFT JOIN LATERAL (SELECT count(*) AS tasks FROM scheduling_task WHERE machine_id = m.id"
+            " AND m.state = 'down') AS t ON m.state = 'down'"
+            " WHERE m.cell_id = %s AND m.state <> 'removed'",
+            [brakes.TOGETHER_S, cell_id],
+        )
+        machines, vanished, waiting, now = cursor.fetchone()
+    gone = vanished + late
+    return _Look(Extent(machines, gone, tasks_running(cell_id) if gone else 0), waiting, now)
+
+
+def tasks_running(cell_id: int) -> int:
+    live = Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).order_by()
+    return live.aggregate(number=Sum("tasks_running"))["number"] or 0
+
+
+# -- stops
+
+
+def stops_pass(entry: Entry, number: int, *, what: str) -> bool:
+    """Whether the cell may stop `number` more running tasks by itself now. Takes them from what is allowed.
+
+    `what` wants it, for people: "preemption". False from the moment that too much is wanted until an SRE's word, or
+    until nobody has wanted anything for ten minutes; who is refused tells `stops_wanted` once its entry is over.
+    """
+    if number <= 0:
+        return True
+    brake = _row(entry, STOPS)
+    state = BrakeState(brake.state)
+    if state in (BrakeState.HELD, BrakeState.KEPT) and not _forgotten(brake, entry.time):
+        return False
+    if state is BrakeState.RELEASED and brake.until is not None and brake.until > entry.time:
+        return True
+    settings = cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=entry.cell_id))
+    running = tasks_running(entry.cell_id)
+    allowed = brakes.stops_allowed(running, settings)
+    level = allowed if brake.level is None or state is not BrakeState.OPEN else brake.level
+    bucket = brakes.stops_bucket(Bucket(level, brake.at.timestamp()), entry.time.timestamp(), allowed)
+    brake.at = entry.time
+    if bucket.level >= number:
+        brake.level = bucket.level - number
+        if state is not BrakeState.OPEN:
+            _turn(entry, brake, BrakeState.OPEN, wanted=0, detail="what was held back is over")
+        else:
+            brake.save()
+        return True
+    brake.level, brake.pulled_at = None, entry.time
+    detail = (
+        f"{what} would stop {number} tasks at once, {bucket.level:.0f} may be: of {running} running tasks the cell"
+        f" stops at most {allowed:.0f} by itself within {brakes.WINDOW_S / 60:g} minutes; until an SRE says so, none"
+    )
+    _turn(entry, brake, BrakeState.HELD, wanted=number, detail=detail)
+    return False
+
+
+def stops_wanted(cell_id: int, number: int) -> None:
+    """Someone was refused: the brake is remembered. No event: nothing of the cell changed."""
+    rows = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value)
+    rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(
+        wanted=number, pulled_at=Now()
+    )
+
+
+def stops_settle(cell_id: int) -> None:
+    """Open the brake that nobody pulls at any more, and end an SRE's word in time."""
+    brake = (
+        Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
+    )
+    if brake is None:
+        return
+    with journal.write(cell_id, _MASTER) as entry:
+        brake = _row(entry, STOPS)
+        state = BrakeState(brake.state)
+        over = state is BrakeState.RELEASED and (brake.until is None or brake.until <= entry.time)
+        forgotten = state in (BrakeState.HELD, BrakeState.KEPT) and _forgotten(brake, entry.time)
+        if over or forgotten:
+            brake.level, brake.at = None, entry.time
+            detail = "the release is over" if over else "nobody wants more any longer"
+            _turn(entry, brake, BrakeState.OPEN, wanted=0, detail=detail)
+
+
+def _forgotten(brake: Brake, now: dt.datetime) -> bool:
+    return brake.pulled_at is None or (now - brake.pulled_at).total_seconds() > brakes.FORGOTTEN_S
+
+
+# -- an SRE's word
+
+
+def brake_release(
+    *, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S
+) -> Brake:
+    """Let the cell go on. `lost`: at the bounded rate, as long as so many machines are gone. `stops`: without a bound,
+    for `seconds`. Raises `Conflict` when nothing is held. Locks the cell's row."""
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    if not 1 <= seconds <= _MOST_RELEASED_S:
+        detail = f"{seconds:g}: give 1 to {_MOST_RELEASED_S:g}"
+        raise Refused("invalid", f"seconds: {detail}", fields={"seconds": detail})
+    return _decide(principal, cell, kind, BrakeState.RELEASED, reason, seconds)
+
+
+def brake_keep(*, principal: Principal, cell: Cell, kind: str, reason: str) -> Brake:
+    """Hold it for good: it alarms no more, and opens when what it is about is over."""
+    return _decide(principal, cell, kind, BrakeState.KEPT, reason, None)
+
+
+def _decide(
+    principal: Principal, cell: Cell, kind: str, state: BrakeState, reason: str, seconds: float | None
+) -> Brake:
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    if kind not in {known.value for known in BrakeKind}:
+        raise NotFound("brake", kind, known=[known.value for known in BrakeKind])
+    if not reason.strip():
+        what = "say why: it is kept with what is done"
+        raise Refused("invalid", f"reason: {what}", fields={"reason": what})
+    with journal.write(cell.id, principal) as entry:
+        brake = _row(entry, BrakeKind(kind))
+        if BrakeState(brake.state) not in (BrakeState.HELD, BrakeState.KEPT, BrakeState.RELEASED):
+            detail = f"the brake {kind} of cell {cell.name} is {brake.state}: it holds nothing back"
+            raise Conflict("nothing-held", detail, fields={"brake": detail})
+        brake.decided_by = principal.name
+        if state is BrakeState.RELEASED and kind == STOPS.value and seconds is not None:
+            brake.until = entry.time + dt.timedelta(seconds=seconds)
+        if kind == LOST.value:
+            brake.level, brake.at = 0.0, entry.time
+        _turn(entry, brake, state, wanted=brake.wanted, detail=reason.strip()[:500])
+    return brake
+
+
+def _row(entry: Entry, kind: BrakeKind) -> Brake:
+    """The brake, under the cell's lock. One that was never needed has no row yet."""
+    found = Brake.objects.filter(cell_id=entry.cell_id, kind=kind.value).first()
+    return found or Brake(cell_id=entry.cell_id, kind=kind.value, since=entry.time, at=entry.time)
+
+
+def _turn(entry: Entry, brake: Brake, state: BrakeState, *, wanted: int, detail: str) -> None:
+    if brake.state != state.value:
+        brake.since = entry.time
+    if state is not BrakeState.RELEASED:
+        brake.until = None
+    if state in (BrakeState.OPEN, BrakeState.BOUNDED, BrakeState.HELD):
+        brake.decided_by = ""
+    brake.state, brake.wanted, brake.detail = state.value, wanted, detail
+    brake.save()
+    entry.append(events.BrakeSet(brake=brake.kind, state=state.value, wanted=wanted, detail=detail))
+    tell = log.error if state is BrakeState.HELD else log.warning
+    tell("brake", cell_id=entry.cell_id, brake=brake.kind, state=state.value, wanted=wanted, detail=detail)

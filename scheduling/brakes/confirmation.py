@@ -1,0 +1,33 @@
+"""What stops much of a cell at once on a person's word has to be said twice, the second time with its number."""
+
+from __future__ import annotations
+
+from quota.vocabulary.errors import Conflict
+from scheduling.brakes.brakes import tasks_running
+from scheduling.models import Cell
+from scheduling.policy import brakes, cell_settings
+
+
+def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
+    """Raises `Conflict` with code `confirm` unless so many tasks may be stopped at once, or are confirmed.
+
+    `what` would be done, for people: "drain 40 machines". A number confirmed covers fewer, too: tasks end
+    while one thinks.
+    """
+    if number <= brakes.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
+        return
+    running = tasks_running(cell.id)
+    settings = cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
+    most = max(brakes.ALWAYS_STOPPED, settings.confirm_share * running)
+    if number <= most:
+        return
+    detail = (
+        f"this would {what}: {number} of the {running} running tasks of cell {cell.name} would stop. More than"
+        f" {most:.0f} at once have to be confirmed: repeat it with confirm={number}"
+    )
+    raise Conflict(
+        "confirm",
+        detail,
+        fields={"confirm": f"{number} tasks would stop"},
+        figures={"tasks": number, "running": running, "unconfirmed_most": int(most)},
+    )

@@ -1,0 +1,156 @@
+"""What Celery runs. Each task only calls a function that holds its own lease or is idempotent."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+from celery import shared_task
+from django.conf import settings
+from django.core.management import call_command
+from django.utils import timezone
+from kombu.exceptions import OperationalError as BrokerAway
+from redis import RedisError
+
+from quota.billing.metering import meter
+from quota.market.quota_expiry import lapses_watch
+from scheduling.cells import capacity
+from scheduling.demotion import quota_expiry, spent_budgets
+from scheduling.jobs.health_watch import failing_jobs_watch
+from scheduling.journal import journal, wakeups
+from scheduling.master import schedulers
+from scheduling.master.schedulers import DEFAULT, Scheduler
+from scheduling.models import Cell
+from scheduling.packages import sweep
+from scheduling.packages.store import StoreAway
+from scheduling.shells import shells
+from scheduling.usage import metering, usage_windows
+
+log = structlog.get_logger(__name__)
+
+SLICE_S = 30.0
+# A slice that nobody took by then is pointless: `masters_ensure` has asked again.
+_STALE_S = 60.0
+_PASSED_ON = 5
+_PASS_ON_S = 0.1
+
+
+@shared_task(name="scheduling.master_run", acks_late=False)
+def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSED_ON) -> None:
+    """One slice of a scheduler of a cell, then the next. While Redis is away the slice just goes on.
+
+    Where several workers stand by for the same queue, the next slice may reach one that has no lease: it passes
+    it on, a few times (`passed_on`), to the one that has, whose state is warm.
+    """
+    from scheduling.master.loop import master_of  # compiled kernels: 70 MB that other workers need not hold
+
+    cell_id = Cell.objects.values_list("id", flat=True).get(name=cell)
+    wanted = schedulers.BY_NAME[scheduler]
+    master = master_of(cell_id, wanted)
+    while master.run(SLICE_S):
+        if _ask_for(cell, wanted, expires=_STALE_S, passed_on=0):
+            return
+        log.warning("the broker is away; the master goes on", cell=cell, scheduler=scheduler)
+    if master.wanted and passed_on < _PASSED_ON:
+        time.sleep(_PASS_ON_S)  # the other waits for work by then
+        _ask_for(cell, wanted, expires=_STALE_S, passed_on=passed_on + 1)
+    masters_ensure()  # where another kind of scheduler is wanted now, it starts at once
+
+
+@shared_task(name="scheduling.masters_ensure", ignore_result=True)
+def masters_ensure() -> None:
+    """Start a master wherever none holds the lease of a scheduler that is wanted."""
+    for cell, scheduler in schedulers.unheld():
+        # Alive for longer than a slice: what waits in the queue stands in for the next one (`_ask_for`), and if that
+        # were stale by then, nobody would go on.
+        _ask_for(cell, scheduler, expires=_STALE_S)
+
+
+@shared_task(name="scheduling.usage_drop_old", ignore_result=True)
+def usage_drop_old() -> None:
+    """Forget windows of usage whose time is over."""
+    if dropped := usage_windows.drop_old(keep_hours=settings.BORG_USAGE_KEEP_HOURS, now=timezone.now()):
+        log.info("usage forgotten", partitions=dropped)
+
+
+@shared_task(name="scheduling.capacity_samples", ignore_result=True)
+def capacity_samples() -> None:
+    """A look at every cell for capacity planning, and forget those of more than a year ago."""
+    now = timezone.now()
+    for cell in Cell.objects.order_by("id"):
+        capacity.capacity_sample(cell, now=now)
+    if dropped := capacity.samples_drop_old(now=now):
+        log.info("samples of capacity forgotten", rows=dropped)
+
+
+@shared_task(name="scheduling.usage.metering", ignore_result=True)
+def metering_run() -> None:
+    """A look at what is reserved in every cell, and the report of hours that are over."""
+    now = timezone.now()
+    for cell in Cell.objects.order_by("id"):
+        metering.look(cell, now=now)
+        for hour in metering.meter_due(cell, now=now, keep_hours=settings.BORG_USAGE_KEEP_HOURS, meter=meter):
+            log.info("hour metered", cell=cell.name, hour=hour.isoformat())
+    metering.forget_old(now=now)
+
+
+@shared_task(name="scheduling.lapses", ignore_result=True)
+def lapses_run() -> None:
+    """Tell whose quota is over under running jobs; lower those whose time is over, and those of spent budgets."""
+    lapses_watch()
+    for cell in Cell.objects.order_by("id"):
+        if dropped := [*quota_expiry.lapses_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
+            log.info("jobs lowered to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
+
+
+@shared_task(name="scheduling.failing_jobs", ignore_result=True)
+def failing_jobs() -> None:
+    """Notify tenants of jobs that are failing, and of their recovery."""
+    if named := failing_jobs_watch(now=timezone.now()):
+        log.info("tenants notified of failing jobs", jobs=named)
+
+
+@shared_task(name="scheduling.journal_partitions", ignore_result=True)
+def journal_partitions() -> None:
+    made = journal.ensure_partitions()
+    if made:
+        log.info("journal partitions made", number=made)
+
+
+@shared_task(name="scheduling.sessions_clear", ignore_result=True)
+def sessions_clear() -> None:
+    call_command("clearsessions")
+
+
+@shared_task(name="scheduling.packages_sweep", ignore_result=True)
+def packages_sweep() -> None:
+    for cell in Cell.objects.order_by("id"):
+        try:
+            gone = sweep.packages_sweep(cell)
+        except StoreAway as error:
+            log.warning("package store away", cell=cell.name, error=str(error))
+            return
+        if gone:
+            log.info("packages swept", cell=cell.name, archives=gone)
+
+
+@shared_task(name="scheduling.shells_sweep", ignore_result=True)
+def shells_sweep() -> None:
+    closed = shells.shells_sweep()
+    if closed:
+        log.info("shells of portals that died closed", number=closed)
+
+
+def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:
+    """Ask for a slice, unless one is asked for already. False when the broker can't be reached."""
+    queue = schedulers.queue_of(cell, scheduler)
+    waiting: list[int] = []
+    if not wakeups.send("slice", lambda redis: waiting.append(redis.llen(queue))):
+        return False
+    try:
+        if waiting == [0]:
+            args = [cell, scheduler.name, passed_on]
+            master_run.apply_async(args=args, queue=queue, retry=False, expires=expires)
+    except (RedisError, BrokerAway, OSError):
+        return False
+    return True

@@ -1,0 +1,226 @@
+"""Samples of a cell for capacity planning: what is sold, asked for, reserved and used, per band.
+
+    rows of quota, jobs, tasks, machines ─┐
+    Redis: usage of all tasks ────────────┴─► one look ─► means of the hour in `CapacitySample`
+
+A look costs seven queries and one reply of Redis, whatever the number of rows; Celery takes one every ten minutes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import redis
+import structlog
+from django.db import connection
+from numpy.typing import NDArray
+
+from quota.admission.sold import sold_at
+from quota.vocabulary.resources import CPU, DISK, RAM, SIZE, ZERO, Vector, total
+from scheduling.core.reclamation.stranded import stranded
+from scheduling.core.vocabulary.requirement import INDEX_BITS
+from scheduling.models import CapacitySample, Cell
+from scheduling.usage import live
+
+log = structlog.get_logger(__name__)
+
+EVERY_S = 600.0
+# Two that were asked for at once count once: beat may be doubled, and Celery may deliver twice.
+APART = dt.timedelta(seconds=EVERY_S / 2)
+KEPT = dt.timedelta(days=400)
+# A sample of usage older than this is missing: its machine is silent.
+FRESH_S = 60.0
+# What a column holds; what was granted beside capacity may add up to more.
+MOST = 2**63 - 1
+MEASURED = (CPU, RAM, DISK)
+VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "stranded")
+
+
+@dataclass(slots=True)
+class Look:
+    """What one band has now; the whole cell where the band is empty."""
+
+    band: str
+    capacity: Vector = ZERO
+    sold: Vector = ZERO
+    granted: Vector = ZERO
+    asked: Vector = ZERO
+    limit: Vector = ZERO
+    reserved: Vector = ZERO
+    used: Vector = ZERO
+    stranded: Vector = ZERO
+
+
+@dataclass(slots=True)
+class _Looks:
+    by_band: dict[str, Look] = field(default_factory=dict)
+
+    def at(self, band: str) -> Look:
+        return self.by_band.setdefault(band, Look(band))
+
+
+def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
+    """Take a look and put it into the means of its hour. False when the last one was less than `APART` ago.
+
+    Without Redis there is no usage to see, and nothing is written: a hole is better than a wrong zero.
+    """
+    try:
+        used = _used(cell.id)
+    except redis.RedisError as error:
+        log.warning("capacity not sampled: usage unknown", cell=cell.name, error=str(error))
+        return False
+    return _store(cell.id, look(cell, used, now=now), now=now)
+
+
+def samples_drop_old(*, now: dt.datetime) -> int:
+    """Forget what is older than `KEPT`. Returns rows deleted."""
+    return CapacitySample.objects.filter(hour__lt=now - KEPT).delete()[0]
+
+
+def look(cell: Cell, used: Mapping[str, Vector], *, now: dt.datetime) -> list[Look]:
+    """One `Look` per band that is sold or has jobs, and one of the cell as a whole."""
+    looks = _Looks()
+    for one in sold_at(now, cell=cell.name):
+        looks.at(one.band).sold, looks.at(one.band).granted = one.sold, one.granted
+    for band, asked in _vectors(_ASKED, [cell.id], 1):
+        looks.at(band).asked = asked
+    for band, limit, reserved in _vectors(_RUNNING, [cell.id], 2):
+        looks.at(band).limit, looks.at(band).reserved = limit, reserved
+    for band, vector in used.items():
+        looks.at(band).used = vector
+    bands = list(looks.by_band.values())
+    whole = Look("")
+    for name in ("sold", "granted", "asked", "limit", "reserved", "used"):
+        setattr(whole, name, total(getattr(one, name) for one in bands))
+    capacity, free = _machines(cell.id)
+    whole.capacity = _vector(capacity.sum(axis=0))
+    whole.stranded = _vector(stranded(free, _typical(cell.id)))
+    return [whole, *bands]
+
+
+# --- what rows tell
+
+
+def _sums(column: str) -> str:
+    return ", ".join(f"coalesce(sum({column}[{place}]), 0)" for place in range(1, SIZE + 1))
+
+
+_ASKED = f"SELECT band, {_sums('requested')} FROM scheduling_job WHERE cell_id = %s AND state <> 'dead' GROUP BY band"
+# What is inside an alloc uses what the alloc reserves.
+_RUNNING = (
+    f"SELECT j.band, {_sums('t.limit')}, {_sums('t.reservation')} FROM scheduling_task AS t"
+    " JOIN scheduling_job AS j ON j.id = t.job_id"
+    " WHERE t.cell_id = %s AND t.machine_id IS NOT NULL AND t.alloc_id IS NULL GROUP BY j.band"
+)
+_TYPICAL = (
+    "SELECT "
+    + ", ".join(f'percentile_disc(0.5) WITHIN GROUP (ORDER BY t."limit"[{place + 1}])' for place in MEASURED)
+    + " FROM scheduling_task AS t WHERE t.cell_id = %s AND t.alloc_id IS NULL AND t.state <> 'dead'"
+)
+_FREE = (
+    "SELECT "
+    + ", ".join(f"m.capacity[{place + 1}]" for place in range(SIZE))
+    + ", "
+    + ", ".join(
+        f"m.capacity[{place + 1}] - coalesce(m.kept[{place + 1}], 0) - coalesce(t.v{place}, 0)"
+        for place in range(SIZE)
+    )
+    + " FROM scheduling_machine AS m LEFT JOIN (SELECT machine_id, "
+    + ", ".join(f'sum("limit"[{place + 1}])::bigint AS v{place}' for place in range(SIZE))
+    + " FROM scheduling_task WHERE cell_id = %(cell)s AND machine_id IS NOT NULL AND alloc_id IS NULL"
+    " GROUP BY machine_id) AS t ON t.machine_id = m.id WHERE m.cell_id = %(cell)s AND m.state = 'up'"
+)
+
+
+def _rows(statement: str, values: Sequence[object] | Mapping[str, object]) -> list[tuple]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchall()
+
+
+def _vectors(statement: str, values: list[object], number: int) -> Iterable[tuple]:
+    """Rows of a band and `number` vectors."""
+    for band, *sums in _rows(statement, values):
+        yield band, *(_vector(sums[SIZE * i : SIZE * (i + 1)]) for i in range(number))
+
+
+def _typical(cell_id: int) -> NDArray[np.int64]:
+    """The median task by each resource that is placed by; zeros where none is."""
+    typical = np.zeros(SIZE, dtype=np.int64)
+    typical[list(MEASURED)] = [value or 0 for value in _rows(_TYPICAL, [cell_id])[0]]
+    return typical
+
+
+def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What each machine that is up has, and what limits leave of it: int64[M, R] each."""
+    table = np.array(_rows(_FREE, {"cell": cell_id}), dtype=np.int64).reshape(-1, 2 * SIZE)
+    return table[:, :SIZE], table[:, SIZE:]
+
+
+def _used(cell_id: int) -> dict[str, Vector]:
+    """What tasks of each band use, CPU by demand. Raises `redis.RedisError`."""
+    read = live.read_cell(cell_id)
+    rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]
+    jobs = rows["task_id"] >> INDEX_BITS
+    band_of = dict(
+        _rows("SELECT id, band FROM scheduling_job WHERE cell_id = %s AND state <> 'dead'", [cell_id])
+    )
+    ids, place = np.unique(jobs, return_inverse=True)
+    measured = {
+        CPU: rows["cpu_milli"].astype(np.int64) + rows["throttled_milli"],
+        RAM: rows["ram_bytes"],
+        DISK: rows["disk_bytes"],
+    }
+    result: dict[str, list[int]] = {}
+    for resource, values in measured.items():
+        sums = np.zeros(len(ids), dtype=np.int64)
+        np.add.at(sums, place, values)
+        for job_id, value in zip(ids.tolist(), sums.tolist(), strict=True):
+            if job_id in band_of:
+                result.setdefault(band_of[job_id], [0] * SIZE)[resource] += value
+    return {band: tuple(vector) for band, vector in result.items()}
+
+
+def _vector(values: Iterable[object]) -> Vector:
+    return tuple(int(value) for value in values)  # type: ignore[call-overload]
+
+
+# --- what is kept
+
+
+def _mean(column: str) -> str:
+    return (
+        f'"{column}" = ARRAY(SELECT round((o::numeric * s.samples + n) / (s.samples + 1))::bigint'
+        f' FROM unnest(s."{column}", EXCLUDED."{column}") WITH ORDINALITY AS both_of(o, n, place) ORDER BY place)'
+    )
+
+
+_STORE = (
+    "INSERT INTO scheduling_capacitysample AS s (cell_id, band, hour, samples, sampled_at, "
+    + ", ".join(f'"{name}"' for name in VECTORS)
+    + ") VALUES {rows} ON CONFLICT (cell_id, band, hour) DO UPDATE SET samples = s.samples + 1,"
+    " sampled_at = EXCLUDED.sampled_at, "
+    + ", ".join(_mean(name) for name in VECTORS)
+    + " WHERE s.sampled_at <= EXCLUDED.sampled_at - %s"
+)
+
+
+def _store(cell_id: int, looks: Sequence[Look], *, now: dt.datetime) -> bool:
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    values: list[object] = []
+    for one in looks:
+        values += [
+            cell_id,
+            one.band,
+            hour,
+            1,
+            now,
+            *([min(value, MOST) for value in getattr(one, name)] for name in VECTORS),
+        ]
+    row = f"({', '.join(['%s'] * 5 + ['%s::bigint[]'] * len(VECTORS))})"
+    with connection.cursor() as cursor:
+        cursor.execute(_STORE.format(rows=", ".join([row] * len(looks))), [*values, APART])
+        return cursor.rowcount > 0

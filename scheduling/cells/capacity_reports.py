@@ -1,0 +1,117 @@
+"""What the samples of capacity tell over time: reads for charts and CSV. Vectors over
+`quota.vocabulary.resources.AXIS`.
+
+*Reclaimable* is what limits hold and reservations don't, and what reservations hold and usage doesn't (§5.5).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from django.db import connection
+
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import AXIS, NAMES, SIZE, Vector
+from scheduling.cells.capacity import VECTORS
+from scheduling.models import Cell
+
+
+class Step(StrEnum):
+    """How much time one point of a report stands for."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+    @property
+    def length(self) -> dt.timedelta:
+        return dt.timedelta(hours=1) if self is Step.HOUR else dt.timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Means of one hour or day (UTC) of a cell at a band; `capacity` and `stranded` only of the cell as a whole."""
+
+    at: dt.datetime
+    band: str
+    capacity: Vector
+    sold: Vector
+    granted: Vector
+    asked: Vector
+    limit: Vector
+    reserved: Vector
+    used: Vector
+    stranded: Vector
+
+    def value(self, what: str, resource: int) -> int:
+        """`what`: a vector's name, or `unused` (limit − reserved) and `idle` (reserved − used), never below zero."""
+        if what == "unused":
+            return max(0, self.limit[resource] - self.reserved[resource])
+        if what == "idle":
+            return max(0, self.reserved[resource] - self.used[resource])
+        return getattr(self, what)[resource]
+
+
+SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle", "stranded")
+
+
+def step_for(since: dt.datetime, until: dt.datetime) -> Step:
+    """Hours for a fortnight at most, days beyond: a chart shows no more points than it has room for."""
+    return Step.HOUR if until - since <= dt.timedelta(days=14) else Step.DAY
+
+
+def history(
+    principal: Principal,
+    cell: Cell,
+    *,
+    since: dt.datetime,
+    until: dt.datetime,
+    step: Step,
+    band: str | None = "",
+) -> list[Point]:
+    """Points of a cell, oldest first, then by band; `band` empty for the cell as a whole, None for all of them.
+
+    One query. Raises `Forbidden` for all but SREs of the cell.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    means = ", ".join(
+        f"round(avg({name}[{place}]))::bigint" for name in _quoted() for place in range(1, SIZE + 1)
+    )
+    statement = (
+        f"SELECT date_trunc('{step.value}', hour, 'UTC') AS at, band, {means} FROM scheduling_capacitysample"
+        " WHERE cell_id = %s AND hour >= %s AND hour < %s AND (%s::text IS NULL OR band = %s)"
+        " GROUP BY at, band ORDER BY at, band"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [cell.id, since, until, band, band])
+        return [
+            Point(at, name, *(tuple(sums[SIZE * i : SIZE * (i + 1)]) for i in range(len(VECTORS))))
+            for at, name, *sums in cursor.fetchall()
+        ]
+
+
+def bands_sampled(cell: Cell) -> list[str]:
+    """Names of bands that any sample of the cell is of."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT band FROM scheduling_capacitysample WHERE cell_id = %s AND band <> '' ORDER BY band",
+            [cell.id],
+        )
+        return [band for (band,) in cursor.fetchall()]
+
+
+def table(points: Sequence[Point], *, cell: str) -> Iterator[list[str | int]]:
+    """Rows of a CSV file, its header first: one row per time, band and resource, exact, in the axis' units."""
+    yield ["time", "cell", "band", "resource", "unit", *SERIES]
+    for point in points:
+        for place, resource in enumerate(AXIS):
+            yield [
+                point.at.astimezone(dt.UTC).isoformat(), cell, point.band, NAMES[place], resource.unit,
+                *(point.value(name, place) for name in SERIES),
+            ]  # fmt: skip
+
+
+def _quoted() -> list[str]:
+    return [f'"{name}"' for name in VECTORS]

@@ -1,0 +1,120 @@
+"""Cells: made, set, and given a new history after a restore."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import msgspec
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import NAMES
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal
+from scheduling.machines.machines import publish_capacity
+from scheduling.models import Cell
+from scheduling.policy import cell_settings
+
+# Readers keep the newest revision they saw; after a restore it must still rise (DESIGN §10).
+_HISTORY_GAP = 1_000_000
+# Labels that the zone of all cells uses for itself: `ns.<zone>`, `health.<zone>`.
+RESERVED_NAMES = frozenset({"ns", "health"})
+# Each widens every vector of the cell, whoever asks for it or not.
+MAX_EXTRA_RESOURCES = 16
+_RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+def cell_create(
+    *,
+    principal: Principal,
+    name: str,
+    cluster: str = "",
+    site: str = "",
+    settings: dict[str, Any] | None = None,
+) -> Cell:
+    """A new, empty cell. Raises `Refused` naming the field, `Conflict` when the name is taken."""
+    require(principal, Action.CELL_ADMIN)
+    loaded = cell_settings.accept(settings or {})
+    cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
+    try:
+        cell.clean_fields()
+    except ValidationError as error:
+        fields = {field: " ".join(messages) for field, messages in error.message_dict.items()}
+        detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
+        raise Refused("invalid", detail, fields=fields) from error
+    if name in RESERVED_NAMES:
+        told = f"{name!r} is a name that the zone uses itself; choose another"
+        raise Refused("reserved-name", f"name: {told}", fields={"name": told})
+    with transaction.atomic():
+        if Cell.objects.filter(name=name).exists():
+            raise Conflict("cell-exists", f"cell {name} exists already", fields={"name": "taken"})
+        cell.save()
+        with journal.write(cell.id, principal) as entry:
+            entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
+    cell.refresh_from_db()
+    return cell
+
+
+def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> Cell:
+    """Replace a cell's settings. Equal settings change nothing. Locks the cell's row."""
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    loaded = cell_settings.accept(settings)
+    with journal.write(cell.id, principal) as entry:
+        if Cell.objects.values_list("settings", flat=True).get(pk=cell.id) != settings:
+            Cell.objects.filter(pk=cell.id).update(settings=settings)
+            entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
+    cell.refresh_from_db()
+    return cell
+
+
+def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
+    """Give a live cell a further named resource: a plain count, which machines have and tasks ask for by its name.
+
+    It comes after those that are there, and stays: vectors are read by position. It is not sold: quota counts the
+    fixed resources alone. Machines have none of it until they say so. Raises `Refused` naming the field, `Conflict`
+    when the name is taken. Locks the cell's row.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    if not _RESOURCE.fullmatch(name):
+        told = (
+            f"{name[:80]!r} is no name of a resource; use lower-case letters, digits and '_', a letter first"
+        )
+        raise Refused("invalid", f"name: {told}, at most 63", fields={"name": told})
+    with journal.write(cell.id, principal) as entry:
+        row = Cell.objects.only("extra_resources", "settings").get(pk=cell.id)
+        if name in (*NAMES, *row.extra_resources):
+            told = f"cell {cell.name} has a resource {name} already"
+            raise Conflict("resource-exists", told, fields={"name": "taken"})
+        if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
+            told = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, and can't have more"
+            raise Refused("too-many-resources", told, fields={"name": told})
+        extra = [*row.extra_resources, name]
+        Cell.objects.filter(pk=cell.id).update(extra_resources=extra)
+        settings = msgspec.to_builtins(cell_settings.load(row.settings))
+        entry.append(events.CellSet(settings=settings, extra_resources=tuple(extra)))
+        publish_capacity(entry)
+    cell.refresh_from_db()
+    return cell
+
+
+def cell_new_history(*, principal: Principal, cell: Cell) -> Cell:
+    """The database was restored: Borglets quarantine what it doesn't know, instead of killing it.
+
+    Revisions jump beyond anything the lost part can have reached, so that no reader sees them go back.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    with transaction.atomic():
+        row = Cell.objects.select_for_update().get(pk=cell.id)
+        row.history_id = uuid.uuid4()
+        row.history_ordinal += 1
+        row.revision += _HISTORY_GAP
+        row.save(update_fields=["history_id", "history_ordinal", "revision"])
+        journal.ensure_partitions()
+        with journal.write(cell.id, principal) as entry:
+            entry.append(events.CellSet(settings=row.settings))
+    cell.refresh_from_db()
+    return cell

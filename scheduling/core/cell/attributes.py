@@ -1,0 +1,126 @@
+"""Machine attributes, dictionary-coded, and the constraints on them evaluated once per distinct value."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.vocabulary.requirement import Constraint, Relation
+
+_ORDER: dict[Relation, Callable[[Any, Any], bool]] = {
+    Relation.LESS: operator.lt,
+    Relation.GREATER: operator.gt,
+    Relation.AT_MOST: operator.le,
+    Relation.AT_LEAST: operator.ge,
+}
+
+
+def holds(constraint: Constraint, value: str | None) -> bool:
+    """Whether an attribute's `value` satisfies the constraint; None: the machine lacks the attribute."""
+    relation = constraint.relation
+    if value is None:
+        return relation in (Relation.ABSENT, Relation.NOT_EQUAL)
+    if relation is Relation.PRESENT:
+        return True
+    if relation is Relation.ABSENT:
+        return False
+    if relation is Relation.EQUAL:
+        return value == constraint.value
+    if relation is Relation.NOT_EQUAL:
+        return value != constraint.value
+    left, right = _number(value), _number(constraint.value)
+    if left is not None and right is not None:
+        return _ORDER[relation](left, right)
+    return _ORDER[relation](value, constraint.value)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number == number else None  # "nan" is text
+
+
+# Answers are forgotten when there are more: each is an array over all machines.
+MOST_MASKS = 1024
+
+
+class Attributes:
+    """Columns of codes by machine slot: `codes[name]: int32[M]`, -1 where a machine lacks the attribute.
+
+    `version` moves whenever an answer may change.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._size = 0
+        self._codes: dict[str, NDArray[np.int32]] = {}
+        self._values: dict[str, dict[str, int]] = {}
+        self._names: dict[str, list[str]] = {}
+        self._masks: dict[Constraint, NDArray[np.bool_]] = {}
+
+    def grow(self, size: int) -> None:
+        """Room for `size` machines."""
+        for name, codes in self._codes.items():
+            larger = np.full(size, -1, dtype=np.int32)
+            larger[: self._size] = codes
+            self._codes[name] = larger
+        self._size = size
+        self._changed()
+
+    def set(self, slot: int, attributes: Mapping[str, str]) -> None:
+        """All attributes of one machine; those not named are absent."""
+        for name in attributes.keys() - self._codes.keys():
+            self._codes[name] = np.full(self._size, -1, dtype=np.int32)
+            self._values[name], self._names[name] = {}, []
+        changed = False
+        for name, codes in self._codes.items():
+            value = attributes.get(name)
+            values = self._values[name]
+            code = -1 if value is None else values.setdefault(value, len(values))
+            if len(values) > len(self._names[name]):
+                self._names[name].append(str(value))
+            if codes[slot] != code:
+                codes[slot] = code
+                changed = True
+        if changed:
+            self._changed()
+
+    def of(self, slot: int) -> dict[str, str]:
+        return {
+            name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0
+        }
+
+    def values_on(self, name: str, slots: NDArray[np.int32]) -> dict[str, int]:
+        """How many of the machines have which value; those that lack the attribute are in none."""
+        codes = self._codes.get(name)
+        if codes is None:
+            return {}
+        numbers = np.bincount(codes[slots] + 1)
+        return {self._names[name][code]: int(numbers[code + 1]) for code in np.flatnonzero(numbers[1:])}
+
+    def mask(self, constraint: Constraint) -> NDArray[np.bool_]:
+        """bool[M]: machines that satisfy it. Not to be written to."""
+        known = self._masks.get(constraint)
+        if known is None:
+            if len(self._masks) >= MOST_MASKS:
+                self._masks.clear()
+            known = self._masks[constraint] = self._evaluate(constraint)
+        return known
+
+    def _evaluate(self, constraint: Constraint) -> NDArray[np.bool_]:
+        codes = self._codes.get(constraint.attribute)
+        if codes is None:
+            return np.full(self._size, holds(constraint, None), dtype=np.bool_)
+        truths = [holds(constraint, value) for value in self._names[constraint.attribute]]
+        truths.append(holds(constraint, None))  # code -1 is the last element
+        return np.array(truths, dtype=np.bool_)[codes]
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._masks.clear()

@@ -1,0 +1,236 @@
+"""Is a state sound, and are two the same? For tests after every scenario, and for an SRE on a live cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.cell.machines import MachineTable
+from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, STATES, TaskTable
+from scheduling.core.kernels.devices import WHOLE
+from scheduling.core.vocabulary.requirement import split_task_id
+
+
+class Audited(Protocol):
+    """What is looked at of a `CellState`, which knows this module: not the other way round."""
+
+    extra_resources: tuple[str, ...]
+    machines: MachineTable
+    tasks: TaskTable
+    departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]]
+    crashed: dict[int, dict[int, float]]
+
+
+# A difference is shown with at most this many of its kind: the first ones tell the story.
+MOST_TOLD = 20
+
+
+def tasks_on(state: Audited, machine: int) -> Iterator[int]:
+    """Slots of the tasks on the machine of a slot."""
+    task = int(state.machines.head[machine])
+    while task >= 0:
+        following = int(state.tasks.next[task])
+        yield task
+        task = following
+
+
+def problems(state: Audited) -> list[str]:
+    return [
+        *_sums(state), *_lists(state), *_limits(state), *_ports(state), *_devices(state), *_allocs(state),
+    ]  # fmt: skip
+
+
+def _sums(state: Audited) -> Iterator[str]:
+    """Counters equal recomputation."""
+    tasks, machines = state.tasks, state.machines
+    for name, code, told in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
+        counted = int((tasks.state == code).sum())
+        if counted != told:
+            yield f"{counted} tasks are {name}, the counter says {told}"
+    there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0) & (tasks.alloc < 0))
+    limits = tasks.shapes.limit[tasks.shape[there]]
+    by_limit = tasks.job_by_limit[tasks.job[there]]
+    for name, amounts in (
+        ("limits", limits),
+        ("reserved", tasks.reservation[there]),
+        ("prod_limit", limits * by_limit[:, None]),
+    ):
+        summed = np.zeros_like(machines.limits)
+        np.add.at(summed, tasks.machine[there], amounts)
+        held = getattr(machines, name)
+        for slot in np.flatnonzero((summed != held).any(axis=1)):
+            yield (
+                f"machine {machines.id[slot]}: {name} is {held[slot].tolist()}, "
+                f"its tasks add up to {summed[slot].tolist()}"
+            )
+    for slot in np.flatnonzero((tasks.state == RUNNING) & (tasks.machine < 0)):
+        yield f"{_name(state, int(tasks.id[slot]))} runs on a machine that the cell does not have"
+
+
+def _lists(state: Audited) -> Iterator[str]:
+    """The list of each machine holds exactly the tasks that say they are there."""
+    tasks, machines = state.tasks, state.machines
+    for machine_id, slot in machines.slot.items():
+        listed = sorted(tasks_on(state, slot))
+        there = np.flatnonzero(
+            (tasks.machine == slot) & (tasks.state == RUNNING) & (tasks.alloc < 0)
+        ).tolist()
+        if listed != there or machines.tasks[slot] != len(there):
+            yield f"machine {machine_id} lists {len(listed)} tasks, {len(there)} say they are there"
+
+
+def _limits(state: Audited) -> Iterator[str]:
+    """No machine's prod limits exceed its capacity, unless it shrank: which is what this reports."""
+    names = (*NAMES, *state.extra_resources)
+    machines = state.machines
+    for machine_id, slot in sorted(machines.slot.items()):
+        for r in np.flatnonzero(machines.prod_limit[slot] > machines.capacity[slot]):
+            yield (
+                f"machine {machine_id}: prod tasks have limits of {machines.prod_limit[slot, r]} {names[r]}, "
+                f"its capacity is {machines.capacity[slot, r]}: it shrank, or was over-committed"
+            )
+
+
+def _devices(state: Audited) -> Iterator[str]:
+    """What is free of each accelerator is what nobody holds; a share lies on one device (§5.4)."""
+    tasks, machines = state.tasks, state.machines
+    held = np.zeros_like(machines.devices)
+    for task in np.flatnonzero((tasks.state == RUNNING) & (tasks.devices != 0) & (tasks.alloc < 0)).tolist():
+        if tasks.machine[task] >= 0:
+            mask, limit = int(tasks.devices[task]), int(tasks.shapes.limit[tasks.shape[task], ACCELERATORS])
+            for device in range(held.shape[1]):
+                held[tasks.machine[task], device] += min(WHOLE, limit) * (mask >> device & 1)
+    whole = machines.capacity[:, ACCELERATORS, None] - WHOLE * np.arange(held.shape[1])
+    for slot in np.flatnonzero((whole.clip(0, WHOLE) - held != machines.devices).any(axis=1)):
+        yield f"machine {machines.id[slot]} counts {machines.devices[slot].tolist()} free on its accelerators"
+
+
+def _allocs(state: Audited) -> Iterator[str]:
+    """Who lives in an alloc is on its machine, and all of them together within its limit (§2.4)."""
+    tasks = state.tasks
+    inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
+    used: dict[int, Any] = {}
+    for task, alloc in zip(inside.tolist(), tasks.alloc[inside].tolist(), strict=True):
+        if tasks.state[alloc] != RUNNING or tasks.machine[alloc] != tasks.machine[task]:
+            yield f"{_name(state, int(tasks.id[task]))} is not where its alloc is"
+        used[alloc] = used.get(alloc, 0) + tasks.shapes.limit[tasks.shape[task]]
+    for alloc, total in used.items():
+        limit = tasks.shapes.limit[tasks.shape[alloc]]
+        if (np.delete(total, PORTS) > np.delete(limit, PORTS)).any():
+            yield f"{_name(state, int(tasks.id[alloc]))} holds {total.tolist()}, its limit is {limit.tolist()}"
+
+
+def _ports(state: Audited) -> Iterator[str]:
+    """A port has one holder; holders are running tasks and departed incarnations."""
+    tasks = state.tasks
+    wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
+    for task, ports in tasks.ports.items():
+        holder = (int(tasks.id[task]), int(tasks.incarnation[task]))
+        for port in ports:
+            wanted.setdefault(int(tasks.machine[task]), {}).setdefault(port, set()).add(holder)
+    for key, (machine_id, ports) in state.departed.items():
+        for port in ports:
+            wanted.setdefault(state.machines.slot[machine_id], {}).setdefault(port, set()).add(key)
+    for machine_id, slot in sorted(state.machines.slot.items()):
+        ports_held = state.machines.ports[slot].held()
+        for port, holders in sorted(ports_held.items()):
+            if len(holders) > 1:
+                names = ", ".join(_name(state, task) for task, _ in sorted(holders))
+                yield f"port {port} of machine {machine_id} is held by {names}"
+        if ports_held != wanted.get(slot, {}):
+            yield f"machine {machine_id} holds ports {sorted(ports_held)}, its tasks {sorted(wanted.get(slot, {}))}"
+        if state.machines.ports_free[slot] != state.machines.ports[slot].free:
+            yield f"machine {machine_id} counts {state.machines.ports_free[slot]} free ports"
+
+
+def content(state: Audited) -> dict[str, dict[Any, Any]]:
+    """All that rows and journal must agree on, by kind and id. (`prod_limit` follows from these and the bands.)"""
+    machines, tasks = state.machines, state.tasks
+    result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
+    installed = machines.installed.by_slot()
+    for machine_id, slot in machines.slot.items():
+        facts = machines.facts[slot]
+        result["machine"][machine_id] = {
+            "hostname": facts.hostname,
+            "status": int(machines.status[slot]),
+            "capacity": machines.capacity[slot].tolist(),
+            "attributes": machines.attributes.of(slot),
+            "rack": facts.rack,
+            "power_domain": facts.power_domain,
+            "ports": (facts.port_low, facts.port_high),
+            "reserved": machines.reserved[slot].tolist(),
+            "limits": machines.limits[slot].tolist(),
+            "packages": installed.get(slot, []),
+            "held": {port: sorted(holders) for port, holders in machines.ports[slot].held().items()},
+        }
+    for job in tasks.jobs.values():
+        result["job"][job.id] = {
+            "name": job.name,
+            "tenant": (job.tenant_id, job.tenant),
+            "kind": job.kind,
+            "alloc_set": job.alloc_set,
+            "priority": job.priority,
+            "latency_sensitive": job.latency_sensitive,
+            "port_names": job.port_names,
+            "gang": job.gang,
+            "disruption_budget": job.disruption_budget,
+            "ended": job.ended,
+        }
+    for task in np.flatnonzero(tasks.state != FREE).tolist():
+        job_at = tasks.job_at[tasks.job[task]]
+        if job_at is None or job_at.ended:
+            continue
+        result["task"][split_task_id(int(tasks.id[task]))] = _task(state, task)
+    result["departure"] = {key: (machine, ports) for key, (machine, ports) in state.departed.items()}
+    for identity, pairs in state.crashed.items():
+        for machine_id, when in pairs.items():
+            result["crash"][identity, machine_id] = round(when, 3)
+    return result
+
+
+def _task(state: Audited, task: int) -> dict[str, Any]:
+    tasks = state.tasks
+    facts: dict[str, Any] = {"state": STATES[int(tasks.state[task])]}
+    if tasks.state[task] in (PENDING, RUNNING):
+        facts["requirement"] = tasks.shapes.requirement[tasks.shape[task]]
+    if tasks.state[task] == RUNNING:
+        machine = int(tasks.machine[task])
+        facts["machine"] = int(state.machines.id[machine]) if machine >= 0 else None
+        facts["incarnation"] = int(tasks.incarnation[task])
+        facts["reservation"] = tasks.reservation[task].tolist()
+        facts["ports"] = tasks.ports.get(task, ())
+        facts["alloc"] = int(tasks.id[tasks.alloc[task]]) if tasks.alloc[task] >= 0 else 0
+        facts["devices"] = int(tasks.devices[task])
+    return facts
+
+
+def differences(ours: dict[str, dict[Any, Any]], theirs: dict[str, dict[Any, Any]]) -> list[str]:
+    found: list[str] = []
+    for kind in ours:
+        left, right = ours[kind], theirs[kind]
+        told = [
+            f"{kind} {key}: {_differing(left.get(key), right.get(key))}"
+            for key in sorted(left.keys() | right.keys())
+            if left.get(key) != right.get(key)
+        ]
+        found += told[:MOST_TOLD]
+        if len(told) > MOST_TOLD:
+            found.append(f"… and {len(told) - MOST_TOLD} more of kind {kind}")
+    return found
+
+
+def _differing(left: Any, right: Any) -> str:
+    if isinstance(left, dict) and isinstance(right, dict):
+        names = [name for name in (left | right) if left.get(name) != right.get(name)]
+        return "; ".join(f"{name} {left.get(name)!r} here, {right.get(name)!r} there" for name in names)
+    here, there = ("absent" if side is None else repr(side) for side in (left, right))
+    return f"{here} here, {there} there"
+
+
+def _name(state: Audited, identity: int) -> str:
+    job_id, index = split_task_id(identity)
+    job = state.tasks.jobs.get(job_id)
+    return f"task {index} of job {job.name if job else job_id}"

@@ -1,0 +1,183 @@
+"""The machines of a cell as arrays by slot. A slot that a removed machine left is used again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.vocabulary.resources import ACCELERATORS, CPU
+from scheduling.core.cell.attributes import Attributes
+from scheduling.core.cell.installed import Installed
+from scheduling.core.cell.ports import PortMap
+from scheduling.core.kernels.devices import WHOLE
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.states import MachineStatus
+
+Kind = TypeVar("Kind", bound=np.generic)
+
+# States by code; a slot with code FREE holds no machine.
+FREE = 0
+STATUS_CODES: dict[str, int] = {status.value: code for code, status in enumerate(MachineStatus, start=1)}
+UP = STATUS_CODES[MachineStatus.UP.value]
+MOST_CORES = 2**20
+# Facts that constraints may name beside the machine's own attributes, which win over them.
+IMPLIED = ("hostname", "platform", "rack", "power_domain")
+
+
+class MachineTable:
+    """Axes: M slots, R resources, D devices. Sums are kept by `CellState` as tasks come and go.
+
+    `reserved`: reservations of all tasks there; `prod_limit`: limits of those placed by limit (§5.5);
+    `limits`: limits of all; `devices`: milli-units free on each accelerator; `cores`: how many it can give to tasks
+    whole. `head`, with `TaskTable.next`: the list of tasks on the machine.
+    """
+
+    def __init__(self, axis: int, slots: int = 64) -> None:
+        self.axis = axis
+        self.slot: dict[int, int] = {}  # machine id -> slot
+        self.id: Ints = np.zeros(slots, dtype=np.int64)
+        self.status: NDArray[np.int8] = np.zeros(slots, dtype=np.int8)
+        self.capacity: Ints = np.zeros((slots, axis), dtype=np.int64)
+        self.reserved: Ints = np.zeros((slots, axis), dtype=np.int64)
+        self.prod_limit: Ints = np.zeros((slots, axis), dtype=np.int64)
+        self.limits: Ints = np.zeros((slots, axis), dtype=np.int64)
+        self.rack: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.power: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.ports_free: Ints = np.zeros(slots, dtype=np.int64)
+        self.head: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.tasks: Ints32 = np.zeros(slots, dtype=np.int32)
+        self.devices: Ints32 = np.zeros((slots, 0), dtype=np.int32)
+        self.cores: Ints32 = np.zeros(slots, dtype=np.int32)
+        # Readers that follow along (`memory.py`): `changed[slot]` is the tick of the last change of a machine,
+        # `layout` counts the changes of which machines there are, or of their facts.
+        self.tick = 0
+        self.layout = 0
+        self.changed: Ints = np.zeros(slots, dtype=np.int64)
+        self.attributes = Attributes()
+        self.attributes.grow(slots)
+        self.installed = Installed()
+        self.ports: dict[int, PortMap] = {}  # by slot
+        self.facts: dict[int, events.MachineSet] = {}  # by slot, as last announced
+        self._racks: dict[str, int] = {}
+        self._powers: dict[str, int] = {}
+        self._free: list[int] = list(range(slots - 1, -1, -1))
+        self._order: Ints32 | None = None
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    @property
+    def order(self) -> Ints32:
+        """Occupied slots by machine id: the order that no loading order can change."""
+        if self._order is None:
+            slots = np.fromiter(self.slot.values(), dtype=np.int32, count=len(self.slot))
+            self._order = slots[np.argsort(self.id[slots])].astype(np.int32)
+        return self._order
+
+    @property
+    def up(self) -> Bools:
+        result: Bools = self.status == UP
+        return result
+
+    def set(self, event: events.MachineSet, vector: Sequence[int]) -> int:
+        """A machine joins, or its facts change. Returns its slot."""
+        slot = self.slot.get(event.machine_id)
+        if slot is None:
+            if not self._free:
+                self._grow()
+            slot = self._free.pop()
+            self.slot[event.machine_id] = slot
+            self.id[slot] = event.machine_id
+            self.ports[slot] = PortMap(event.port_low, event.port_high)
+            self._order = None
+        self._set_devices(slot, int(self.capacity[slot, ACCELERATORS]), vector[ACCELERATORS])
+        self.capacity[slot] = vector
+        self.cores[slot] = whole_cores(event.attributes, vector[CPU])
+        self.layout += 1
+        self.status[slot] = STATUS_CODES[event.state]
+        self.rack[slot] = _code(self._racks, event.rack)
+        self.power[slot] = _code(self._powers, event.power_domain)
+        implied = {name: getattr(event, name) for name in IMPLIED if getattr(event, name)}
+        self.attributes.set(slot, {**implied, **event.attributes})
+        self.ports[slot].set_range(event.port_low, event.port_high)
+        self.ports_free[slot] = self.ports[slot].free
+        self.facts[slot] = event
+        return slot
+
+    def remove(self, machine_id: int) -> int:
+        """Free the slot; whoever was there must have been unlinked. Returns it."""
+        slot = self.slot.pop(machine_id)
+        for array in (self.id, self.status, self.capacity, self.reserved, self.prod_limit, self.limits):
+            array[slot] = 0
+        self.rack[slot] = self.power[slot] = self.head[slot] = -1
+        self.ports_free[slot] = self.tasks[slot] = 0
+        self.devices[slot] = self.cores[slot] = 0
+        self.layout += 1
+        self.attributes.set(slot, {})
+        self.installed.forget(slot)
+        del self.ports[slot], self.facts[slot]
+        self._free.append(slot)
+        self._order = None
+        return slot
+
+    def touch(self, slot: int) -> None:
+        """Whoever follows along looks at the machine anew."""
+        self.tick += 1
+        self.changed[slot] = self.tick
+
+    def _set_devices(self, slot: int, before: int, after: int) -> None:
+        """Whole accelerators, and what is left over as a smaller one; tasks keep those that they hold."""
+        number = -(-after // WHOLE)
+        if number > self.devices.shape[1]:
+            missing = number - self.devices.shape[1]
+            self.devices = np.pad(self.devices, ((0, 0), (0, missing)))
+        for d in range(self.devices.shape[1]):
+            self.devices[slot, d] += min(WHOLE, max(0, after - d * WHOLE)) - min(
+                WHOLE, max(0, before - d * WHOLE)
+            )
+
+    def hold(self, slot: int, task: int, incarnation: int, ports: Sequence[int]) -> None:
+        self.ports[slot].hold((task, incarnation), ports)
+        self.ports_free[slot] = self.ports[slot].free
+        self.touch(slot)
+
+    def release(self, slot: int, task: int, incarnation: int, ports: Sequence[int]) -> None:
+        self.ports[slot].release((task, incarnation), ports)
+        self.ports_free[slot] = self.ports[slot].free
+        self.touch(slot)
+
+    def _grow(self) -> None:
+        old, new = len(self.id), 2 * len(self.id)
+        for name in (
+            "id", "status", "capacity", "reserved", "prod_limit", "limits", "ports_free", "tasks", "devices",
+            "changed", "cores",
+        ):  # fmt: skip
+            setattr(self, name, grown(getattr(self, name), new, 0))
+        for name in ("rack", "power", "head"):
+            setattr(self, name, grown(getattr(self, name), new, -1))
+        self.attributes.grow(new)
+        self._free = list(range(new - 1, old - 1, -1))
+
+
+def whole_cores(attributes: Mapping[str, str], cpu_milli: int) -> int:
+    """How many cores a machine can give to tasks: as it says; where it says nothing, as many as its CPU comes to."""
+    if attributes.get("isolation.cores") == "none":
+        return 0
+    said = attributes.get("cores", "")
+    return min(int(said), MOST_CORES) if said.isascii() and said.isdecimal() else cpu_milli // 1000
+
+
+def grown(array: NDArray[Kind], size: int, fill: int) -> NDArray[Kind]:
+    """A longer copy along the first axis, its new part filled."""
+    larger: NDArray[Kind] = np.full((size, *array.shape[1:]), fill, dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _code(codes: dict[str, int], name: str) -> int:
+    """A number for a name; -1 for none: a machine in no known rack shares it with nobody."""
+    return codes.setdefault(name, len(codes)) if name else -1

@@ -1,0 +1,479 @@
+"""The warm state of a cell: arrays advanced by the journal's events, never rebuilt (DESIGN §6).
+
+    journal, or rows as a synthetic stream ─► apply(event) ─► MachineTable, TaskTable ─► schedule_pass
+
+**Which synthetic events rebuild a state** (`scheduling.master.snapshot` makes them): a `MachineSet` per machine in its
+present state; one `PackagesHeld` of what they have; a `JobSubmitted` per job that lives, or of which something still
+stops on a machine, with the present requirements of all its tasks; then per task, in this order:
+
+* for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
+  at the time of the crash;
+* for each departed incarnation that still stops: `TaskPlaced` there with its incarnation and ports, and
+  `TaskEvicted(gone=False)`;
+* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
+
+then `ReservationsSet` for those whose reservation is not their limit, and `JobEnded` for jobs that are over. What
+`diff` compares is rebuilt by this. What is not – the incarnation and the last machine of pending tasks, where the
+next port number comes from – is either in the rows alone or a preference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.vocabulary.bands import DEFAULT_BANDS
+from quota.vocabulary.resources import PORTS, SIZE
+from scheduling.core.cell import audit
+from scheduling.core.cell.machines import STATUS_CODES, MachineTable
+from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, Job, TaskTable, padded
+from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Group, split_task_id, task_id
+from scheduling.core.vocabulary.states import Transition, next_state
+
+# So many events are not worth arrays.
+_FEW = 8
+_ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
+
+
+class CellState:
+    """See the module. `revision` is that of the newest event applied.
+
+    Which tasks are placed by limit depends on the bands: `count_by_limit` sets it, and a pass calls it with
+    its policy; nothing is recounted while bands and rule stay the same.
+    """
+
+    def __init__(self, extra_resources: Iterable[str] = ()) -> None:
+        self.extra_resources = tuple(extra_resources)
+        self.axis = SIZE + len(self.extra_resources)
+        self.revision = 0
+        self.machines = MachineTable(self.axis)
+        self.tasks = TaskTable(self.axis)
+        # (task id, incarnation) -> (machine id, ports): sent away, not yet reported gone.
+        self.departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
+        # task id -> {machine id: when it crashed there, seconds since the epoch}
+        self.crashed: dict[int, dict[int, float]] = {}
+        self._rule = Policy(bands=DEFAULT_BANDS)
+        self._moves: list[int] = []  # not yet carried out: rows of `kernels.accounts`
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            events.MachineSet: self._machine_set,
+            events.MachineState: self._machine_state,
+            events.MachineRemoved: self._machine_removed,
+            events.PackagesHeld: self._packages_held,
+            events.JobSubmitted: self._job_submitted,
+            events.JobChanged: self._job_changed,
+            events.JobEnded: self._job_ended,
+            events.TasksAdded: self._tasks_added,
+            events.TaskPlaced: self._task_placed,
+            events.TaskEvicted: self._task_evicted,
+            events.TaskEnded: self._task_ended,
+            events.TaskGone: self._task_gone,
+            events.TaskRevived: self._task_revived,
+            events.TaskUpdated: self._task_updated,
+            events.ReservationsSet: self._reservations_set,
+        }
+
+    def apply_all(self, news: Iterable[tuple[events.Event, int, float]]) -> None:
+        """Advance by many events, each with its revision and time: what tasks hold is added up once, at the end.
+
+        Raises as `apply` does.
+        """
+        ended: list[events.TaskEnded] = []  # in a row: most of what happens in a busy cell
+        try:
+            for event, revision, time in news:
+                if isinstance(event, events.TaskEnded) and event.gone:
+                    ended.append(event)
+                else:
+                    if ended:
+                        self._tasks_ended(ended)
+                        ended = []
+                    handler = self._handlers.get(type(event))
+                    if handler is not None:
+                        handler(event, time)
+                if revision > self.revision:
+                    self.revision = revision
+            self._tasks_ended(ended)
+        finally:
+            self._settle()
+
+    def apply(self, event: events.Event, *, revision: int, time: float) -> None:
+        """Advance by one event that happened at `time`, seconds since the epoch.
+
+        Leases, settings, reports, updates and rejections don't touch placement: they move the revision alone.
+        Raises `LookupError` for a job or task that is not there, `IllegalTransition` for a step that Figure 2
+        does not know, `ValueError` for a vector longer than the axis: this state is then of no more use.
+        """
+        self.apply_all([(event, revision, time)])
+
+    def load(self, stream: Iterable[tuple[events.Event, float]], *, revision: int) -> None:
+        """Apply a synthetic stream of (event, time), made from rows at `revision`."""
+        self.apply_all((event, 0, time) for event, time in stream)
+        self.revision = revision
+
+    @property
+    def pending(self) -> int:
+        """How many tasks wait for a machine."""
+        return self.tasks.pending
+
+    @property
+    def running(self) -> int:
+        return self.tasks.running
+
+    def where(self, job_id: int, index: int) -> int | None:
+        """The id of the machine that a task runs on. None when it has none. Raises `LookupError`."""
+        machine = self.tasks.machine[self._slot(self._job(job_id), index)]
+        return int(self.machines.id[machine]) if machine >= 0 else None
+
+    def validate(self) -> list[str]:
+        """Broken invariants as sentences; empty when all hold."""
+        return audit.problems(self)
+
+    def fingerprint(self) -> dict[str, dict[Any, Any]]:
+        """The content, whatever the slots: equal for equal states."""
+        return audit.content(self)
+
+    def diff(self, other: CellState) -> list[str]:
+        """What differs between the contents of two states, as sentences; empty when equal."""
+        return audit.differences(self.fingerprint(), other.fingerprint())
+
+    def count_by_limit(self, policy: Policy) -> None:
+        """Let the policy's bands decide who is placed by limit (§5.5), and recount what they hold."""
+        if (policy.bands, policy.batch_in_prod_by_reservation) == (
+            self._rule.bands, self._rule.batch_in_prod_by_reservation,
+        ):  # fmt: skip
+            return
+        self._rule = policy
+        tasks, machines = self.tasks, self.machines
+        for job in tasks.jobs.values():
+            by_limit = policy.by_limit(job.priority, job.latency_sensitive)
+            tasks.set_priority(job, job.priority, latency_sensitive=job.latency_sensitive, by_limit=by_limit)
+        machines.prod_limit[:] = 0
+        machines.tick += 1
+        machines.changed[:] = machines.tick
+        held = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0) & (tasks.alloc < 0))
+        held = held[tasks.job_by_limit[tasks.job[held]]]
+        np.add.at(machines.prod_limit, tasks.machine[held], tasks.shapes.limit[tasks.shape[held]])
+
+    # --- machines
+
+    def _machine_set(self, event: events.MachineSet, time: float) -> None:
+        vector = list(padded(event.capacity, self.axis))
+        vector[PORTS] = event.port_high - event.port_low + 1  # ports are counted by their range
+        self.machines.touch(self.machines.set(event, vector))
+
+    def _machine_state(self, event: events.MachineState, time: float) -> None:
+        slot = self.machines.slot.get(event.machine_id)
+        if slot is None:
+            raise LookupError(f"machine {event.machine_id} is {event.state}, but the cell doesn't have it")
+        self.machines.status[slot] = STATUS_CODES[event.state]
+        self.machines.touch(slot)
+
+    def _machine_removed(self, event: events.MachineRemoved, time: float) -> None:
+        slot = self.machines.slot.get(event.machine_id)
+        if slot is None:
+            return
+        # Whoever is still said to run there is lost: `validate` tells, and its eviction is yet to come.
+        for task in np.flatnonzero((self.tasks.machine == slot) & (self.tasks.state == RUNNING)).tolist():
+            job = self._job(split_task_id(int(self.tasks.id[task]))[0])
+            self._move(job, task, slot, -1)
+            self.tasks.machine[task] = -1
+        self._settle()
+        for key in [key for key, (machine, _) in self.departed.items() if machine == event.machine_id]:
+            self._forget_departure(key)
+        for pairs in self.crashed.values():
+            pairs.pop(event.machine_id, None)
+        self.machines.remove(event.machine_id)
+
+    def _packages_held(self, event: events.PackagesHeld, time: float) -> None:
+        """Of machines that have been removed since nothing is kept."""
+        machines = self.machines
+        for told, change in ((event.went, machines.installed.went), (event.came, machines.installed.came)):
+            for digest, ids in told.items():
+                slots = [machines.slot[machine] for machine in ids if machine in machines.slot]
+                change(digest, np.array(slots, dtype=np.int64))
+
+    # --- jobs
+
+    def _job_submitted(self, event: events.JobSubmitted, time: float) -> None:
+        if event.job_id in self.tasks.jobs:
+            raise ValueError(f"job {event.name} ({event.job_id}) was submitted twice")
+        job = Job(
+            event.job_id,
+            tenant_id=event.tenant_id,
+            tenant=event.tenant,
+            name=event.name,
+            kind=event.job_kind,
+            alloc_set=event.alloc_set,
+        )
+        job.port_names = event.port_names
+        self.tasks.add_job(job)
+        self.tasks.set_placing(job, gang=event.gang, disruption_budget=event.disruption_budget)
+        self._set_priority(job, event.priority, event.latency_sensitive)
+        self._add(job, event.groups)
+
+    def _tasks_added(self, event: events.TasksAdded, time: float) -> None:
+        self._add(self._job(event.job_id), event.groups)
+
+    def _add(self, job: Job, groups: Sequence[Group]) -> None:
+        for group in groups:
+            self.tasks.add_tasks(job, group.indexes(), self.tasks.shapes.of(group.requirement))
+
+    def _job_changed(self, event: events.JobChanged, time: float) -> None:
+        job = self._job(event.job_id)
+        job.port_names = event.port_names
+        before = job.by_limit
+        self._settle()
+        self._set_priority(job, event.priority, event.latency_sensitive)
+        self.tasks.set_placing(job, gang=event.gang, disruption_budget=event.disruption_budget)
+        tasks, machines = self.tasks, self.machines
+        slots = job.tasks[job.tasks >= 0]
+        slots = slots[(tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)]
+        machines.tick += 1
+        machines.changed[tasks.machine[slots]] = machines.tick  # who may preempt them is another question now
+        if job.by_limit != before:
+            change = tasks.shapes.limit[tasks.shape[slots]] * (1 if job.by_limit else -1)
+            np.add.at(machines.prod_limit, tasks.machine[slots], change)
+
+    def _set_priority(self, job: Job, priority: int, latency_sensitive: bool) -> None:
+        by_limit = self._rule.by_limit(priority, latency_sensitive)
+        self.tasks.set_priority(job, priority, latency_sensitive=latency_sensitive, by_limit=by_limit)
+
+    def _job_ended(self, event: events.JobEnded, time: float) -> None:
+        job = self._job(event.job_id)
+        alive = self.tasks.state[job.tasks[job.tasks >= 0]] != DEAD
+        if alive.any():
+            raise ValueError(f"job {job.name} ({job.id}) ended with {int(alive.sum())} tasks alive")
+        job.ended = True
+        for identity in [task for task in self.crashed if split_task_id(task)[0] == job.id]:
+            del self.crashed[identity]
+        self._forget_if_over(job)
+
+    def _forget_if_over(self, job: Job) -> None:
+        if job.ended and job.departures == 0:
+            self._settle()  # its slots may be others' before the batch is over
+            self.tasks.remove_job(job)
+
+    # --- tasks
+
+    def _task_placed(self, event: events.TaskPlaced, time: float) -> None:
+        tasks = self.tasks
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        self._check(job, event.index, task, PENDING, Transition.SCHEDULE)
+        tasks.state[task] = RUNNING
+        tasks.incarnation[task] = event.incarnation
+        tasks.waits(job.slot, -1)
+        tasks.running += 1
+        if event.ports:
+            tasks.ports[task] = event.ports
+        if event.alloc:
+            tasks.alloc[task] = self._slot_of(event.alloc)
+        tasks.devices[task] = sum(1 << device for device in event.devices)
+        machine = self.machines.slot.get(event.machine_id, -1)
+        tasks.machine[task] = machine
+        if machine < 0 or event.alloc:
+            self._settle()  # whoever had the slot before may still be on the way out
+            tasks.reservation[task] = tasks.shapes.limit[tasks.shape[task]]
+        if machine < 0:
+            return  # a machine that has been removed since: `validate` tells, if it stays so
+        self._move(job, task, machine, 1)
+        if event.ports:
+            self.machines.hold(machine, task_id(job.id, event.index), event.incarnation, event.ports)
+
+    def _task_evicted(self, event: events.TaskEvicted, time: float) -> None:
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        self._check(job, event.index, task, RUNNING, Transition.EVICT)
+        self._leave(job, task, event.machine_id, gone=event.gone)
+        self.tasks.state[task] = PENDING
+        self.tasks.waits(job.slot, 1)
+        self.tasks.last[task] = event.machine_id
+        if event.avoid and event.machine_id in self.machines.slot:
+            self.crashed.setdefault(task_id(job.id, event.index), {})[event.machine_id] = time
+
+    def _task_ended(self, event: events.TaskEnded, time: float) -> None:
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        if self.tasks.state.item(task) == RUNNING:
+            self._leave(job, task, event.machine_id, gone=event.gone)
+        else:
+            # One that never ran can't finish; what a synthetic stream tells of is over, however it ended.
+            how = _ENDINGS.get(event.how, Transition.KILL)
+            step = Transition.KILL if how is Transition.FINISH else how
+            self._check(job, event.index, task, PENDING, step)
+            self.tasks.waits(job.slot, -1)
+        self.tasks.state[task] = DEAD
+
+    def _tasks_ended(self, many: Sequence[events.TaskEnded]) -> None:
+        """Many at once: those that run on bare machines and hold no ports leave together."""
+        if len(many) < _FEW:
+            for event in many:
+                self._task_ended(event, 0.0)
+            return
+        tasks = self.tasks
+        slots = np.array([self._slot(self._job(event.job_id), event.index) for event in many], dtype=np.int64)
+        plain = (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)
+        if tasks.ports:
+            plain &= ~np.fromiter(map(tasks.ports.__contains__, slots.tolist()), np.bool_, len(slots))
+        for place in np.flatnonzero(~plain).tolist():
+            self._task_ended(many[place], 0.0)
+        leaving, first = np.unique(slots[plain], return_index=True)
+        again = np.delete(np.flatnonzero(plain), first)
+        self._settle()
+        moves = np.empty((len(leaving), COLUMNS), dtype=np.int64)
+        columns = (
+            leaving, tasks.machine[leaving], -1, tasks.shape[leaving],
+            tasks.job_by_limit[tasks.job[leaving]], tasks.devices[leaving],
+        )  # fmt: skip
+        for column, values in enumerate(columns):
+            moves[:, column] = values
+        tasks.state[leaving] = DEAD
+        tasks.machine[leaving] = -1
+        tasks.devices[leaving] = 0
+        tasks.running -= len(leaving)
+        self._carry_out(moves)
+        for place in again.tolist():
+            self._task_ended(many[place], 0.0)  # which tells what is wrong with it
+
+    def _leave(self, job: Job, task: int, machine_id: int, *, gone: bool) -> None:
+        """A running task gives back what it has; its ports only when its processes are gone."""
+        tasks = self.tasks
+        machine = tasks.machine.item(task)
+        ports = tasks.ports.pop(task, ())
+        tasks.running -= 1
+        tasks.machine[task] = -1
+        if machine >= 0:
+            self._move(job, task, machine, -1)
+            if not gone or ports:
+                key = (tasks.id.item(task), tasks.incarnation.item(task))
+                if not gone:
+                    self.departed[key] = (machine_id, ports)
+                    job.departures += 1
+                else:
+                    self.machines.release(machine, *key, ports)
+        if tasks.alloc.item(task) >= 0:
+            tasks.alloc[task] = -1
+        if tasks.devices.item(task):
+            tasks.devices[task] = 0
+
+    def _task_gone(self, event: events.TaskGone, time: float) -> None:
+        self._forget_departure((task_id(event.job_id, event.index), event.incarnation))
+
+    def _forget_departure(self, key: tuple[int, int]) -> None:
+        departure = self.departed.pop(key, None)
+        if departure is None:
+            return  # it was told gone with its eviction, or its machine was removed
+        machine_id, ports = departure
+        machine = self.machines.slot.get(machine_id)
+        if machine is not None and ports:
+            self.machines.release(machine, *key, ports)
+        job = self._job(split_task_id(key[0])[0])
+        job.departures -= 1
+        self._forget_if_over(job)
+
+    def _task_revived(self, event: events.TaskRevived, time: float) -> None:
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        self._check(job, event.index, task, DEAD, Transition.RESUBMIT)
+        self.tasks.state[task] = PENDING
+        self.tasks.waits(job.slot, 1)
+
+    def _task_updated(self, event: events.TaskUpdated, time: float) -> None:
+        """In force at once; a running task keeps its machine, and its reservation unless its limit changes."""
+        tasks = self.tasks
+        job = self._job(event.job_id)
+        task = self._slot(job, event.index)
+        shape = tasks.shapes.of(event.requirement)
+        before = tasks.shapes.limit[tasks.shape[task]]
+        after = tasks.shapes.limit[shape]
+        machine = int(tasks.machine[task])
+        if tasks.state[task] != RUNNING or np.array_equal(before, after):
+            tasks.shape[task] = shape
+            return
+        if machine >= 0:
+            self._move(job, task, machine, -1)
+        tasks.shape[task] = shape
+        if machine >= 0:
+            self._move(job, task, machine, 1)
+        if machine < 0 or tasks.alloc[task] >= 0:
+            tasks.reservation[task] = after
+
+    def _reservations_set(self, event: events.ReservationsSet, time: float) -> None:
+        self._settle()
+        tasks, machines = self.tasks, self.machines
+        new: dict[int, tuple[int, ...]] = {}
+        for (job_id, index), reservation in zip(event.tasks, event.reservations, strict=True):
+            job = tasks.jobs.get(job_id)
+            if job is not None and index < len(job.tasks) and job.tasks[index] >= 0:
+                new[int(job.tasks[index])] = padded(reservation, self.axis)
+        slots = np.fromiter(new, dtype=np.int64, count=len(new))
+        rows = np.array(list(new.values()), dtype=np.int64).reshape(len(new), self.axis)
+        there = (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+        slots, rows = slots[there], rows[there]
+        bare = tasks.alloc[slots] < 0
+        on = tasks.machine[slots[bare]]
+        np.add.at(machines.reserved, on, rows[bare] - tasks.reservation[slots[bare]])
+        tasks.reservation[slots] = rows
+        machines.tick += 1
+        machines.changed[on] = machines.tick
+
+    # --- what they share
+
+    def _job(self, job_id: int) -> Job:
+        try:
+            return self.tasks.jobs[job_id]
+        except KeyError:
+            raise LookupError(f"job {job_id} is not in this cell, or is over") from None
+
+    def _slot(self, job: Job, index: int) -> int:
+        slot = job.tasks.item(index) if 0 <= index < len(job.tasks) else -1
+        if slot < 0:
+            raise LookupError(f"job {job.name} ({job.id}) has no task {index}")
+        return slot
+
+    def _check(self, job: Job, index: int, task: int, wanted: int, step: Transition) -> None:
+        """Raises `IllegalTransition` unless the task is in the state that the event starts from."""
+        code = self.tasks.state.item(task)
+        if code != wanted:
+            next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
+            raise LookupError(f"task {index} of job {job.name} ({job.id}): {step} from {STATES[code]}")
+
+    def _slot_of(self, identity: int) -> int:
+        """The slot of a task by its id."""
+        job_id, index = split_task_id(identity)
+        return self._slot(self._job(job_id), index)
+
+    def _move(self, job: Job, task: int, machine: int, sign: int) -> None:
+        """A task comes to a machine or leaves it when `_settle` is called; who lives in an alloc does neither."""
+        tasks = self.tasks
+        if tasks.alloc.item(task) < 0:
+            self._moves += (
+                task,
+                machine,
+                sign,
+                tasks.shape.item(task),
+                job.by_limit,
+                tasks.devices.item(task),
+            )
+
+    def _settle(self) -> None:
+        """Carry out what `_move` noted, in order: before anything reads or changes what machines hold."""
+        if not self._moves:
+            return
+        moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)
+        self._moves = []
+        self._carry_out(moves)
+
+    def _carry_out(self, moves: NDArray[np.int64]) -> None:
+        tasks, machines = self.tasks, self.machines
+        machines.tick += 1
+        accounts = Accounts(
+            tasks.next, tasks.prev, tasks.reservation, tasks.shapes.limit, machines.head, machines.tasks,
+            machines.limits, machines.reserved, machines.prod_limit, machines.devices, machines.changed,
+        )  # fmt: skip
+        settle(accounts, moves, machines.tick)

@@ -1,0 +1,203 @@
+"""The tasks of a cell as arrays by slot, their jobs, and their requirements interned as shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.machines import grown
+from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.requirement import Requirement, task_id
+from scheduling.core.vocabulary.states import TaskState
+
+# States by code; a slot with code FREE holds no task.
+FREE, PENDING, RUNNING, DEAD = range(4)
+STATES: tuple[TaskState | None, ...] = (None, TaskState.PENDING, TaskState.RUNNING, TaskState.DEAD)
+
+
+class Job:
+    """A live job, or an ended one of which something still stops on a machine. `tasks[index]`: slot, -1 none."""
+
+    __slots__ = (
+        "alloc_set", "by_limit", "departures", "disruption_budget", "ended", "gang",
+        "id", "kind", "latency_sensitive", "name", "port_names",
+        "priority", "slot", "tasks", "tenant", "tenant_id",
+    )  # fmt: skip
+
+    def __init__(
+        self, job_id: int, *, tenant_id: int, tenant: str, name: str, kind: str, alloc_set: int
+    ) -> None:
+        self.id = job_id
+        self.tenant_id, self.tenant, self.name, self.kind, self.alloc_set = (
+            tenant_id, tenant, name, kind, alloc_set,
+        )  # fmt: skip
+        self.priority, self.latency_sensitive, self.port_names = 0, False, ()
+        self.by_limit = False
+        self.slot = -1
+        self.tasks: Ints32 = np.full(0, -1, dtype=np.int32)
+        self.departures = 0  # incarnations that have not been reported gone
+        self.gang = False
+        self.disruption_budget = 0
+        self.ended = False
+
+    port_names: tuple[str, ...]
+
+
+class Shapes:
+    """Distinct requirements: shape -> requirement, its limit and its bounds as rows."""
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+        self.requirement: list[Requirement] = []
+        self.limit: Ints = np.zeros((16, axis), dtype=np.int64)
+        self.cores: Ints32 = np.zeros(16, dtype=np.int32)  # whole ones
+        self.bounds: Ints32 = np.zeros((16, 3), dtype=np.int32)  # tasks per machine, rack, power domain
+        self._shape: dict[Requirement, int] = {}
+
+    def of(self, requirement: Requirement) -> int:
+        shape = self._shape.get(requirement)
+        if shape is not None:
+            return shape
+        # Vectors stored before the cell had further resources are shorter, and ask for none of those.
+        full = msgspec.structs.replace(requirement, limit=padded(requirement.limit, self.axis))
+        shape = self._shape.get(full)
+        if shape is None:
+            shape = len(self.requirement)
+            if shape == len(self.limit):
+                for name in ("limit", "bounds", "cores"):
+                    setattr(self, name, grown(getattr(self, name), 2 * shape, 0))
+            self.limit[shape] = full.limit
+            self.bounds[shape] = full.max_per_machine, full.max_per_rack, full.max_per_power_domain
+            self.cores[shape] = full.whole_cores
+            self.requirement.append(full)
+            self._shape[full] = shape
+        self._shape[requirement] = shape
+        return shape
+
+
+class TaskTable:
+    """Axes: T slots, J jobs' slots, R resources. `last`: id of the machine it was on before, 0 none.
+
+    `next`, `prev`: the list of tasks on one bare machine, whose head is `MachineTable.head`. `alloc`: slot of the
+    alloc that a task lives in (§2.4), -1 none: such a task holds the alloc's resources, nothing of the machine
+    but its ports. `devices`: bit mask of the accelerators it holds.
+    """
+
+    def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:
+        self.shapes = Shapes(axis)
+        self.id: Ints = np.zeros(slots, dtype=np.int64)
+        self.state: NDArray[np.int8] = np.zeros(slots, dtype=np.int8)
+        self.job: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.shape: Ints32 = np.zeros(slots, dtype=np.int32)
+        self.machine: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.last: Ints = np.zeros(slots, dtype=np.int64)
+        self.incarnation: Ints32 = np.zeros(slots, dtype=np.int32)
+        self.reservation: Ints = np.zeros((slots, axis), dtype=np.int64)
+        self.next: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.prev: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.alloc: Ints32 = np.full(slots, -1, dtype=np.int32)
+        self.devices: Ints = np.zeros(slots, dtype=np.int64)
+        self.ports: dict[int, tuple[int, ...]] = {}  # by slot, those that hold any
+        self.jobs: dict[int, Job] = {}
+        self.job_at: list[Job | None] = [None] * jobs
+        self.job_priority: Ints32 = np.zeros(jobs, dtype=np.int32)
+        self.job_by_limit: Bools = np.zeros(jobs, dtype=np.bool_)
+        self.job_sensitive: Bools = np.zeros(jobs, dtype=np.bool_)
+        self.job_tenant: Ints = np.zeros(jobs, dtype=np.int64)
+        self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
+        self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
+        self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
+        self.job_alloc_set: Ints = np.zeros(
+            jobs, dtype=np.int64
+        )  # id of the alloc set its tasks live in, 0 none
+        self.pending = 0
+        self.running = 0
+        self._free: list[int] = list(range(slots - 1, -1, -1))
+        self._free_jobs: list[int] = list(range(jobs - 1, -1, -1))
+
+    def add_job(self, job: Job) -> None:
+        if not self._free_jobs:
+            old = len(self.job_at)
+            self.job_at += [None] * old
+            for name in (
+                "job_priority", "job_by_limit", "job_tenant", "job_gang", "job_budget", "job_pending",
+                "job_alloc_set", "job_sensitive",
+            ):  # fmt: skip
+                setattr(self, name, grown(getattr(self, name), 2 * old, 0))
+            self._free_jobs = list(range(2 * old - 1, old - 1, -1))
+        job.slot = self._free_jobs.pop()
+        self.job_at[job.slot] = job
+        self.job_tenant[job.slot] = job.tenant_id
+        self.job_alloc_set[job.slot] = job.alloc_set
+        self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
+        self.job_pending[job.slot] = 0
+        self.jobs[job.id] = job
+
+    def remove_job(self, job: Job) -> None:
+        slots = job.tasks[job.tasks >= 0]
+        self.state[slots] = FREE
+        self.job[slots] = -1
+        self._free.extend(slots.tolist())
+        self.job_at[job.slot] = None
+        self._free_jobs.append(job.slot)
+        del self.jobs[job.id]
+
+    def add_tasks(self, job: Job, indexes: Sequence[int], shape: int) -> None:
+        """New pending tasks of one shape. An index that exists already raises `ValueError`."""
+        number = len(indexes)
+        while len(self._free) < number:
+            self._grow()
+        slots = np.array(self._free[-number:][::-1], dtype=np.int32)
+        del self._free[-number:]
+        wanted = np.asarray(indexes, dtype=np.int64)
+        top = int(wanted.max()) + 1
+        if top > len(job.tasks):
+            larger: Ints32 = np.full(top, -1, dtype=np.int32)
+            larger[: len(job.tasks)] = job.tasks
+            job.tasks = larger
+        if (job.tasks[wanted] >= 0).any():
+            raise ValueError(f"job {job.name} ({job.id}) already has some of the tasks added to it")
+        job.tasks[wanted] = slots
+        self.id[slots] = task_id(job.id, 0) + wanted
+        self.state[slots] = PENDING
+        self.job[slots] = job.slot
+        self.shape[slots] = shape
+        self.machine[slots] = -1
+        self.incarnation[slots] = 0
+        self.last[slots] = 0
+        self.alloc[slots] = -1
+        self.devices[slots] = 0
+        self.waits(job.slot, number)
+
+    def waits(self, job: int, by: int) -> None:
+        """`by` more tasks of a job's slot are pending."""
+        self.pending += by
+        self.job_pending[job] += by
+
+    def set_placing(self, job: Job, *, gang: bool, disruption_budget: int) -> None:
+        job.gang, job.disruption_budget = gang, disruption_budget
+        self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
+
+    def set_priority(self, job: Job, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
+        job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit
+        self.job_priority[job.slot] = priority
+        self.job_by_limit[job.slot] = by_limit
+        self.job_sensitive[job.slot] = latency_sensitive
+
+    def _grow(self) -> None:
+        old, new = len(self.id), 2 * len(self.id)
+        for name in ("id", "state", "shape", "last", "incarnation", "reservation", "devices"):
+            setattr(self, name, grown(getattr(self, name), new, 0))
+        for name in ("job", "machine", "next", "prev", "alloc"):
+            setattr(self, name, grown(getattr(self, name), new, -1))
+        self._free = list(range(new - 1, old - 1, -1)) + self._free
+
+
+def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
+    """A vector as long as the axis. Raises `ValueError` when it is longer: the cell has gained a resource."""
+    if len(vector) > axis:
+        raise ValueError(f"a vector of {len(vector)} resources in a cell of {axis}: load its state anew")
+    return (*vector, *[0] * (axis - len(vector)))

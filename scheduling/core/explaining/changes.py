@@ -1,0 +1,170 @@
+"""The smallest changes of a request that would make it fit, each with the machines it would fit on (§2.6).
+
+A change is promised only where nothing else stands in the way: `tests/properties/test_why.py` makes each and
+counts the machines again, the slow way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.attributes import holds
+from scheduling.core.explaining.judgement import BOUNDS, WHOLE_CORES, Judgement
+from scheduling.core.vocabulary.reasons import Change, ChangeKind
+from scheduling.core.vocabulary.requirement import Constraint, Relation
+
+Positions = NDArray[np.intp]
+# What `Change.to` says where a constraint is given up: any value of the attribute would do.
+ANY = "any value"
+# An attribute with more values than this among the machines in question is a name: no value of it is a hint.
+MOST_VALUES = 64
+_ORDERED = {
+    Relation.LESS: Relation.AT_MOST,
+    Relation.AT_MOST: Relation.AT_MOST,
+    Relation.GREATER: Relation.AT_LEAST,
+    Relation.AT_LEAST: Relation.AT_LEAST,
+}
+
+
+def smallest_changes(judgement: Judgement) -> tuple[Change, ...]:
+    """Single changes that are enough, in the order of the reasons; else one combined change, if any is."""
+    only = judgement.judged.only
+    found: list[Change] = []
+    standing = np.unique(only[only >= 0]).tolist()
+    for obstacle in standing:
+        where = np.flatnonzero(only == obstacle)
+        if obstacle < len(judgement.demands):
+            found += _constraint(judgement, judgement.demands[obstacle], where)
+        elif obstacle < judgement.bound(0):
+            found += _resource(judgement, obstacle - judgement.resource(0), where)
+        elif obstacle == judgement.bound(4):
+            found += _cores(judgement, where)
+        else:
+            found.append(_bound(judgement, obstacle - judgement.bound(0), where))
+    if not found and (combined := _combined(judgement)) is not None:
+        found.append(combined)
+    return tuple(found)
+
+
+def room_after(judgement: Judgement, change: Change) -> int:
+    """For how many tasks there is room for sure once the change is made: a gang wants room for all."""
+    demands, limit, bounds = (
+        list(judgement.demands),
+        list(judgement.requirement.limit),
+        list(judgement.bounds),
+    )
+    cores = judgement.cores
+    for part in change.parts or (change,):
+        if part.constraint is not None:
+            demands.remove(part.constraint)
+            demands += [part.instead] if part.instead is not None else []
+        elif part.kind is ChangeKind.RAISE:
+            bounds[[code.value for code in BOUNDS].index(part.subject)] = int(part.to)
+        elif part.subject == WHOLE_CORES:
+            cores = int(part.to)
+        else:
+            limit[judgement.names.index(part.subject)] = int(part.to)
+    suits = judgement.open.copy()
+    for constraint in demands:
+        suits &= judgement.state.machines.attributes.mask(constraint)[judgement.order]
+    asked = np.flatnonzero(np.array(limit) > 0)
+    room = np.maximum(0, judgement.left[asked] // np.array(limit)[asked][:, None]).min(axis=0, initial=2**31)
+    room = np.where(suits & (~judgement.judged.few | (cores < judgement.cores)), room, 0)
+    if cores > 0:
+        room = np.minimum(room, judgement.judged.cores // cores)
+    there = judgement.judged.there
+    if bounds[0]:
+        room = np.minimum(room, np.maximum(0, bounds[0] - there[:, 0]))
+    for kind, domain in ((1, judgement.rack), (2, judgement.power)):
+        if bounds[kind] and len(room):
+            # What a domain may take goes to its machines in turn.
+            by = np.argsort(domain, kind="stable")
+            ends = np.cumsum(room[by])
+            begins = np.flatnonzero(np.append(True, domain[by][1:] != domain[by][:-1]))
+            lengths = np.diff(np.append(begins, len(by)))
+            before = ends - room[by] - np.repeat((ends - room[by])[begins], lengths)
+            most = np.maximum(0, bounds[kind] - there[by, kind])
+            room[by] = np.where(
+                domain[by] < 0, room[by], np.clip(most - before, 0, room[by])
+            )  # unknown: no bound
+    return int(room.sum())
+
+
+def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) -> list[Change]:
+    found = [
+        Change(constraint.attribute, ANY, len(where), kind=ChangeKind.DROP, constraint=constraint),
+    ]
+    attributes = judgement.state.machines.attributes
+    if constraint.relation is not Relation.EQUAL and constraint.relation not in _ORDERED:
+        return found
+    values = attributes.values_on(constraint.attribute, judgement.order[where])
+    if len(values) > MOST_VALUES:
+        return found
+    options = []
+    for value in sorted(values):
+        relation = _ORDERED.get(constraint.relation, Relation.EQUAL)
+        instead = Constraint(constraint.attribute, relation, value)
+        machines = sum(number for other, number in values.items() if holds(instead, other))
+        options.append((machines, instead))
+    if options:
+        # Of an ordered relation the nearest value, which the fewest machines satisfy; else the commonest.
+        best = min if constraint.relation in _ORDERED else max
+        machines, instead = best(options, key=lambda option: option[0])
+        found.append(
+            Change(
+                constraint.attribute, instead.value, machines, ChangeKind.RELAX, constraint=constraint, instead=instead
+            )
+        )  # fmt: skip
+    return found
+
+
+def _resource(judgement: Judgement, r: int, where: Positions) -> list[Change]:
+    left = judgement.left[r, where]
+    most = int(left.max())
+    return [Change(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
+
+
+def _cores(judgement: Judgement, where: Positions) -> list[Change]:
+    most = int(judgement.judged.cores[where].max())
+    number = int(np.count_nonzero(judgement.judged.cores[where] == most))
+    return [Change(WHOLE_CORES, most, number)] if 0 < most < judgement.cores else []
+
+
+def _bound(judgement: Judgement, kind: int, where: Positions) -> Change:
+    there = judgement.judged.there[where, kind]
+    least = int(there.min())
+    return Change(BOUNDS[kind].value, least + 1, int(np.count_nonzero(there == least)), kind=ChangeKind.RAISE)
+
+
+def _combined(judgement: Judgement) -> Change | None:
+    """All that the closest machine asks for at once; None where it has nothing left of something."""
+    order, limit = judgement.order, np.array(judgement.requirement.limit)
+    left = judgement.left.T
+    asked = limit > 0
+    possible = judgement.open & ~judgement.judged.few & ((left > 0) | ~asked).all(axis=1)
+    i = judgement.closest(possible)
+    if i is None:
+        return None
+    given_up = judgement.failing(i)
+    fits = judgement.open & ~judgement.judged.few
+    parts = [Change(one.attribute, ANY, 0, ChangeKind.DROP, constraint=one) for one in given_up]
+    for constraint in judgement.demands:
+        if constraint not in given_up:
+            fits &= judgement.state.machines.attributes.mask(constraint)[order]
+    lowered = np.where(asked, np.minimum(limit, left[i]), 0)
+    fits &= (left >= lowered)[:, asked].all(axis=1)
+    parts += [
+        Change(judgement.names[r], int(lowered[r]), 0) for r in np.flatnonzero(lowered < limit).tolist()
+    ]
+    for kind, most in enumerate(judgement.bounds):
+        there = judgement.judged.there[:, kind]
+        if most and judgement.bound_reached(i, kind):
+            most = int(there[i]) + 1
+            parts.append(Change(BOUNDS[kind].value, most, 0, kind=ChangeKind.RAISE))
+        if most:
+            fits &= there < most
+    if not parts:
+        return None
+    machines = int(np.count_nonzero(fits))
+    return Change("", "", machines, kind=ChangeKind.COMBINED, parts=tuple(parts))

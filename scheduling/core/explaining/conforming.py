@@ -1,0 +1,110 @@
+"""Guidance on shapes of requests that are likely to schedule (§2.6): what machines hold without a remainder.
+
+Borg shows users what fits a machine well: a request of just over half a machine strands nearly the other half.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.vocabulary.resources import PORTS
+from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.reasons import Conforming, Shape
+
+# More tasks than this on a machine, and the size of one of them matters little.
+MOST_PER_MACHINE = 64
+
+
+class Platforms(NamedTuple):
+    """Kinds of machines by capacity: P kinds, N machines."""
+
+    capacity: Ints  # [P, R]
+    of: NDArray[np.intp]  # [N] -> kind
+
+
+def platforms_of(capacity: Ints) -> Platforms:
+    """The kinds among machines of `capacity` [N, R], in the order of their capacities."""
+    # Sorting rows takes ten times as long as sorting numbers: equal rows have equal sums with odd weights.
+    weights = (np.arange(capacity.shape[1], dtype=np.uint64) * 2 + 1) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (capacity.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64)
+    _, first, of = np.unique(mixed, return_index=True, return_inverse=True)
+    if not np.array_equal(capacity[first][of], capacity):
+        kinds, of = np.unique(capacity, axis=0, return_inverse=True)
+        return Platforms(kinds, of.reshape(-1))
+    order = np.lexsort(capacity[first].T[::-1])
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return Platforms(capacity[first][order], rank[of])
+
+
+def conforming(
+    limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: int = 0, room: int = 0
+) -> Conforming:
+    """`platforms` [P, R]: capacities; `number` [P]: machines of each kind that satisfy the constraints.
+
+    `now`, `room`: as in `Conforming`. Guidance is by the most common kind that could hold the request or, where
+    none could, by the one that comes closest: then `one_more` is the largest shape of which it holds one.
+    """
+    wanted = np.array(limit, dtype=np.int64)
+    asked = np.flatnonzero(wanted > 0)
+    absent = (
+        tuple(np.flatnonzero((wanted > 0) & ~(platforms > 0).any(axis=0)).tolist()) if len(platforms) else ()
+    )
+    there = number > 0
+    kinds, number = platforms[there][:, asked], number[there]
+    if len(kinds) == 0 or len(asked) == 0:
+        return Conforming(limit, 0, now, room, absent=absent)
+    want = wanted[asked]
+    held = (kinds // want).min(axis=1)
+    holds = int(number[held > 0].sum())
+    if holds:
+        chosen = int(np.lexsort((held, np.where(held > 0, number, 0)))[-1])
+    else:
+        chosen = int(np.argmin(np.maximum(0, (want - kinds) / want).max(axis=1)))
+    platform, fits = kinds[chosen], int(held[chosen])
+
+    def shape(values: Ints) -> Shape:
+        whole = wanted.copy()
+        whole[asked] = values
+        per = (kinds // values).min(axis=1)
+        return Shape(
+            limit=tuple(whole.tolist()),
+            per_machine=int(per[chosen]),
+            machines=int(number[chosen]),
+            in_all=int((per * number).sum()),
+        )
+
+    smaller: Shape | None = None
+    if fits < MOST_PER_MACHINE:
+        values = np.minimum(want, _rounded(platform // (fits + 1), asked))
+        if (values > 0).all():
+            smaller = shape(values)
+    fuller: Shape | None = None
+    if 0 < fits <= MOST_PER_MACHINE:
+        values = np.maximum(want, _rounded(platform // fits, asked))
+        values[asked == PORTS] = want[asked == PORTS]
+        if (values > want).any():
+            fuller = shape(values)
+    return Conforming(
+        wanted=limit,
+        machines=holds,
+        now=now,
+        room=room,
+        asked=shape(want) if fits else None,
+        one_more=smaller,
+        fuller=fuller,
+        absent=absent,
+    )
+
+
+def _rounded(values: Ints, asked: Ints) -> Ints:
+    """Down to what people write: tens of milli-cores, MiB; small values and counts stay."""
+    result = values.copy()
+    for i, r in enumerate(asked.tolist()):
+        step = 10 if r == 0 else 2**20 if r in (1, 2, 3) else 1
+        if result[i] > step:
+            result[i] -= result[i] % step
+    return result

@@ -1,0 +1,235 @@
+"""Why classes are pending, what would help, and until when (§2.6): values, drawn up at the end of a pass.
+
+    groups left over ─► those due ─ judgement.py ─► what stands in the way on each machine
+                          │            ├─ changes.py     the smallest changes that would do
+                          │            ├─ conforming.py  shapes that machines hold well
+                          │            └─ forecast.py    expected start, from what ended lately
+                          └─ the others keep the verdict they have ─► one Why for each class
+
+Examining a class looks at every machine. An `Explainer` with a budget does so for a few classes a pass, the stalest
+first, and remembers the rest: explanations must not hold up placements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.changes import room_after, smallest_changes
+from scheduling.core.explaining.conforming import Platforms, conforming, platforms_of
+from scheduling.core.explaining.forecast import Ends, expected_start, openings
+from scheduling.core.explaining.judgement import Judgement, judgement, leading
+from scheduling.core.explaining.waiting import AheadOf, Key, Waiting, left_over, smallest_gang
+from scheduling.core.kernels.walk import NOT_TRIED
+from scheduling.core.placing.classes import Sorting
+from scheduling.core.vocabulary.layout import Bools, Groups, Ints, Ints32, Tables
+from scheduling.core.vocabulary.reasons import Basis, Change, Expected, ReasonCode, Why
+from scheduling.core.vocabulary.requirement import split_task_id
+
+# Capacities of machines hardly ever change: kinds are counted anew after this, or when a machine joins or leaves.
+PLATFORMS_KEPT_S = 30.0
+
+
+class Budget(NamedTuple):
+    """How much explaining a pass may do."""
+
+    classes: int = 1
+    """At most so many classes are examined in one pass, those never examined first, then the stalest."""
+
+    every_s: float = 1.0
+    """A verdict younger than this is not renewed."""
+
+
+@dataclass(slots=True)
+class _Known:
+    why: Why
+    at: float
+    ahead: AheadOf
+
+
+@dataclass(slots=True, eq=False)
+class Explainer:
+    """What a master keeps of its verdicts from pass to pass. Without a `budget` every class is examined afresh.
+
+    It belongs to one `CellState`: begin anew with another. `seen`: see `forecast`; without one, no start is
+    promised. `behind`: classes of the last pass that have not been examined yet; another pass will do so.
+    """
+
+    budget: Budget | None = None
+    seen: Ends | None = None
+    behind: int = 0
+    _known: dict[Key, _Known] = field(default_factory=dict)
+    _hopeless: set[int] = field(default_factory=set)  # groups of this pass that can never be placed
+    _order: Ints32 | None = None
+    _platforms: Platforms | None = None
+    _platforms_at: float = 0.0
+
+    def explain(
+        self, state: CellState, sorting: Sorting, tables: Tables, *, now: float, crashed_pair_s: float
+    ) -> tuple[Why, ...]:
+        """One `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
+        waiting, keys = left_over(state, sorting, tables.placed.machine)
+        if self.budget is None:
+            self._platforms = None
+        self._hopeless = {
+            group
+            for group, key in zip(waiting.groups, keys, strict=True)
+            if (known := self._known.get(key)) is not None and known.why.never
+        }
+        due = self._due(keys, now)
+        for position in due:
+            group = waiting.groups[position]
+            judged = judgement(state, sorting.requirements[group], tables, group)
+            why = self._examine(judged, sorting, tables.groups, waiting, position, now, crashed_pair_s)
+            self._known[keys[position]] = _Known(why, now, waiting.ahead(position, sorting))
+        result = []
+        for position, key in enumerate(keys):
+            known = self._known.get(key)
+            why = Why(tasks=(), machines=len(state.machines)) if known is None else known.why
+            tasks, places = waiting.places(position, {} if known is None else known.ahead)
+            result.append(
+                msgspec.structs.replace(why, tasks=tasks, places=places, ahead=waiting.first[position])
+            )
+        self.behind = sum(key not in self._known for key in keys)
+        if not (tables.placed.machine == NOT_TRIED).any():
+            self._known = {key: self._known[key] for key in keys if key in self._known}
+        return tuple(result)
+
+    def _due(self, keys: list[Key], now: float) -> list[int]:
+        """Positions of the classes to examine in this pass."""
+        if self.budget is None:
+            return list(range(len(keys)))
+        never = float("-inf")
+        at = [known.at if (known := self._known.get(key)) else never for key in keys]
+        due = [position for position, when in enumerate(at) if now - when >= self.budget.every_s]
+        return sorted(due, key=lambda position: (at[position], position))[: self.budget.classes]
+
+    def _examine(
+        self, judged: Judgement, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, now: float,
+        crashed_pair_s: float
+    ) -> Why:  # fmt: skip
+        state, group = judged.state, waiting.groups[position]
+        by_limit = bool(groups.by_limit[group])
+        ruled_out = judged.ruled_out()
+        code = leading(ruled_out)
+        if code == ReasonCode.NO_SUCH_RESOURCE:
+            needs = Expected(Basis.NEEDS_CHANGE)
+            return Why(
+                tasks=(), machines=len(state.machines), ruled_out=ruled_out, never=True, code=code,
+                revision=state.revision, expected=needs,
+            )  # fmt: skip
+        shapes = conforming(judged.requirement.limit, *self._kinds(judged, now))
+        changes = smallest_changes(judged)
+        if any(one.code == ReasonCode.CRASHED_PAIR for one in ruled_out):
+            # Elsewhere it would crash as well: the constraint is not what is wrong with it.
+            changes = tuple(change for change in changes if not _gives_up(change))
+        gang = smallest_gang(state, waiting.pairs[group])
+        if gang:
+            changes = tuple(change for change in changes if room_after(judged, change) >= gang)
+        # Of a gang: however few there are of the smallest, an empty cell has no room for them all.
+        never = not judged.able.any() or (shapes.asked is not None and gang > shapes.asked.in_all)
+        tenants, ahead_of = waiting.ahead_at(waiting.first[position], sorting)
+        return Why(
+            tasks=(),
+            machines=len(state.machines),
+            ruled_out=ruled_out,
+            changes=changes,
+            never=never,
+            code=code,
+            revision=state.revision,
+            nearest=judged.nearest(),
+            ahead_of=ahead_of,
+            ahead_tenants=tenants,
+            preemption=judged.preemption(),
+            reclamation=judged.reclamation(by_limit),
+            expected=self._expected(
+                judged, sorting, groups, waiting, position, code, never, gang, now, crashed_pair_s
+            ),
+            shapes=shapes,
+        )
+
+    def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:
+        """Kinds of machines, and how many of each satisfy the class' constraints."""
+        if (
+            self._platforms is None
+            or self._order is not judged.order
+            or now - self._platforms_at >= PLATFORMS_KEPT_S
+        ):
+            self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
+            self._order, self._platforms_at = judged.order, now
+        satisfied = (judged.failures == 0) & (judged.cores <= judged.state.machines.cores[judged.order])
+        kinds = len(self._platforms.capacity)
+        number = np.bincount(self._platforms.of[satisfied], minlength=kinds).astype(np.int64)
+        return self._platforms.capacity, number
+
+    def _expected(
+        self, judged: Judgement, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, code: str,
+        never: bool, gang: int, now: float, crashed_pair_s: float
+    ) -> Expected:  # fmt: skip
+        state, group = judged.state, waiting.groups[position]
+        if never or code == ReasonCode.CONSTRAINT:
+            return Expected(Basis.NEEDS_CHANGE)
+        if code == ReasonCode.CRASHED_PAIR:
+            left_s = _back_off(state, judged, groups, group, waiting, position, now, crashed_pair_s)
+            return Expected(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
+        if self.seen is None or code not in (ReasonCode.RESOURCE, ReasonCode.PORTS):
+            return Expected(Basis.NO_HISTORY)
+        lacking = judged.judged.lacking
+        able = judged.able & judged.open & (lacking >= 0)
+        if not able.any():
+            return Expected(Basis.NO_HISTORY)
+        r = int(np.bincount(lacking[able]).argmax())
+        by_slot: Bools = np.zeros(len(state.machines.id), dtype=np.bool_)
+        by_slot[judged.order[able]] = True
+        ends, room, seconds = openings(
+            self.seen, now, able=by_slot, machine_ids=state.machines.id, ceiling=int(groups.ceiling[group]),
+            by_limit=bool(groups.by_limit[group]), r=r, want=judged.requirement.limit[r],
+        )  # fmt: skip
+        least, most = self._competing(sorting, groups, waiting, position, able, r)
+        others = max(0, gang - 1)  # of a gang none starts before there is room for the last
+        return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
+
+    def _competing(
+        self, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, able: Bools, r: int
+    ) -> tuple[float, float]:
+        """Tasks ahead that can use the same machines, counted in tasks of this class: at least, at most.
+
+        Those that ask for no more of anything surely take an opening first; larger ones may. Those that can
+        never be placed don't.
+        """
+        group = waiting.groups[position]
+        limit = groups.limit[group]
+        before = waiting.before(position, len(sorting.requirements))
+        reaches: Bools = np.any(groups.allowed & able, axis=1)
+        before[~reaches[groups.hard]] = 0
+        before[list(self._hopeless)] = 0
+        size = before * groups.limit[:, r] / limit[r]
+        smaller: Bools = np.all(groups.limit <= limit, axis=1)
+        return float(size[smaller].sum()), float(size.sum())
+
+
+def _gives_up(change: Change) -> bool:
+    """Whether a change gives a constraint up, or asks for another value."""
+    return any(part.constraint is not None for part in (change, *change.parts))
+
+
+def _back_off(
+    state: CellState, judged: Judgement, groups: Groups, group: int, waiting: Waiting, position: int, now: float,
+    crashed_pair_s: float
+) -> float:  # fmt: skip
+    """Seconds until the first of the machines that it crashed on is tried again."""
+    avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
+    avoided = set(state.machines.id[judged.order[avoid]].tolist())
+    jobs = {pair.job_id for pair in waiting.pairs[waiting.groups[position]]}
+    crashes = [
+        when
+        for task, pairs in state.crashed.items()
+        if split_task_id(task)[0] in jobs and avoided <= pairs.keys()
+        for machine, when in pairs.items()
+        if machine in avoided
+    ]
+    return max(0.0, min(crashes, default=now) + crashed_pair_s - now)

@@ -1,0 +1,124 @@
+"""When a pending class is likely to start: a range, and what it rests on; no data, no promise.
+
+    tasks that end ─► Ends ─► on machines that could hold the class ─► rate of openings ┐
+    queue ahead ─► openings that others take first ────────────────────────────────────────┴─► Expected
+
+The model: room comes free as a Poisson process, whose rate is known only from what was seen to end within a window.
+The wait for the k-th opening is then a quotient of two gamma variables; the range goes from the 10th percentile of
+the one over the 90th of the other to the opposite. More urgent work that arrives meanwhile is not foreseen.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.layout import Bools, Floats, Ints
+from scheduling.core.vocabulary.reasons import Basis, Expected
+
+# How far back ends are counted, and how many are kept.
+WINDOW_S = 1800.0
+KEPT = 4096
+# Nothing is said of a time beyond this: the cell will be another one by then.
+FARTHEST_S = 7 * 86_400.0
+_Z = 1.2816  # of the 10th and 90th percentile
+
+
+class Ends:
+    """The last tasks that ended by themselves or were killed: when, where, how urgent, and what they gave back.
+
+    Evictions are not in it: whoever is evicted comes back, and its room is another's already.
+    """
+
+    def __init__(self, axis: int, kept: int = KEPT) -> None:
+        self.time: Floats = np.zeros(kept, dtype=np.float64)
+        self.machine: Ints = np.zeros(kept, dtype=np.int64)
+        self.slot: Ints = np.zeros(kept, dtype=np.int64)  # where that machine was in the state's arrays
+        self.priority: Ints = np.zeros(kept, dtype=np.int64)
+        self.by_limit: Bools = np.zeros(kept, dtype=np.bool_)
+        self.limit: Ints = np.zeros((kept, axis), dtype=np.int64)
+        self.reservation: Ints = np.zeros((kept, axis), dtype=np.int64)
+        self.seen = 0
+        self.since: float | None = None
+
+    def observe(self, state: CellState, event: events.Event, time: float) -> None:
+        """Take an event in *before* `state` applies it. `time`: seconds since the epoch."""
+        if self.since is None:
+            self.since = time
+        if not isinstance(event, events.TaskEnded) or not event.machine_id:
+            return
+        job = state.tasks.jobs.get(event.job_id)
+        if job is None or not 0 <= event.index < len(job.tasks):
+            return
+        task = int(job.tasks[event.index])
+        if task < 0 or state.tasks.machine[task] < 0:
+            return
+        at = self.seen % len(self.time)
+        self.seen += 1
+        self.time[at], self.machine[at], self.slot[at] = time, event.machine_id, state.tasks.machine[task]
+        self.priority[at], self.by_limit[at] = job.priority, job.by_limit
+        self.limit[at] = state.tasks.shapes.limit[state.tasks.shape[task]]
+        self.reservation[at] = state.tasks.reservation[task]
+
+    def window(self, now: float) -> tuple[Ints, float]:
+        """Rows that ended within the window, and its length in seconds: shorter where less was watched."""
+        rows = np.arange(min(self.seen, len(self.time)))
+        rows = rows[self.time[rows] >= now - WINDOW_S]
+        begin = max(now - WINDOW_S, self.since if self.since is not None else now)
+        if self.seen > len(self.time):
+            begin = max(begin, float(self.time.min()))
+        return rows, max(0.0, now - begin)
+
+
+def openings(
+    seen: Ends, now: float, *, able: Bools, machine_ids: Ints, ceiling: int, by_limit: bool,
+    r: int, want: int
+) -> tuple[int, float, float]:  # fmt: skip
+    """(ends, tasks of the class that they made room for, seconds watched).
+
+    `able`, `machine_ids` by slot: machines that could hold the class, and who they are; `r`: the resource of which
+    it lacks, and `want` its limit of it. Ends of tasks that it could have preempted don't count, their room is
+    counted as free already; nor, for work placed by limit, of those that are placed by reservation.
+    """
+    rows, seconds = seen.window(now)
+    # A slot may have another machine by now.
+    rows = rows[(machine_ids[seen.slot[rows]] == seen.machine[rows]) & able[seen.slot[rows]]]
+    rows = rows[seen.priority[rows] >= ceiling]
+    if by_limit:
+        rows = rows[seen.by_limit[rows]]
+    freed = (seen.limit if by_limit else seen.reservation)[rows, r]
+    return int(np.count_nonzero(freed)), float(freed.sum()) / max(1, want), seconds
+
+
+def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float, float]) -> Expected:
+    """The range for the next task of a class.
+
+    `ends` within `seconds` made `room` for so many of its tasks; `ahead`: tasks of its size that are tried
+    before and compete for the same machines, at least and at most.
+    """
+    if ends == 0 or room <= 0.0 or seconds <= 0.0:
+        return Expected(Basis.NO_HISTORY)
+    each = room / ends  # tasks that one end makes room for
+    fewest, most = (max(1.0, (1.0 + tasks) / each) for tasks in ahead)
+    low = seconds * _gamma(fewest, -_Z) / _gamma(ends + 1.0, _Z)
+    high = seconds * _gamma(most, _Z) / _gamma(float(ends), -_Z)
+    promised = high <= FARTHEST_S
+    return Expected(
+        Basis.ENDS if promised else Basis.NO_HISTORY,
+        round(low, 1) if promised else None,
+        round(high, 1) if promised else None,
+        ends=ends,
+        window_s=round(seconds, 1),
+        room=round(room, 3),
+        least=round(ahead[0], 1),
+        ahead=round(ahead[1], 1),
+    )
+
+
+def _gamma(shape: float, z: float) -> float:
+    """A quantile of the gamma distribution of rate 1 (Wilson and Hilferty's approximation); never below 0.02."""
+    root = 1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape))
+    return max(0.02, shape * max(0.0, root) ** 3)

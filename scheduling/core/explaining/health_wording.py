@@ -1,0 +1,69 @@
+"""The troubles of a job in words, for REST, CLI and portal alike. Pure; the portal hands in its translations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scheduling.core.explaining.wording import ENGLISH, Words
+from scheduling.core.vocabulary.job_health import Troubles
+
+
+def tell_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) -> list[str]:
+    """One sentence for each kind of trouble, crashes first."""
+    _, ngettext = words.gettext, words.ngettext
+    told = []
+    if troubles.crashing:
+        text = ngettext(
+            "%(number)d of %(living)d tasks keeps crashing.",
+            "%(number)d of %(living)d tasks keep crashing.",
+            troubles.crashing,
+        )
+        told.append(text % {"number": troubles.crashing, "living": living})
+    if troubles.unhealthy:
+        text = ngettext(
+            "%(number)d of %(living)d tasks runs, and its health check fails.",
+            "%(number)d of %(living)d tasks run, and their health checks fail.",
+            troubles.unhealthy,
+        )
+        told.append(text % {"number": troubles.unhealthy, "living": living})
+    if troubles.failed:
+        text = ngettext(
+            "%d task failed for good and is not started again.",
+            "%d tasks failed for good and are not started again.",
+            troubles.failed,
+        )
+        told.append(text % troubles.failed)
+    return told
+
+
+def tell_crash(
+    index: int, *, machine: str, restarts: int, exit_text: str, detail: str = "", words: Words = ENGLISH
+) -> str:
+    """Where one task crashes, and how its processes last ended."""
+    _, ngettext = words.gettext, words.ngettext
+    where = (
+        _("Task %(index)d on %(machine)s") % {"index": index, "machine": machine}
+        if machine
+        else _("Task %d waits for another machine") % index
+    )
+    parts = [exit_text or detail]
+    if restarts:
+        parts.append(ngettext("%d restart", "%d restarts", restarts) % restarts)
+    told = ", ".join(part for part in parts if part)
+    return f"{where}: {told}." if told else f"{where}."
+
+
+def exit_words(ended: Mapping[str, Any] | None, words: Words = ENGLISH) -> str:
+    """How processes ended, in short: "exit status 1", "signal 9 (out of memory)"."""
+    _ = words.gettext
+    if not ended:
+        return ""
+    cause = str(ended.get("cause", "")).replace("-", " ")
+    if ended.get("signal"):
+        text = _("signal %d") % ended["signal"]
+    elif ended.get("status") is not None:
+        text = _("exit status %d") % ended["status"]
+    else:
+        return cause
+    return text if cause in ("exited", "signaled") else f"{text} ({cause})"

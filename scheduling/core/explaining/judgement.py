@@ -1,0 +1,240 @@
+"""One class against every machine: what stands in the way where, as arrays that verdicts are drawn from (§2.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.cell.state import CellState
+from scheduling.core.kernels.cores import judge_cores
+from scheduling.core.kernels.verdicts import ABLE, BY_RESERVATION, EVICTABLE, OPEN, device_room, judge
+from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, Judged, Tables
+from scheduling.core.vocabulary.reasons import Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
+from scheduling.core.vocabulary.requirement import Constraint, Relation, Requirement
+
+BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PER_POWER_DOMAIN)
+# What `Lack` and `Change` call them: no resource of the axis.
+WHOLE_CORES = "whole-cores"
+# How far a reason is from the request: what stands in the way on machines that it asks for comes first.
+_LEADING = (
+    (ReasonCode.NO_SUCH_RESOURCE,),
+    (ReasonCode.GANG,),
+    (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.CORES),
+    (ReasonCode.MACHINE_STATE,),
+    (ReasonCode.CONSTRAINT,),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """N machines by position in the walk, whose slots are `order`; `left` [R, N]: room when lower priorities make way.
+
+    Of accelerators, what one task may ask for on a device, or in whole ones. `rank`: their order by id. `failures`: how
+    many hard constraints fail on each.
+    """
+
+    state: CellState
+    requirement: Requirement
+    demands: tuple[Constraint, ...]
+    order: Ints32
+    rank: Ints32
+    rack: Ints32
+    power: Ints32
+    left: Ints
+    failures: Ints32
+    judged: Judged
+    cores: int  # as in `Groups`
+
+    @property
+    def axis(self) -> int:
+        return self.state.axis
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*NAMES, *self.state.extra_resources)
+
+    @property
+    def able(self) -> Bools:
+        """[N]: could hold one if it were empty, whatever its state."""
+        able: Bools = (self.judged.flags & ABLE) != 0
+        return able
+
+    @property
+    def open(self) -> Bools:
+        """[N]: up, and the task has not crashed there lately."""
+        is_open: Bools = (self.judged.flags & OPEN) != 0
+        return is_open
+
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        wanted = self.requirement
+        return (wanted.max_per_machine, wanted.max_per_rack, wanted.max_per_power_domain)
+
+    def resource(self, r: int) -> int:
+        """The number of the obstacle "too little of `r`"."""
+        return len(self.demands) + 1 + r
+
+    def bound(self, kind: int) -> int:
+        """The number of the obstacle "as many tasks of the job as may be": kind 0 machine, 1 rack, 2 power domain."""
+        return len(self.demands) + self.axis + 1 + kind
+
+    def absent(self) -> tuple[RuledOut, ...]:
+        """The resources asked for that no machine of the cell has any of."""
+        most = self.state.machines.capacity[self.order].max(axis=0, initial=0)
+        return tuple(
+            RuledOut(ReasonCode.NO_SUCH_RESOURCE, self.names[r], len(self.order), wanted=want)
+            for r, want in enumerate(self.requirement.limit)
+            if want and not most[r]
+        )
+
+    def ruled_out(self) -> tuple[RuledOut, ...]:
+        """How many machines fell to what, in the order of the pass, but crashes come first.
+
+        A resource that no machine has stands alone: while it is asked for, nothing else matters.
+        """
+        if len(self.order) == 0:
+            return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
+        if absent := self.absent():
+            return absent
+        first, names = self.judged.first, self.names
+        fell = np.bincount(first + 1, minlength=self.bound(0) + 6)[1:].tolist()
+        found = [
+            RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), fell[number])
+            for number, constraint in enumerate(self.demands)
+        ]
+        found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[len(self.demands)]))
+        for r in range(self.axis):
+            if fell[self.resource(r)]:
+                there = self.left[r, first == self.resource(r)]
+                found.append(
+                    RuledOut(
+                        ReasonCode.PORTS if r == PORTS else ReasonCode.RESOURCE,
+                        names[r],
+                        fell[self.resource(r)],
+                        wanted=self.requirement.limit[r],
+                        largest=max(0, int(there.max())),
+                    )
+                )
+        found += [
+            RuledOut(code, "", fell[self.bound(kind)], wanted=self.bounds[kind])
+            for kind, code in enumerate(BOUNDS)
+        ]
+        found.insert(0, RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
+        if fell[self.bound(4)]:
+            most = int(self.judged.cores[first == self.bound(4)].max())
+            found.append(
+                RuledOut(ReasonCode.CORES, "", fell[self.bound(4)], wanted=max(0, self.cores), largest=most)
+            )
+        # One task would fit; what was left pending all the same starts together or not at all.
+        found.append(RuledOut(ReasonCode.GANG, "", int(np.count_nonzero(first == -1))))
+        return tuple(one for one in found if one.machines)
+
+    def nearest(self) -> Nearest | None:
+        """The machine that comes closest, of those that are up; the lowest id of equals."""
+        i = self.closest(self.open)
+        if i is None:
+            return None
+        lacks = tuple(
+            Lack(self.names[r], max(0, int(self.left[r, i])), want - max(0, int(self.left[r, i])))
+            for r, want in enumerate(self.requirement.limit)
+            if self.left[r, i] < want and want
+        )
+        if self.judged.few[i]:
+            most = min(int(self.judged.cores[i]), max(0, self.cores - 1))
+            lacks += (Lack(WHOLE_CORES, most, max(1, self.cores) - most),)
+        return Nearest(
+            machine_id=int(self.state.machines.id[self.order[i]]),
+            lacks=lacks,
+            fails=self.failing(i),
+            bounds=tuple(code for kind, code in enumerate(BOUNDS) if self.bound_reached(i, kind)),
+        )
+
+    def closest(self, among: Bools) -> int | None:
+        """The position of the machine that is least far from fitting; the lowest id of equals."""
+        if not among.any():
+            return None
+        distance = np.where(among, self.judged.distance, np.inf)
+        where = np.flatnonzero(distance == distance.min())
+        return int(where[np.argmin(self.rank[where])])
+
+    def failing(self, i: int) -> tuple[Constraint, ...]:
+        """The hard constraints that fail on the machine of a position."""
+        if not self.failures[i]:
+            return ()
+        attributes, m = self.state.machines.attributes, self.order[i]
+        return tuple(constraint for constraint in self.demands if not attributes.mask(constraint)[m])
+
+    def bound_reached(self, i: int, kind: int) -> bool:
+        return 0 < self.bounds[kind] <= int(self.judged.there[i, kind])
+
+    def preemption(self) -> Preemption:
+        lacking = (self.judged.lacking >= 0) & self.open & (self.failures == 0)
+        flags = self.judged.flags
+        return Preemption(
+            not_enough=int(np.count_nonzero(lacking & ((flags & EVICTABLE) != 0))),
+            held=int(np.count_nonzero(lacking & self.able)),
+        )
+
+    def reclamation(self, by_limit: bool) -> Reclamation:
+        """For work placed by limits: where it would have room now if it were placed by reservations (§5.5)."""
+        if not by_limit:
+            return Reclamation()
+        fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)
+        fits &= (self.judged.lacking >= 0) & (self.left[PORTS] >= self.requirement.limit[PORTS])
+        return Reclamation(int(np.count_nonzero(fits)))
+
+
+def judgement(state: CellState, requirement: Requirement, tables: Tables, g: int) -> Judgement:
+    """Group `g` against the room that the pass left over."""
+    machines, groups = tables.machines, tables.groups
+    left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
+    if want := requirement.limit[ACCELERATORS]:
+        left, direct = left.copy(), direct.copy()
+        device_room(machines, tables.running, want, int(groups.ceiling[g]), left[ACCELERATORS])
+        device_room(machines, tables.running, want, 0, direct[ACCELERATORS])
+    demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
+    number = len(machines.slot)
+    failed: NDArray[np.int32] = np.full(number, -1, dtype=np.int32)
+    failures: NDArray[np.int32] = np.zeros(number, dtype=np.int32)
+    for index, constraint in reversed(list(enumerate(demands))):
+        fails = ~state.machines.attributes.mask(constraint)[machines.slot]
+        failed[fails] = index
+        failures += fails
+    judged = Judged(
+        constraints=len(demands),
+        first=np.empty(number, dtype=np.int32),
+        only=np.empty(number, dtype=np.int32),
+        lacking=np.empty(number, dtype=np.int32),
+        distance=np.empty(number, dtype=np.float64),
+        there=np.empty((number, 3), dtype=np.int32),
+        few=np.zeros(number, dtype=np.bool_),
+        cores=np.zeros(number, dtype=np.int32),
+        flags=np.empty(number, dtype=np.int8),
+    )
+    cores = int(groups.cores[g])
+    if cores >= 0:  # else it shares with all that run there
+        judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
+    judge(machines, left, direct, groups, g, tables.counts, failed, failures, judged)
+    return Judgement(
+        state, requirement, demands, machines.slot, machines.rank, machines.rack, machines.power, left, failures,
+        judged, cores,
+    )  # fmt: skip
+
+
+def leading(ruled_out: tuple[RuledOut, ...]) -> str:
+    """The code of what most machines fall to, of those that the request asks for."""
+    for codes in _LEADING:
+        found = [one for one in ruled_out if one.code in codes]
+        if found:
+            return max(found, key=lambda one: one.machines).code.value
+    return ruled_out[0].code.value if ruled_out else ""
+
+
+def spelled(constraint: Constraint) -> str:
+    """As a job file's author would say it."""
+    if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
+        return f"{constraint.attribute} {constraint.relation.value}"
+    return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"

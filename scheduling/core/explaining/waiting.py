@@ -1,0 +1,158 @@
+"""Who waits, in which class, and behind whom: what a pass left over, counted (§2.6)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.forecast import expected_start
+from scheduling.core.placing.classes import Sorting
+from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.reasons import Ahead, Place, Why
+from scheduling.core.vocabulary.requirement import Requirement
+
+# How many of the tenants that are ahead are named, and to how many jobs of a class.
+TENANTS_NAMED = 3
+JOBS_TOLD = 16
+# A class, whatever the pass: requirement, by limit, ceiling, whole cores, the job it belongs to alone, machines that
+# it avoids.
+Key = tuple[Requirement, bool, int, int, int, tuple[int, ...]]
+# Job id -> how many tenants have tasks ahead of it, and those with most.
+AheadOf = dict[int, tuple[int, tuple[Ahead, ...]]]
+
+
+class Pair(NamedTuple):
+    """A job in a class: its pending tasks; how many tasks are tried before the first of them, and how many of those
+    are of the class.
+    """
+
+    job_id: int
+    tasks: int
+    ahead: int
+    own: int
+
+
+class Waiting(NamedTuple):
+    """What the pass left over. `groups`, one for each class, in the order of the queue; `first`: how many tasks are
+    tried before each.
+    """
+
+    groups: list[int]
+    first: list[int]
+    of: Ints32  # group by position among those left over
+    job: Ints32  # the pass' number of the job, likewise
+    pairs: dict[int, list[Pair]]  # by group, by id of the job
+
+    def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[Place, ...]]:
+        """(job id, tasks) of a class, and where each stands; `known`: who was ahead when last counted."""
+        pairs = self.pairs[self.groups[position]]
+        none: tuple[int, tuple[Ahead, ...]] = (0, ())
+        return (
+            tuple((pair.job_id, pair.tasks) for pair in pairs),
+            tuple(Place(pair.ahead, pair.own, *known.get(pair.job_id, none)) for pair in pairs),
+        )
+
+    def before(self, position: int, groups: int) -> NDArray[np.intp]:
+        """[G]: how many tasks of each group are tried before the class."""
+        return np.bincount(self.of[: self.first[position]], minlength=groups)
+
+    def ahead(self, position: int, sorting: Sorting) -> AheadOf:
+        """Of the jobs of a class that come first in the queue."""
+        pairs = sorted(self.pairs[self.groups[position]], key=lambda pair: pair.ahead)[:JOBS_TOLD]
+        return {pair.job_id: self.ahead_at(pair.ahead, sorting) for pair in pairs}
+
+    def ahead_at(self, place: int, sorting: Sorting) -> tuple[int, tuple[Ahead, ...]]:
+        """How many tenants have tasks before the `place`, and those with most."""
+        number = np.bincount(self.job[:place], minlength=len(sorting.jobs))
+        by_tenant: dict[str, list[int]] = {}
+        for local in np.flatnonzero(number).tolist():
+            sums = by_tenant.setdefault(sorting.jobs[local].tenant, [0, 0])
+            sums[0] += 1
+            sums[1] += int(number[local])
+        most = sorted(by_tenant.items(), key=lambda item: (-item[1][1], item[0]))[:TENANTS_NAMED]
+        return len(by_tenant), tuple(Ahead(tenant, jobs, tasks) for tenant, (jobs, tasks) in most)
+
+
+def left_over(state: CellState, sorting: Sorting, answer: Ints) -> tuple[Waiting, list[Key]]:
+    """Groups that differ for the pass alone are one class: where it puts each task into a group of its own."""
+    where = np.flatnonzero(answer == -1)
+    of, job = sorting.of_task[where], sorting.job[where]
+    classes: dict[Key, int] = {}
+    same = np.arange(len(sorting.requirements), dtype=np.int32)
+    groups, first = np.unique(of, return_index=True)
+    begins = []
+    for position in np.argsort(first).tolist():
+        group = int(groups[position])
+        same[group] = classes.setdefault(_key(state, sorting, group), group)
+        if same[group] == group:
+            begins.append(int(first[position]))
+    of = same[of]
+    pairs: dict[int, list[Pair]] = {}
+    pair, place, number = np.unique(of.astype(np.int64) << 32 | job, return_index=True, return_counts=True)
+    own = _rank(of)[place]
+    columns = (
+        (pair >> 32).tolist(),
+        (pair & 0xFFFFFFFF).tolist(),
+        number.tolist(),
+        place.tolist(),
+        own.tolist(),
+    )
+    for group, local, count, ahead, before in zip(*columns, strict=True):
+        pairs.setdefault(group, []).append(Pair(sorting.jobs[local].id, count, ahead, before))
+    for own_pairs in pairs.values():
+        own_pairs.sort()
+    return Waiting(list(classes.values()), begins, of, job, pairs), list(classes)
+
+
+def smallest_gang(state: CellState, pairs: list[Pair]) -> int:
+    """Tasks of the smallest gang of a class; 0 where some of its tasks start by themselves."""
+    gangs = [bool(state.tasks.job_gang[state.tasks.jobs[pair.job_id].slot]) for pair in pairs]
+    return min(pair.tasks for pair in pairs) if all(gangs) else 0
+
+
+def of_job(why: Why, job_id: int) -> Why:
+    """The verdict on a class as one of its jobs hears it: its own tasks, its own place, its own start."""
+    number = next((i for i, (job, _) in enumerate(why.tasks) if job == job_id), None)
+    if number is None:
+        return why
+    own = msgspec.structs.replace(why, tasks=(why.tasks[number],), places=())
+    if not why.places:
+        return own
+    place, expected = why.places[number], why.expected
+    if expected is not None and expected.ends:
+        further = place.ahead - why.ahead  # of other classes too: they may be larger, or in nobody's way
+        expected = expected_start(
+            ends=expected.ends,
+            room=expected.room,
+            seconds=expected.window_s,
+            ahead=(expected.least + place.own, expected.ahead + further),
+        )
+    return msgspec.structs.replace(
+        own, ahead=place.ahead, ahead_of=place.ahead_of, ahead_tenants=place.tenants, expected=expected
+    )
+
+
+def _rank(of: Ints32) -> NDArray[np.intp]:
+    """For each task, how many of its class come before it."""
+    by = np.argsort(of, kind="stable")
+    ordered = of[by]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    rank = np.empty(len(of), dtype=np.intp)
+    rank[by] = np.arange(len(of)) - np.repeat(begins, np.diff(np.append(begins, len(of))))
+    return rank
+
+
+def _key(state: CellState, sorting: Sorting, group: int) -> Key:
+    job = int(sorting.own_job[group])
+    return (
+        sorting.requirements[group],
+        bool(sorting.by_limit[group]),
+        int(sorting.ceiling[group]),
+        int(sorting.cores[group]),
+        sorting.jobs[job].id if job >= 0 else 0,
+        tuple(state.machines.id[list(sorting.avoid.get(group, ()))].tolist()),
+    )

@@ -1,0 +1,407 @@
+"""Verdicts in words: the one place where `Why` becomes sentences, for REST, CLI and portal alike (§2.6).
+
+What was wanted, what was found, what to do. The portal hands in its translations; nothing here imports Django.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quota.vocabulary.resources import NAMES, describe
+from scheduling.core.explaining.judgement import WHOLE_CORES, spelled
+from scheduling.core.vocabulary.reasons import (
+    Ahead,
+    Basis,
+    Change,
+    ChangeKind,
+    Conforming,
+    Expected,
+    Nearest,
+    ReasonCode,
+    RuledOut,
+    Shape,
+    Why,
+)  # fmt: skip
+from scheduling.core.vocabulary.requirement import PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How texts become those of the reader's language."""
+
+    gettext: Callable[[str], str]
+    ngettext: Callable[[str, str, int], str]
+
+
+# Where a machine holds so many tasks, one more or less is no matter of their shape.
+FEW = 4
+# Reasons where another shape of the request would help.
+_SHAPED = (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE, ReasonCode.GANG)
+ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 else many)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A verdict: what is the matter; per reason, how many machines fell to it; what it comes to and what would help;
+    what else is known.
+    """
+
+    summary: str
+    reasons: tuple[str, ...] = ()
+    cures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def head(self) -> str:
+        """What is the matter and what would help, as one paragraph."""
+        first = f"{self.summary}: {'; '.join(self.reasons)}." if self.reasons else self.summary
+        return " ".join((first, *self.cures))
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return " ".join((self.head, *self.notes))
+
+
+def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:
+    """A verdict as one paragraph, in English. `job_id`: count this job's tasks alone."""
+    return tell(why, name=name, job_id=job_id, extra=extra).text
+
+
+def tell(
+    why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = (),
+    hostnames: Mapping[int, str] | None = None, words: Words = ENGLISH
+) -> Told:  # fmt: skip
+    """A verdict for people.
+
+    `name`: of the job; `job_id`: count this job's tasks alone; `extra`: the cell's own resources; `hostnames`: by
+    machine id, of those that the reader may know.
+    """
+    return _Teller(words, tuple(extra), hostnames or {}).tell(why, name, job_id)
+
+
+def tell_fit(
+    shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH
+) -> list[str]:
+    """Whether `tasks` of a request would fit, and which shape would fit better, before it is made."""
+    return _Teller(words, tuple(extra), {}).fit(shapes, tasks)
+
+
+class _Teller:
+    def __init__(self, words: Words, extra: tuple[str, ...], hostnames: Mapping[int, str]) -> None:
+        self.words, self.extra, self.hostnames = words, extra, hostnames
+        self.names = (*NAMES, *extra)
+
+    def tell(self, why: Why, name: str, job_id: int | None) -> Told:
+        _ = self.words.gettext
+        who = self.who(sum(number for job, number in why.tasks if job_id is None or job == job_id), name)
+        if why.machines == 0:
+            text = _(
+                "%s can't be placed: the cell has no machine. Let one join, with a token from"
+                " `borgctl machine join-token`."
+            )
+            return Told(text % who)
+        if not why.ruled_out:
+            return Told(_("%s can't be placed in this pass; the next one tries again.") % who)
+        if why.code == ReasonCode.NO_SUCH_RESOURCE:
+            return Told(_("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out]))
+        given = {"who": who, "machines": self.machines(why.machines)}
+        cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
+        if why.shapes is not None and why.code in _SHAPED:
+            # What is too large for any machine hears of the largest from the changes already.
+            cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
+        if why.never and len(cures) == 1:
+            cures.append(_("Ask for less, or for larger machines."))
+        return Told(
+            _("%(who)s can't be placed on any of %(machines)s") % given,
+            tuple(self.reason(one) for one in why.ruled_out),
+            tuple(cures),
+            tuple(self.notes(why)),
+        )
+
+    def absent(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is the matter with resources that no machine has, and what to do."""
+        _ = self.words.gettext
+        given = {"names": _(" and ").join(name.replace("_", " ") for name in names)}
+        reason = _("no machine of the cell has any %(names)s") % given
+        cure = _("Remove %(names)s from the request, or submit the job to a cell that has them.") % given
+        return (reason,), (cure,)
+
+    def who(self, tasks: int, name: str) -> str:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        told = ngettext("%d task", "%d tasks", tasks) % tasks
+        return _("%(tasks)s of job %(name)s") % {"tasks": told, "name": name} if name else told
+
+    def outlook(self, why: Why) -> list[str]:
+        """What it comes to, if nothing changes."""
+        _ = self.words.gettext
+        if why.never and why.shapes is not None and why.shapes.asked is not None:
+            return [_("The cell could not hold all of them even if it were empty.")]
+        if why.never:
+            return [_("No machine of the cell could hold one even if it were empty.")]
+        if self.crashed(why):
+            return [_("Look at the log of the task, and correct what makes it crash.")]
+        if why.code == ReasonCode.MACHINE_STATE:
+            return [_("It waits for machines to come back up.")]
+        if why.code in (ReasonCode.RESOURCE, ReasonCode.CORES, "") and not why.changes:
+            return [_("It waits for room that tasks of its own or a higher priority hold.")]
+        return []
+
+    @staticmethod
+    def crashed(why: Why) -> bool:
+        return any(one.code == ReasonCode.CRASHED_PAIR for one in why.ruled_out)
+
+    def notes(self, why: Why) -> list[str]:
+        ngettext = self.words.ngettext
+        told = []
+        near = why.nearest
+        # Where tasks crash, a machine that only a constraint rules out is no hint.
+        hint = near is not None and not (near.fails and self.crashed(why))
+        if near is not None and hint and (near.lacks or near.fails or near.bounds):
+            told.append(self.nearest(near))
+        if why.preemption.held and not why.never:
+            told.append(
+                ngettext(
+                    "On %d machine tasks that it may not preempt hold the room.",
+                    "On %d machines tasks that it may not preempt hold the room.",
+                    why.preemption.held,
+                )
+                % why.preemption.held
+            )
+        if why.preemption.not_enough:
+            told.append(
+                ngettext(
+                    "On %d machine it would not be enough to preempt all tasks of lower priority.",
+                    "On %d machines it would not be enough to preempt all tasks of lower priority.",
+                    why.preemption.not_enough,
+                )
+                % why.preemption.not_enough
+            )
+        if why.reclamation.machines:
+            told.append(
+                ngettext(
+                    "On %d machine only limits are in the way: non-prod work would have room there.",
+                    "On %d machines only limits are in the way: non-prod work would have room there.",
+                    why.reclamation.machines,
+                )
+                % why.reclamation.machines
+            )
+        if why.ahead:
+            told.append(self.ahead(why.ahead, why.ahead_of, why.ahead_tenants))
+        if why.expected is not None and (expected := self.expected(why.expected)):
+            told.append(expected)
+        return told
+
+    def reason(self, one: RuledOut) -> str:
+        _ = self.words.gettext
+        given = {
+            "n": self.machines(one.machines),
+            "subject": one.subject,
+            "bound": one.wanted,
+            "wanted": self.quantity(one.subject, one.wanted),
+            "much": self.amount(one.subject, one.wanted),
+            "largest": self.quantity(one.subject, one.largest),
+        }
+        texts = {
+            ReasonCode.NO_MACHINES: _("the cell has no machine"),
+            ReasonCode.NO_SUCH_RESOURCE: _("no machine of the cell has any %(subject)s"),
+            ReasonCode.CONSTRAINT: _("%(n)s without %(subject)s"),
+            ReasonCode.MACHINE_STATE: _("%(n)s not up"),
+            ReasonCode.RESOURCE: _("%(n)s with less than %(much)s free (largest %(largest)s)"),
+            ReasonCode.PORTS: _("%(n)s with less than %(wanted)s free (largest %(largest)s)"),
+            ReasonCode.MAX_PER_MACHINE: _(
+                "%(n)s with %(bound)d of its tasks already, as many as a machine may hold"
+            ),
+            ReasonCode.MAX_PER_RACK: _(
+                "%(n)s in racks with %(bound)d of its tasks already, as many as a rack may hold"
+            ),
+            ReasonCode.MAX_PER_POWER_DOMAIN: _(
+                "%(n)s in power domains with %(bound)d of its tasks already, as many as one may hold"
+            ),
+            ReasonCode.CRASHED_PAIR: _("%(n)s where it crashed a short while ago"),
+            ReasonCode.CORES: _("%(n)s with less than %(bound)d whole cores free (largest %(largest)s)")
+            if one.wanted
+            else _("%(n)s whose cores are all reserved by tasks with whole cores"),
+            ReasonCode.GANG: _("%(n)s with room for one, where not all that start together find room"),
+        }
+        if one.code == ReasonCode.CONSTRAINT and one.subject.startswith(f"{PROTOCOL} "):
+            return _("%(n)s whose Borglet is too old for packages, roots and networks of tasks") % given
+        if one.code == ReasonCode.ALLOC:
+            return self.in_allocs(one)
+        return texts[one.code] % given
+
+    def in_allocs(self, one: RuledOut) -> str:
+        """What is the matter with the allocs of a task's set."""
+        _, ngettext = self.words.gettext, self.words.ngettext
+        if one.machines == 0:
+            return _("no alloc of its set runs")
+        allocs = ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
+        if not one.subject:
+            return (
+                _("%s may not take it: as many tasks of the job as may be are there, or it crashed there")
+                % allocs
+            )
+        return _("%(allocs)s with less than %(much)s left (largest %(largest)s)") % {
+            "allocs": allocs,
+            "much": self.amount(one.subject, one.wanted),
+            "largest": self.quantity(one.subject, one.largest),
+        }
+
+    def cure(self, change: Change) -> str:
+        _ = self.words.gettext
+        given = {"how": self.how(change), "machines": self.machines(change.machines)}
+        return _("It would fit with %(how)s (on %(machines)s).") % given
+
+    def how(self, change: Change) -> str:
+        _ = self.words.gettext
+        if change.kind is ChangeKind.COMBINED:
+            return _(" and ").join(self.how(part) for part in change.parts)
+        if change.subject == PROTOCOL:
+            return _("a newer Borglet there")  # nobody asked for the constraint in so many words
+        if change.kind is ChangeKind.RELAX and change.instead is not None and change.constraint is not None:
+            given = {"instead": spelled(change.instead), "constraint": spelled(change.constraint)}
+            return _("%(instead)s instead of %(constraint)s") % given
+        if isinstance(change.to, str):
+            asked = spelled(change.constraint) if change.constraint is not None else change.subject
+            return _("the constraint %s given up") % asked
+        given = {"subject": change.subject, "to": self.quantity(change.subject, change.to)}
+        if change.subject == WHOLE_CORES:
+            return _("at most %(to)s whole cores") % given
+        if change.subject in self.names:
+            return _("at most %s") % self.amount(change.subject, change.to)
+        return _("%(subject)s raised to %(to)s") % given
+
+    def nearest(self, nearest: Nearest) -> str:
+        _ = self.words.gettext
+        parts = []
+        for lack in nearest.lacks:
+            if lack.resource == WHOLE_CORES:
+                told = _("%(left)d whole cores left, %(short)d short")
+                parts.append(told % {"left": lack.left, "short": lack.short})
+                continue
+            given = {
+                "left": self.amount(lack.resource, lack.left),
+                "short": self.quantity(lack.resource, lack.short),
+            }
+            parts.append(_("%(left)s left, %(short)s short") % given)
+        parts += [_("not %s") % spelled(constraint) for constraint in nearest.fails]
+        parts += [_("%s reached") % bound.value for bound in nearest.bounds]
+        host = self.hostnames.get(nearest.machine_id) or _("machine %d") % nearest.machine_id
+        return _("Closest is %(host)s: %(parts)s.") % {"host": host, "parts": ", ".join(parts)}
+
+    def ahead(self, tasks: int, of: tuple[Ahead, ...], tenants: int) -> str:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        told = ngettext("%d task is tried before it", "%d tasks are tried before it", tasks) % tasks
+        if tenants:
+            told += ngettext(", of %d tenant", ", of %d tenants", tenants) % tenants
+        known = [f"{one.tenant} {one.tasks}" for one in of if one.tenant]
+        return _("%(told)s (%(known)s).") % {"told": told, "known": ", ".join(known)} if known else f"{told}."
+
+    def expected(self, expected: Expected) -> str:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        if expected.low_s is None or expected.high_s is None:
+            if expected.basis is not Basis.NO_HISTORY:
+                return ""
+            return _("When it starts can't be said: no task has ended lately on machines that could hold it.")
+        if expected.basis is Basis.CRASH_BACK_OFF:
+            return _("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
+        span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
+        told = (
+            _("Its next task is likely to start in %(high)s") % span
+            if span["low"] == span["high"]
+            else _("Its next task is likely to start in %(low)s to %(high)s") % span
+        )
+        ended = ngettext(
+            "%(ends)d task ended in the last %(window)s on machines that could hold it",
+            "%(ends)d tasks ended in the last %(window)s on machines that could hold it",
+            expected.ends,
+        ) % {"ends": expected.ends, "window": self.duration(expected.window_s)}
+        return f"{told}: {ended}."
+
+    def shapes(self, shapes: Conforming) -> list[str]:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        told = []
+        few = shapes.asked is None or shapes.asked.per_machine < FEW
+        if shapes.one_more is not None and shapes.one_more.machines and few:
+            kind = ngettext("%d machine", "%d machines", shapes.one_more.machines) % shapes.one_more.machines
+            given = {
+                "kind": kind,
+                "limit": self.limits(shapes.one_more, shapes.wanted),
+                "number": shapes.one_more.per_machine,
+                "held": shapes.asked.per_machine if shapes.asked is not None else 0,
+            }
+            told.append(
+                _(
+                    "Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d."
+                )
+                % given
+                if shapes.asked is not None
+                else _(
+                    "The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s."
+                )
+                % given
+            )
+        return told
+
+    def fit(self, shapes: Conforming, tasks: int) -> list[str]:
+        _, ngettext = self.words.gettext, self.words.ngettext
+        if shapes.absent:
+            reasons, cures = self.absent([self.names[r] for r in shapes.absent])
+            return [f"{text[0].upper()}{text[1:]}".rstrip(".") + "." for text in (*reasons, *cures)]
+        if not shapes.machines:
+            told = [_("No machine of the cell could hold one of these tasks, even if it were empty.")]
+        else:
+            given = {
+                "now": self.machines(shapes.now),
+                "room": ngettext("%d task", "%d tasks", shapes.room) % shapes.room,
+                "all": shapes.machines,
+                "tasks": tasks,
+            }
+            text = _(
+                "Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty."
+            )
+            told = [text % given]
+        told += self.shapes(shapes)
+        if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
+            given = {
+                "held": shapes.asked.per_machine,
+                "limit": self.limits(shapes.fuller, shapes.wanted),
+            }
+            text = _("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
+            told.append(text % given)
+        return told
+
+    def limits(self, shape: Shape, wanted: tuple[int, ...]) -> str:
+        """The resources of a shape that differ from what is wanted."""
+        return ", ".join(
+            self.amount(self.names[r], value) for r, value in enumerate(shape.limit) if value != wanted[r]
+        )
+
+    def amount(self, subject: str, value: int) -> str:
+        """A quantity and of what: "2 cores of cpu", but "2 accelerators"."""
+        many = self.quantity(subject, value)
+        of = {"many": many, "of": subject}
+        return (
+            many
+            if many.split()[-1].rstrip("s") == subject.rstrip("s")
+            else self.words.gettext("%(many)s of %(of)s") % of
+        )
+
+    def quantity(self, subject: str, value: int) -> str:
+        if subject not in self.names:
+            return str(value)
+        return describe(self.names.index(subject), value, extra=self.extra)
+
+    def machines(self, number: int) -> str:
+        return self.words.ngettext("%d machine", "%d machines", number) % number
+
+    def duration(self, seconds: float) -> str:
+        _ = self.words.gettext
+        if seconds < 90:
+            return _("%d s") % round(seconds)
+        if seconds < 5400:
+            return _("%d min") % round(seconds / 60)
+        if seconds < 172_800:
+            return _("%d h") % round(seconds / 3600)
+        return _("%d days") % round(seconds / 86_400)

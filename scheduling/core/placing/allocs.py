@@ -1,0 +1,206 @@
+"""Tasks of jobs that were submitted into an alloc set (§2.4): placed inside its running allocs, never beside them.
+
+    pending tasks ─┐
+                   ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that is left over
+    running allocs ┘   limit of the alloc minus those of the tasks inside
+
+They draw on the alloc and hold nothing of its machine but port numbers. An alloc that this plan preempts takes
+nobody in; one that this plan places takes tasks in with the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import RUNNING
+from scheduling.core.kernels.devices import WHOLE
+from scheduling.core.kernels.inside import Allocs, Inner, Kinds, place_inside
+from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.reasons import ReasonCode, RuledOut, Why
+from scheduling.core.vocabulary.requirement import INDEX_BITS, split_task_id
+
+Rows = NDArray[np.int64]
+# Port numbers given in this pass, by slot of the machine.
+Taken = dict[int, set[int]]
+
+
+def place_in_allocs(
+    state: CellState,
+    policy: Policy,
+    slots: Rows,
+    *,
+    gone: Bools,
+    ports_free: Ints,
+    taken: Taken,
+    now: float,
+    most: int,
+) -> tuple[list[Assignment], list[Why], bool]:
+    """`slots`: pending tasks in the order of the queue, of which about `most` are placed. `gone` [T]: preempted by this
+    plan. `ports_free` [M]: by slot of the machine, what the plan has left of them; it is written to. `taken`: the
+    numbers given already. True at the end: some were not tried.
+    """
+    if len(slots) == 0:
+        return [], [], False
+    tasks = state.tasks
+    allocs, of_row, first, until = _running_allocs(state, slots, gone, ports_free)
+    inner, kinds, there = _sorted(state, policy, slots, first, until, now)
+    allocs = allocs._replace(there=there)
+    answer = np.full(len(slots), -1, dtype=np.int64)
+    devices = np.zeros(len(slots), dtype=np.int64)
+    place_inside(allocs, inner, kinds, most, answer, devices)
+    placed = []
+    for i in np.flatnonzero(answer >= 0).tolist():
+        task, alloc = int(slots[i]), int(of_row[answer[i]])
+        machine = int(tasks.machine[alloc])
+        number = int(tasks.shapes.limit[tasks.shape[task], PORTS])
+        numbers: tuple[int, ...] = ()
+        if number:
+            numbers = state.machines.ports[machine].offer(number, taken.setdefault(machine, set()))
+        mask = int(devices[i])
+        placed.append(
+            Assignment(
+                *split_task_id(int(tasks.id[task])),
+                int(state.machines.id[machine]),
+                ports=numbers,
+                alloc=int(tasks.id[alloc]),
+                devices=tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1),
+            )
+        )
+    return placed, _left_over(state, slots, answer, inner.kind, allocs, kinds), bool((answer == -2).any())
+
+
+def _running_allocs(
+    state: CellState, slots: Rows, gone: Bools, ports_free: Ints
+) -> tuple[Allocs, Rows, dict[int, int], dict[int, int]]:
+    """The allocs of the sets that are asked for, the slots of their tasks, and by set where they begin and end."""
+    tasks, machines = state.tasks, state.machines
+    rows: list[int] = []
+    first, until = {}, {}
+    for job_id in np.unique(tasks.job_alloc_set[tasks.job[slots]]).tolist():
+        first[job_id] = len(rows)
+        job = tasks.jobs.get(job_id)
+        if job is not None:
+            own = job.tasks[job.tasks >= 0]
+            there = (tasks.state[own] == RUNNING) & (tasks.machine[own] >= 0) & ~gone[own]
+            own = own[there]
+            rows += own[machines.up[tasks.machine[own]]].tolist()
+        until[job_id] = len(rows)
+    of_row = np.array(rows, dtype=np.int64)
+    free = tasks.shapes.limit[tasks.shape[of_row]].copy()
+    bits = np.arange(machines.devices.shape[1])
+    share = np.minimum(free[:, ACCELERATORS], WHOLE)[:, None]
+    devices = ((tasks.devices[of_row][:, None] >> bits & 1) * share).astype(np.int32)
+    row_of = np.full(len(tasks.id), -1, dtype=np.int64)
+    row_of[of_row] = np.arange(len(of_row))
+    inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
+    inside = inside[row_of[tasks.alloc[inside]] >= 0]
+    at, limit = row_of[tasks.alloc[inside]], tasks.shapes.limit[tasks.shape[inside]]
+    np.subtract.at(free, at, limit)
+    used = (tasks.devices[inside][:, None] >> bits & 1) * np.minimum(limit[:, ACCELERATORS], WHOLE)[:, None]
+    np.subtract.at(devices, at, used.astype(np.int32))
+    there = np.zeros((0, len(machines.id)), dtype=np.int32)
+    return (
+        Allocs(free, devices, tasks.machine[of_row].astype(np.int64), ports_free, there),
+        of_row,
+        first,
+        until,
+    )
+
+
+def _sorted(
+    state: CellState, policy: Policy, slots: Rows, first: dict[int, int], until: dict[int, int], now: float
+) -> tuple[Inner, Kinds, Ints32]:
+    """The queue by kind, and where the running tasks of bounded jobs are [B, M]."""
+    tasks = state.tasks
+    shape, job = tasks.shape[slots].astype(np.int64), tasks.job[slots].astype(np.int64)
+    alloc_set = tasks.job_alloc_set[job]
+    bound = tasks.shapes.bounds[shape, 0].astype(np.int64)
+    owner = np.where(bound > 0, job, -1)
+    keys = np.stack((alloc_set, shape, owner), axis=1)
+    distinct, kind = np.unique(keys, axis=0, return_inverse=True)
+    kind = kind.reshape(-1)
+    bounded = np.unique(owner[owner >= 0])
+    there = np.zeros((len(bounded), len(state.machines.id)), dtype=np.int32)
+    for row, slot in enumerate(bounded.tolist()):
+        bounded_job = tasks.job_at[slot]
+        assert bounded_job is not None
+        own = bounded_job.tasks[bounded_job.tasks >= 0]
+        on = tasks.machine[own[(tasks.state[own] == RUNNING) & (tasks.machine[own] >= 0)]]
+        np.add.at(there[row], on, 1)
+    avoid: list[int] = []
+    ends = np.zeros(len(slots), dtype=np.int64)
+    for i, identity in enumerate(tasks.id[slots].tolist() if state.crashed else []):
+        for machine, when in state.crashed.get(identity, {}).items():
+            if now - when < policy.crashed_pair_s and machine in state.machines.slot:
+                avoid.append(state.machines.slot[machine])
+        ends[i] = len(avoid)
+    gang_end = np.zeros(len(slots), dtype=np.int64)
+    begins = np.flatnonzero(np.diff(job, prepend=-1))
+    ganged = tasks.job_gang[job[begins]]
+    gang_end[begins[ganged]] = np.append(begins[1:], len(slots))[ganged]
+    owners = distinct[:, 2]
+    rows = np.where(owners >= 0, np.searchsorted(bounded, owners), -1).astype(np.int64)
+    kinds = Kinds(
+        limit=tasks.shapes.limit[distinct[:, 1]],
+        first=np.array([first[one] for one in distinct[:, 0].tolist()], dtype=np.int64),
+        until=np.array([until[one] for one in distinct[:, 0].tolist()], dtype=np.int64),
+        next=np.zeros(len(distinct), dtype=np.int64),
+        full=np.zeros(len(distinct), dtype=np.int64),
+        bound=tasks.shapes.bounds[distinct[:, 1], 0].astype(np.int64),
+        job=rows,
+    )
+    inner = Inner(
+        kind=kind.astype(np.int64),
+        gang_end=gang_end,
+        avoid_from=np.concatenate(([0], ends[:-1])).astype(np.int64),
+        avoid_to=ends,
+        avoid=np.array(avoid, dtype=np.int64),
+    )
+    return inner, kinds, there
+
+
+def _left_over(
+    state: CellState, slots: Rows, answer: Rows, kind: Rows, allocs: Allocs, kinds: Kinds
+) -> list[Why]:
+    """One `Why` for each kind: how many allocs of its set have too little left, and of what."""
+    names = (*NAMES, *state.extra_resources)
+    whys = []
+    waiting = np.flatnonzero(answer == -1)
+    of, begins = np.unique(kind[waiting], return_index=True)
+    for k, ahead in sorted(zip(of.tolist(), begins.tolist(), strict=True), key=lambda pair: pair[1]):
+        own = slots[waiting[kind[waiting] == k]]
+        jobs, numbers = np.unique(state.tasks.id[own] >> INDEX_BITS, return_counts=True)
+        free = allocs.free[kinds.first[k] : kinds.until[k]].copy()
+        free[:, PORTS] = allocs.ports_free[allocs.machine[kinds.first[k] : kinds.until[k]]]
+        limit = kinds.limit[k]
+        lacks = (free < limit) & (limit > 0)
+        which = np.where(lacks.any(axis=1), lacks.argmax(axis=1), -1)
+        ruled_out = [
+            RuledOut(
+                ReasonCode.ALLOC,
+                names[r],
+                int((which == r).sum()),
+                wanted=int(limit[r]),
+                largest=max(0, int(free[which == r, r].max())),
+            )
+            for r in np.unique(which[which >= 0]).tolist()
+        ]
+        others = int((which < 0).sum())
+        if others or not ruled_out:
+            ruled_out.append(RuledOut(ReasonCode.ALLOC, "", others))
+        whys.append(
+            Why(
+                tasks=tuple(zip(jobs.tolist(), numbers.tolist(), strict=True)),
+                machines=len(state.machines),
+                ruled_out=tuple(ruled_out),
+                ahead=ahead,
+                code=ReasonCode.ALLOC.value,
+                revision=state.revision,
+            )
+        )
+    return whys

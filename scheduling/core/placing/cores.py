@@ -1,0 +1,48 @@
+"""Whole cores of machines: how many there are, and who has them (§6.2). The rule is in `kernels/cores.py`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import RUNNING
+from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.requirement import split_task_id
+
+
+class Held(NamedTuple):
+    """By slot of the machine: cores that tasks have to themselves, and how many tasks share the rest."""
+
+    owned: Ints32
+    sharing: Ints32
+
+
+def cores_held(state: CellState, pending: Ints) -> Held | None:
+    """None where no task has whole cores and none of the `pending` slots wants any: then nobody is kept from any.
+
+    Who was sent away counts until it is gone, as its machine counts it.
+    """
+    tasks = state.tasks
+    if not tasks.shapes.cores.any():
+        return None
+    there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0))
+    there = there[tasks.job_sensitive[tasks.job[there]]]
+    leaving = [
+        (int(job.tasks[index]), state.machines.slot[machine])
+        for (identity, _), (machine, _) in state.departed.items()
+        for job_id, index in [split_task_id(identity)]
+        if (job := tasks.jobs[job_id]).latency_sensitive and machine in state.machines.slot
+    ]
+    slots = np.append(there, [slot for slot, _ in leaving]).astype(np.int64)
+    machines = np.append(tasks.machine[there], [machine for _, machine in leaving]).astype(np.int64)
+    cores = tasks.shapes.cores[tasks.shape[slots]]
+    wanted = tasks.shapes.cores[tasks.shape[pending]][tasks.job_sensitive[tasks.job[pending]]]
+    if not cores.any() and not wanted.any():
+        return None
+    number = len(state.machines.id)
+    return Held(
+        np.bincount(machines, weights=cores, minlength=number).astype(np.int32),
+        np.bincount(machines[cores == 0], minlength=number).astype(np.int32),
+    )

@@ -1,0 +1,222 @@
+"""What passes keep between them, so that a pass costs what has changed, not the size of the cell (§3.4).
+
+    CellState ── machines that changed since ──► Memory.follow ──► arrays in the order of the walk, room by level
+
+All of it follows from the state: a pass without a memory makes one for itself and decides the same. The machines
+stand in the order of the walk, a random one that is the same for all: neighbours share no rack, and a walk is a
+run through contiguous memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.installed import Packages
+from scheduling.core.cell.machines import MachineTable
+from scheduling.core.cell.state import CellState
+from scheduling.core.kernels.room import count_room
+from scheduling.core.placing.cores import Held
+from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Levels, Machines, Running
+from scheduling.core.vocabulary.requirement import Constraint
+
+Level = tuple[int, bool]  # ceiling, by limit
+# Levels that no group asks for at the moment are kept up to this number.
+MOST_LEVELS = 24
+# Answers to constraints are forgotten when there are more: each is an array over all machines.
+MOST_MASKS = 256
+
+
+# So many of the machines that have most of a class' packages are tried before the walk finds others.
+MOST_NEAR = 512
+
+
+class Memory:
+    """Belongs to one reader of one state: `follow` it before each pass, and `spoil` what the pass wrote upon."""
+
+    machines: Machines
+    levels: Levels
+    position: Ints32  # by slot of the machine, -1: none there
+
+    def __init__(self) -> None:
+        self._state: CellState | None = None
+        self._layout = -1
+        self._tick = -1
+        self._known: list[Level] = []
+        self._spoiled: Bools = np.zeros(0, dtype=np.bool_)  # by position
+        self._allowed: dict[tuple[Constraint, ...], Bools] = {}
+        self._liking: dict[tuple[Constraint, ...], Floats] = {}
+        self._attributes = -1
+        self._present: dict[Packages, tuple[Floats, Ints]] = {}
+        self._installed = -1
+
+    def follow(
+        self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools
+    ) -> dict[Level, int]:
+        """Bring all up to date with the state. Returns the row of each level that was asked for.
+
+        `asked` [R]: the resources that are looked at; room of others is not counted.
+        """
+        table = state.machines
+        shape = (table.axis, table.devices.shape[1])
+        if (
+            self._state is not state
+            or self._layout != table.layout
+            or (self.machines.capacity.shape[1], self.machines.devices.shape[1]) != shape
+        ):
+            self._begin(state)
+            dirty = np.arange(len(self.machines.slot), dtype=np.int64)
+        else:
+            changed = self.position[np.flatnonzero(table.changed > self._tick)]
+            self._spoiled[changed[changed >= 0]] = True
+            dirty = np.flatnonzero(self._spoiled)
+        self._tick = table.tick
+        self._spoiled[:] = False
+        self._copy(table, dirty)
+        self.machines.version[:] = 0
+        if table.attributes.version != self._attributes:
+            self._allowed.clear()
+            self._liking.clear()
+            self._attributes = table.attributes.version
+        if table.installed.version != self._installed:
+            self._present.clear()
+            self._installed = table.installed.version
+        for masks in (self._allowed, self._liking, self._present):
+            if len(masks) > MOST_MASKS:
+                masks.clear()
+        self._count(running, dirty, levels, asked)
+        return {level: self._known.index(level) for level in levels}
+
+    def hold_cores(self, held: Held | None) -> None:
+        """Who has whole cores, counted anew for each pass. None: nobody has or wants any."""
+        machines = self.machines
+        machines.owned[:] = 0 if held is None else held.owned[machines.slot]
+        machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
+
+    def spoil(self, positions: NDArray[np.int64]) -> None:
+        """The pass took room there that is not in the state yet, and may never be."""
+        self._spoiled[:] = False
+        self._spoiled[positions] = True
+
+    def allowed(self, demands: tuple[Constraint, ...]) -> Bools:
+        """bool[P]: machines on which all hard constraints hold."""
+        known = self._allowed.get(demands)
+        if known is None:
+            known = np.ones(len(self.machines.slot), dtype=np.bool_)
+            for constraint in demands:
+                known &= self._mask(constraint)
+            self._allowed[demands] = known
+        return known
+
+    def liking(self, wishes: tuple[Constraint, ...]) -> Floats:
+        """float64[P]: the share, by weight, of the soft constraints that hold."""
+        known = self._liking.get(wishes)
+        if known is None:
+            total = sum(constraint.weight for constraint in wishes) or 1.0
+            known = np.zeros(len(self.machines.slot), dtype=np.float64)
+            for constraint in wishes:
+                known += constraint.weight / total * self._mask(constraint)
+            self._liking[wishes] = known
+        return known
+
+    def present(self, packages: Packages) -> tuple[Floats, Ints]:
+        """float64[P]: the share of their bytes that each machine has; and the positions of those that have most."""
+        known = self._present.get(packages)
+        if known is None:
+            assert self._state is not None
+            installed = self._state.machines.installed.bytes_on(packages, self.machines.slot)
+            share = installed / max(1, sum(size for _, size in packages))
+            near = np.flatnonzero(installed)
+            near = near[np.argsort(-installed[near], kind="stable")[:MOST_NEAR]]
+            known = self._present[packages] = share, near.astype(np.int64)
+        return known
+
+    def _mask(self, constraint: Constraint) -> Bools:
+        assert self._state is not None
+        mask: Bools = self._state.machines.attributes.mask(constraint)[self.machines.slot]
+        return mask
+
+    def _begin(self, state: CellState) -> None:
+        table = state.machines
+        order = table.order
+        rank = np.arange(len(order), dtype=np.int32)
+        walk = np.argsort(_scattered(table.id[order]), kind="stable")
+        number, axis = len(order), table.axis
+        self._state, self._layout = state, table.layout
+        self._known = []
+        self._attributes = self._installed = -1
+        slot = order[walk]
+        capacity = table.capacity[slot]
+        self.position = np.full(len(table.id), -1, dtype=np.int32)
+        self.position[slot] = np.arange(number, dtype=np.int32)
+        self.machines = Machines(
+            slot=slot,
+            rank=rank[walk],
+            up=np.zeros(number, dtype=np.bool_),
+            capacity=capacity,
+            share=np.divide(1.0, capacity, out=np.zeros(capacity.shape), where=capacity > 0),
+            reserved=np.zeros((number, axis), dtype=np.int64),
+            prod_limit=np.zeros((number, axis), dtype=np.int64),
+            ports_free=np.zeros(number, dtype=np.int64),
+            devices=np.zeros((number, table.devices.shape[1]), dtype=np.int32),
+            cores=table.cores[slot],
+            owned=np.zeros(number, dtype=np.int32),
+            sharing=np.zeros(number, dtype=np.int32),
+            rack=table.rack[slot],
+            power=table.power[slot],
+            head=np.full(number, -1, dtype=np.int32),
+            version=np.zeros(number, dtype=np.int32),
+        )
+        self.levels = _levels([], axis, number)
+        self._spoiled = np.zeros(number, dtype=np.bool_)
+        self._asked = np.zeros(axis, dtype=np.bool_)
+
+    def _copy(self, table: MachineTable, dirty: NDArray[np.int64]) -> None:
+        machines = self.machines
+        slots = machines.slot[dirty]
+        machines.up[dirty] = table.up[slots]
+        machines.reserved[dirty] = table.reserved[slots]
+        machines.prod_limit[dirty] = table.prod_limit[slots]
+        machines.ports_free[dirty] = table.ports_free[slots]
+        machines.devices[dirty] = table.devices[slots]
+        machines.head[dirty] = table.head[slots]
+
+    def _count(
+        self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level], asked: Bools
+    ) -> None:
+        machines = self.machines
+        axis, number = machines.capacity.shape[1], len(machines.slot)
+        most = max(len(self._known), len(levels))
+        sums = np.zeros((most, 2, axis), dtype=np.int64)
+        if (asked & ~self._asked).any():
+            self._asked = self._asked | asked
+            dirty = np.arange(number, dtype=np.int64)
+        missing = [level for level in levels if level not in self._known]
+        if len(self._known) + len(missing) > MOST_LEVELS:
+            kept = [row for row, level in enumerate(self._known) if level in levels]
+            self._known = [self._known[row] for row in kept]
+            self.levels = _levels(self._known, axis, number, self.levels.left[kept])
+        count_room(machines, running, self.levels, dirty, self._asked, sums)
+        if missing:
+            new = _levels(missing, axis, number)
+            count_room(machines, running, new, np.arange(number, dtype=np.int64), self._asked, sums)
+            self._known = self._known + missing
+            self.levels = _levels(self._known, axis, number, np.concatenate((self.levels.left, new.left)))
+
+
+def _levels(known: Sequence[Level], axis: int, number: int, left: NDArray[np.int64] | None = None) -> Levels:
+    return Levels(
+        left=np.zeros((len(known), axis, number), dtype=np.int64) if left is None else left,
+        ceiling=np.array([ceiling for ceiling, _ in known], dtype=np.int64),
+        by_limit=np.array([by_limit for _, by_limit in known], dtype=np.bool_),
+    )
+
+
+def _scattered(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A number for each id that looks random and depends on nothing else (splitmix64)."""
+    x = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,64 @@
+"""In which order pending tasks are tried (§3.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.tasks import PENDING, Job, TaskTable
+from scheduling.core.vocabulary.policy import Workload
+
+Slots = NDArray[np.int64]
+
+
+def workload_of(job: Job) -> Workload:
+    """Which of a cell's schedulers places the job's tasks, where it has one for each workload (§3.4)."""
+    return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
+
+
+def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
+    """Slots of the pending tasks of a workload, in no order."""
+    slots = np.flatnonzero(tasks.state == PENDING)
+    if workload:
+        own = np.array(
+            [job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_
+        )
+        slots = slots[own[tasks.job[slots]]]
+    return slots
+
+
+def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
+    """Of these pending tasks, those to be placed: priority high to low; round-robin over tenants inside a
+    priority, and over the jobs of a tenant, so that a large job blocks nobody; then by index.
+
+    A stable order: it depends on ids alone. A gang comes as one, where its first task would.
+    """
+    if len(slots) == 0:
+        return slots
+    identity = tasks.id[slots]
+    job = tasks.job[slots]
+    priority = -tasks.job_priority[job].astype(np.int64)
+    tenant = tasks.job_tenant[job]
+    in_job = _rank_within(identity, (job,))
+    # A tenant's own queue takes the first task of each of its jobs, then the second of each, and so on.
+    in_tenant = _rank_within(np.lexsort((identity, in_job)).argsort(), (priority, tenant))
+    ganged = tasks.job_gang[job]
+    if ganged.any():
+        first = np.full(len(tasks.job_gang), len(slots), dtype=np.int64)
+        np.minimum.at(first, job[ganged], in_tenant[ganged])
+        in_tenant[ganged] = first[job[ganged]]
+    result: Slots = slots[np.lexsort((identity, tenant, in_tenant, priority))]
+    return result
+
+
+def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
+    """For each element, how many of equal keys come before it by `order`."""
+    by = np.lexsort((order, *keys))
+    changes = np.zeros(len(by), dtype=np.bool_)
+    changes[0] = True
+    for key in keys:
+        changes[1:] |= key[by][1:] != key[by][:-1]
+    starts = np.flatnonzero(changes)
+    rank = np.empty(len(by), dtype=np.int64)
+    rank[by] = np.arange(len(by)) - np.repeat(starts, np.diff(np.append(starts, len(by))))
+    return rank

@@ -1,0 +1,187 @@
+"""All that a pass works on, as the arrays that kernels take."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import RUNNING, TaskTable
+from scheduling.core.kernels.counts import count_all
+from scheduling.core.kernels.filters import BLOCK
+from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
+from scheduling.core.kernels.victims import NO_BUDGET
+from scheduling.core.placing.classes import Sorting, arrays
+from scheduling.core.placing.cores import Held
+from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.vocabulary.layout import Cache, Counts, Knobs, Placed, Queue, Running, Scratch, Tables
+from scheduling.core.vocabulary.policy import Policy
+
+
+def tables_of(
+    state: CellState, policy: Policy, sorting: Sorting, memory: Memory, rng: np.random.Generator,
+    held: Held | None = None
+) -> Tables:  # fmt: skip
+    """For the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows the state. `held`:
+    who has whole cores."""
+    tasks = state.tasks
+    running = _running(state)
+    asked = np.any(state.tasks.shapes.limit[sorting.shape] > 0, axis=0)
+    rows = memory.follow(state, running, sorting.levels, asked)
+    memory.hold_cores(held)
+    machines = memory.machines
+    groups = arrays(state, policy, sorting, memory, rows, rng)
+    queue = _queue(state, sorting, memory)
+    number, places = len(sorting.requirements), len(sorting.slots)
+    sample = policy.search.sample if policy.search.randomise else len(machines.slot)
+    width = max(1, min(sample, len(machines.slot)))
+    axis, longest = state.axis, int(state.machines.tasks.max(initial=0)) + 1
+    return Tables(
+        machines=machines,
+        running=running,
+        levels=memory.levels,
+        groups=groups,
+        queue=queue,
+        counts=_counts(state, sorting, memory),
+        cache=Cache(
+            machine=np.zeros((number, width), dtype=np.int64),
+            version=np.zeros((number, width), dtype=np.int32),
+            score=np.zeros((number, width), dtype=np.float64),
+            filled=np.zeros(number, dtype=np.int64),
+            cursor=np.zeros(number, dtype=np.int64),
+            stage=np.zeros(number, dtype=np.int64),
+            offered=np.zeros(number, dtype=np.int64),
+            near=np.zeros(number, dtype=np.int64),
+        ),
+        knobs=_knobs(state, policy, sorting, asked),
+        placed=Placed(
+            machine=np.full(places, -1, dtype=np.int64),
+            parts=np.zeros((places, PARTS), dtype=np.float64),
+            devices=np.zeros(places, dtype=np.int64),
+            runner=np.full((places, RUNNERS), -1, dtype=np.int64),
+            runner_score=np.zeros((places, RUNNERS), dtype=np.float64),
+            victims_from=np.zeros(places, dtype=np.int64),
+            victims_to=np.zeros(places, dtype=np.int64),
+            victims=np.zeros(tasks.running + 1, dtype=np.int64),
+            emptied=np.zeros(places, dtype=np.int64),
+            figures=np.zeros(4, dtype=np.int64),
+        ),
+        scratch=Scratch(
+            victims=np.zeros(longest, dtype=np.int64),
+            relief=np.zeros(longest, dtype=np.float64),
+            parts=np.zeros(PARTS, dtype=np.float64),
+            mask=np.zeros(BLOCK, dtype=np.bool_),
+            top=np.zeros(RUNNERS + 1, dtype=np.int64),
+            top_score=np.zeros(RUNNERS + 1, dtype=np.float64),
+            sums=np.zeros((len(memory.levels.ceiling), 2, axis), dtype=np.int64),
+        ),
+    )
+
+
+def _running(state: CellState) -> Running:
+    tasks = state.tasks
+    return Running(
+        id=tasks.id,
+        next=tasks.next,
+        job=tasks.job,
+        shape=tasks.shape,
+        reservation=tasks.reservation,
+        devices=tasks.devices,
+        gone=np.zeros(len(tasks.id), dtype=np.bool_),
+        sheltered=_sheltered(tasks),
+        job_priority=tasks.job_priority,
+        job_by_limit=tasks.job_by_limit,
+        job_sensitive=tasks.job_sensitive,
+        budget=np.where(tasks.job_budget > 0, tasks.job_budget - tasks.job_pending, NO_BUDGET).astype(
+            np.int32
+        ),
+        shape_limit=tasks.shapes.limit,
+        shape_cores=tasks.shapes.cores,
+    )
+
+
+def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
+    """[T]: allocs that hold more tasks of a job than its disruption budget has left: they would all leave at once."""
+    result = np.zeros(len(tasks.id), dtype=np.bool_)
+    if not (tasks.job_budget > 0).any():
+        return result
+    inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
+    inside = inside[tasks.job_budget[tasks.job[inside]] > 0]
+    pairs, number = np.unique(
+        tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True
+    )
+    job = pairs & 0xFFFFFFFF
+    result[(pairs >> 32)[number > tasks.job_budget[job] - tasks.job_pending[job]]] = True
+    return result
+
+
+def _queue(state: CellState, sorting: Sorting, memory: Memory) -> Queue:
+    tasks, slots = state.tasks, sorting.slots
+    last = np.full(len(slots), -1, dtype=np.int64)
+    for at in np.flatnonzero(tasks.last[slots]).tolist():
+        machine = state.machines.slot.get(int(tasks.last[slots[at]]))
+        # Of who names packages, machines tell what they have.
+        named = sorting.requirements[sorting.of_task[at]].packages
+        if machine is not None and not named:
+            last[at] = memory.position[machine]
+    gang_end = np.zeros(len(slots), dtype=np.int64)
+    ganged = tasks.job_gang[tasks.job[slots]]
+    if ganged.any():
+        starts = np.flatnonzero(np.diff(sorting.job, prepend=-1) != 0)
+        ends = np.append(starts[1:], len(slots))
+        own = ganged[starts]
+        gang_end[starts[own]] = ends[own]
+    return Queue(sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end)
+
+
+def _counts(state: CellState, sorting: Sorting, memory: Memory) -> Counts:
+    """Where the running tasks of the queue's jobs are. Jobs of one task need no counting."""
+    tasks = state.tasks
+    size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
+    several = np.flatnonzero(size > 1).tolist()
+    theirs = [sorting.jobs[number].tasks for number in several]
+    local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])
+    slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
+    there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+    local, on = local[there], memory.position[tasks.machine[slots[there]]]
+    room = 1 << max(4, math.ceil(math.log2(2 * (len(local) + len(sorting.slots)) + 1)))
+    row = np.full(len(size), -1, dtype=np.int32)
+    row[several] = np.arange(len(several), dtype=np.int32)
+    machines = memory.machines
+    counts = Counts(
+        keys=np.full(room, -1, dtype=np.int64),
+        values=np.zeros(room, dtype=np.int32),
+        rack=np.zeros((len(several), int(machines.rack.max(initial=-1)) + 1), dtype=np.int32),
+        power=np.zeros((len(several), int(machines.power.max(initial=-1)) + 1), dtype=np.int32),
+        row=row,
+        size=size,
+    )
+    count_all(machines, counts, local.astype(np.int64), on.astype(np.int64))
+    return counts
+
+
+def _knobs(state: CellState, policy: Policy, sorting: Sorting, asked: NDArray[np.bool_]) -> Knobs:
+    weights = policy.weights
+    resources = np.zeros(state.axis, dtype=np.float64)
+    known = policy.resource_weights[: state.axis]
+    resources[: len(known)] = known
+    total = resources.sum()
+    highest = int(sorting.ceiling.max(initial=0))
+    return Knobs(
+        packing=PACKINGS[policy.scorer],
+        weights=np.array(
+            [
+                weights.packing, weights.spread_machine, weights.spread_rack, weights.spread_power_domain,
+                weights.soft_constraints, weights.packages, weights.mixing, weights.preemption,
+            ],
+            dtype=np.float64,
+        ),
+        resources=resources / total if total > 0 else resources,
+        asked=asked,
+        preempting=state.running > 0 and any(job.priority < highest for job in state.tasks.jobs.values()),
+        budgets=bool((state.tasks.job_budget > 0).any()),
+        caching=policy.search.caching,
+        most=policy.max_assignments,
+    )  # fmt: skip

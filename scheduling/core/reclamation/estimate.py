@@ -1,0 +1,217 @@
+"""Reclamation: what running tasks will use, estimated from what they use (§5.5, DESIGN §8).
+
+    usage, every few seconds ─► UsageHistory.look ─► Reservations: what each task's reservation should be
+                                    (peaks, estimates)                and which changes matter
+
+A task's reservation begins at its limit. Once it has been observed for 300 s it decays slowly to the peak of its
+recent usage plus a safety margin; usage above it raises it at once. It is never above the limit – whoever uses
+more CPU than that does so from slack – and never below a floor. Only CPU, RAM and disk are estimated: ports and
+accelerators are either held or not, and nobody measures the rest.
+
+How the feedback stays stable:
+
+* what a task could not use because it was throttled counts as demand, or throttling would shrink the
+  reservation that caused it;
+* a missing sample holds everything, age and windows included: silence is not idleness;
+* another incarnation is another history; so is one that this process sees for the first time, and since it knows
+  no peaks of it, it observes for 300 s before it lowers what its predecessor estimated;
+* between the usage and the target lies the margin, in which nothing moves: noise neither raises nor lowers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quota.vocabulary.resources import CPU, DISK, RAM
+from scheduling.core.cell.machines import grown
+from scheduling.core.cell.tasks import RUNNING, TaskTable
+from scheduling.core.kernels import reservations
+from scheduling.core.vocabulary.layout import (
+    Bools,
+    Estimates,
+    Estimating,
+    Floats,
+    History,
+    Ints,
+    Ints32,
+    Reserved,
+)
+from scheduling.core.vocabulary.presets import OFF, Preset
+
+# The reclaimable resources are the first of the axis.
+KINDS = (CPU, RAM, DISK)
+assert tuple(range(len(KINDS))) == KINDS
+MIB = 2**20
+
+SETTLE_S = 300.0
+"""Start-up is no measure of what follows (§5.5)."""
+
+STEP = 0.05
+"""A change of less than this share of the limit is not worth the journal's while, unless usage forces it."""
+
+LONGEST_S = 30.0
+"""Looks further apart count as this far apart: nobody knows what was used in between."""
+
+_WINDOW_S = (300.0, 1800.0, 1800.0)  # a peak is remembered for one to two of these
+_FLOOR = (10.0, 16.0 * MIB, 16.0 * MIB)  # or the limit, if that is smaller
+_UNIT = (1, MIB, MIB)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Usage of S incarnations, each at most once. `demand` [S, K]: milli-cores, throttled ones included; bytes."""
+
+    task_id: Ints
+    incarnation: Ints32
+    demand: Ints
+
+    @classmethod
+    def none(cls) -> Samples:
+        empty = np.zeros(0, dtype=np.int64)
+        return cls(empty, empty.astype(np.int32), np.zeros((0, len(KINDS)), dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservations:
+    """The outcome of one look at N running tasks, until the next look. `slots` [N] are theirs in the warm state.
+
+    `wanted` [N, K]: what the reservation should be. `raised`, `lowered` [N]: it should, by enough to matter;
+    a raise can't wait. `gap` [N]: by which share of its limit a reservation is too high, at most.
+    `sample` [N]: position of the task's sample, -1 none.
+    """
+
+    slots: Ints
+    wanted: Ints
+    raised: Bools
+    lowered: Bools
+    gap: Floats
+    sample: Ints
+
+
+class UsageHistory:
+    """What is remembered of the usage of a cell's tasks, beside the warm state and by its slots.
+
+    T slots, K resources; 96 bytes a slot.
+    """
+
+    def __init__(self, slots: int = 256) -> None:
+        kinds = len(KINDS)
+        self._arrays = History(
+            id=np.zeros(slots, dtype=np.int64),
+            incarnation=np.zeros(slots, dtype=np.int32),
+            shape=np.zeros(slots, dtype=np.int32),
+            observed_s=np.zeros(slots),
+            peak=np.zeros((slots, kinds)),
+            before=np.zeros((slots, kinds)),
+            estimate=np.zeros((slots, kinds)),
+        )
+        # Kept from look to look: fresh memory costs more than what is written into it.
+        self._out = Estimates(
+            wanted=np.zeros((slots, kinds), dtype=np.int64),
+            verdict=np.zeros(slots, dtype=np.int8),
+            gap=np.zeros(slots),
+        )
+
+    def follow(self, tasks: TaskTable) -> None:
+        """The same tasks have other slots: the warm state was loaded anew. Who is not there is forgotten."""
+        known = np.flatnonzero(self._arrays.incarnation > 0)
+        slots = np.flatnonzero(tasks.state == RUNNING)
+        found = np.empty(len(known), dtype=np.int64)
+        ids, incarnations = self._arrays.id[known], self._arrays.incarnation[known]
+        reservations.find(tasks.id, tasks.incarnation, slots, ids, incarnations, found)
+        source, target = known[found >= 0], slots[found[found >= 0]]
+        moved = UsageHistory(len(tasks.id))
+        for name, old in self._arrays._asdict().items():
+            getattr(moved._arrays, name)[target] = old[source]
+        moved._arrays.shape[target] = tasks.shape[target]
+        self._arrays, self._out = moved._arrays, moved._out
+
+    def look(
+        self,
+        tasks: TaskTable,
+        samples: Samples,
+        preset: Preset,
+        *,
+        passed_s: float,
+        fixed_jobs: Bools | None = None,
+    ) -> Reservations:
+        """Take in what was measured since the last look, `passed_s` seconds ago.
+
+        `tasks` is read, not changed. `fixed_jobs` [J], by slot of the job: those that switched reclamation off.
+        Raises `ValueError` when the samples' arrays differ in length or `passed_s` is negative.
+        """
+        number = len(samples.task_id)
+        if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
+            raise ValueError(
+                f"samples of {number} tasks want incarnations [{number}], demand [{number}, {len(KINDS)}]"
+            )
+        if passed_s < 0:
+            raise ValueError(f"passed_s is {passed_s:g}: looks follow each other")
+        self._grow(len(tasks.id))
+        slots = np.flatnonzero(tasks.state == RUNNING)
+        found = np.empty(number, dtype=np.int64)
+        reservations.find(tasks.id, tasks.incarnation, slots, samples.task_id, samples.incarnation, found)
+        sample = np.full(len(slots), -1, dtype=np.int64)
+        sample[found[found >= 0]] = np.flatnonzero(found >= 0)
+        wanted, verdict, gap = self._out
+        out = Estimates(wanted[: len(slots)], verdict[: len(slots)], gap[: len(slots)])
+        reserved = Reserved(
+            slots=slots,
+            id=tasks.id,
+            incarnation=tasks.incarnation,
+            job=tasks.job,
+            shape=tasks.shape,
+            reservation=tasks.reservation,
+            shape_limit=tasks.shapes.limit,
+            job_fixed=fixed_jobs if fixed_jobs is not None else np.zeros(len(tasks.job_at), dtype=np.bool_),
+        )
+        how = _how(preset, min(passed_s, LONGEST_S))
+        reservations.estimate(reserved, self._arrays, samples.demand, sample, how, out)
+        return Reservations(
+            slots=slots,
+            wanted=out.wanted,
+            raised=out.verdict == reservations.RAISED,
+            lowered=out.verdict == reservations.LOWERED,
+            gap=out.gap,
+            sample=sample,
+        )
+
+    def _grow(self, slots: int) -> None:
+        if slots > len(self._arrays.id):
+            longer: dict[str, Any] = {n: grown(old, slots, 0) for n, old in self._arrays._asdict().items()}
+            self._arrays, self._out = History(**longer), UsageHistory(slots)._out
+
+
+def _how(preset: Preset, passed_s: float) -> Estimating:
+    return Estimating(
+        off=preset is OFF,
+        passed_s=passed_s,
+        settle_s=SETTLE_S,
+        keep=0.5 ** (passed_s / preset.half_life_s),
+        step=STEP,
+        margin=np.array(preset.margin),
+        floor=np.array(_FLOOR),
+        turns_per_s=1 / np.array(_WINDOW_S),
+        unit=np.array(_UNIT, dtype=np.int64),
+        units=1 / np.array(_UNIT),
+    )
+
+
+def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
+    """Positions of the changes to make now: every raise, then the largest drops, together up to `at_most`.
+
+    What is left out comes again with the next look, its gap grown: nobody waits for ever. Order: as above,
+    ties by position.
+    """
+    raised = np.flatnonzero(found.raised)[:at_most]
+    lowered = np.flatnonzero(found.lowered)
+    room = at_most - len(raised)
+    if 0 < room < len(lowered):  # sort none but those that can be among them
+        least = np.partition(found.gap[lowered], len(lowered) - room)[len(lowered) - room]
+        lowered = lowered[found.gap[lowered] >= least]
+    lowered = lowered[np.argsort(-found.gap[lowered], kind="stable")[:room]]
+    return np.concatenate([raised, lowered])

@@ -1,0 +1,134 @@
+"""Machines that run short of what can't be throttled: whom to evict (§5.5, §6.2, DESIGN §7). Pure.
+
+Predictions may be wrong: the tasks of a machine can together use more RAM or disk than it has, each within its
+limit. Tasks over their own limit leave first, whatever their priority; then non-prod, from the lowest priority
+up; prod within its limits never. CPU is never short: it is throttled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quota.vocabulary.resources import DISK, RAM
+from scheduling.core.vocabulary.layout import Bools, Ints
+
+INCOMPRESSIBLE = (RAM, DISK)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Occupants:
+    """Measured tasks of N, any machines. `machine` [N]: slot; `usage`, `limit` [N, R'] over at least CPU, RAM, disk."""
+
+    task_id: Ints
+    machine: Ints
+    priority: Ints
+    prod: Bools
+    usage: Ints
+    limit: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """`position` in `Occupants`. `over`: it uses more than its own limit. `resource`: what the machine is short of."""
+
+    position: int
+    resource: int
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """One machine, by slot. `used`, `bound`: of `resource`, bytes, before anybody leaves.
+
+    `left_short`: bytes above the bound that evicting nobody else may free: prod within its limits stays.
+    """
+
+    machine: int
+    resource: int
+    used: int
+    bound: int
+    victims: tuple[Victim, ...]
+    left_short: int
+
+
+def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Shortage]:
+    """Machines whose tasks use more than `share` of a capacity [M, R], and who must leave them to end that.
+
+    Never more than needed: who turns out unnecessary is spared, the last chosen first. Machines in the order of
+    their slots. Raises `ValueError` unless 0 < share.
+    """
+    if share <= 0:
+        raise ValueError(f"share is {share:g}: a machine of which nothing may be used runs nothing")
+    bounds = (capacity * share).astype(np.int64)
+    used = np.zeros((len(capacity), max(INCOMPRESSIBLE) + 1), dtype=np.int64)
+    for resource in INCOMPRESSIBLE:
+        np.add.at(used[:, resource], occupants.machine, occupants.usage[:, resource])
+    columns = list(INCOMPRESSIBLE)
+    short = np.flatnonzero((used[:, columns] > bounds[:, columns]).any(axis=1))
+    if not len(short):
+        return []
+    order = np.argsort(occupants.machine, kind="stable")
+    first = np.searchsorted(occupants.machine[order], short)
+    last = np.searchsorted(occupants.machine[order], short, side="right")
+    result = []
+    for machine, a, b in zip(short.tolist(), first, last, strict=True):
+        result += _relieve(occupants, order[a:b], machine, used[machine], bounds[machine])
+    return result
+
+
+def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound: Ints) -> list[Shortage]:
+    excess = {r: int(used[r] - bound[r]) for r in INCOMPRESSIBLE if used[r] > bound[r]}
+    leaving: dict[int, int] = {}  # position -> what it leaves for
+    for resource in excess:
+        candidates = [
+            int(p) for p in there if int(p) not in leaving and _may_leave(occupants, int(p), resource)
+        ]
+        for position in sorted(candidates, key=lambda p: _rank(occupants, p, resource)):
+            if _left(occupants, leaving, resource, excess) <= 0:
+                break
+            leaving[position] = resource
+    for position in reversed(list(leaving)):
+        others = {p: resource for p, resource in leaving.items() if p != position}
+        if all(
+            _left(occupants, others, r, excess) <= max(0, _left(occupants, leaving, r, excess))
+            for r in excess
+        ):
+            leaving = others
+    return [
+        Shortage(
+            machine,
+            resource,
+            int(used[resource]),
+            int(bound[resource]),
+            tuple(Victim(p, r, over=_over(occupants, p, r)) for p, r in leaving.items() if r == resource),
+            left_short=max(0, _left(occupants, leaving, resource, excess)),
+        )
+        for resource in excess
+    ]
+
+
+def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
+    """What is still above the bound when these have left; negative: room."""
+    return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
+
+
+def _may_leave(occupants: Occupants, position: int, resource: int) -> bool:
+    if occupants.usage[position, resource] == 0:
+        return False
+    return _over(occupants, position, resource) or not occupants.prod[position]
+
+
+def _over(occupants: Occupants, position: int, resource: int) -> bool:
+    return bool(occupants.usage[position, resource] > occupants.limit[position, resource] > 0)
+
+
+def _rank(occupants: Occupants, position: int, resource: int) -> tuple[bool, int, int, int]:
+    """Over its limit first; then the lowest priority; there the largest, so that few leave; then by id."""
+    return (
+        not _over(occupants, position, resource),
+        int(occupants.priority[position]),
+        -int(occupants.usage[position, resource]),
+        int(occupants.task_id[position]),
+    )

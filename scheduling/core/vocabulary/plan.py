@@ -1,0 +1,54 @@
+"""What a pass decides: a value, nothing is done yet. `scheduling.master.commit` re-checks and applies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from scheduling.core.vocabulary.reasons import Why
+
+
+class Assignment(msgspec.Struct, frozen=True, gc=False):
+    """One pending task gets a machine. Ids are those of the rows; `score` is the breakdown by scorer.
+
+    `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
+    preempted there in the same commit, lowest priority first (§3.2). `alloc`: the task id of the alloc it is
+    put into (§2.4), 0 for the bare machine. `devices`: indexes of the accelerators it gets. `runners_up`:
+    (machine id, score) of the best that were not taken. `packages`: bytes of its packages that the machine has, of how
+    many.
+    """
+
+    job_id: int
+    index: int
+    machine_id: int
+    ports: tuple[int, ...] = ()
+    victims: tuple[tuple[int, int], ...] = ()
+    score: dict[str, float] = {}
+    alloc: int = 0
+    devices: tuple[int, ...] = ()
+    runners_up: tuple[tuple[int, float], ...] = ()
+    packages: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassStats:
+    """Figures of one pass. Durations are added by the caller: a pass reads no clock."""
+
+    pending: int = 0
+    classes: int = 0
+    placed: int = 0
+    preempted: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cut: bool = False  # some tasks were not tried: the pass had placed as many as it may
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`assignments` in the order they were decided. `unplaced`: one `Why` for each class left pending."""
+
+    revision: int  # of the state it was made from
+    assignments: tuple[Assignment, ...] = ()
+    unplaced: tuple[Why, ...] = ()
+    stats: PassStats = PassStats()

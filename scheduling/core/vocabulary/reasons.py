@@ -1,0 +1,204 @@
+"""Why a class of tasks is pending: values with a code; the sentence is made at the edge (§2.6)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from scheduling.core.vocabulary.requirement import Constraint
+
+
+class ReasonCode(StrEnum):
+    """What ruled machines out. Each is documented in `scheduling/README.md`; a test compares."""
+
+    NO_MACHINES = "no-machines"
+    NO_SUCH_RESOURCE = "no-such-resource"
+    CONSTRAINT = "constraint"
+    MACHINE_STATE = "machine-state"
+    RESOURCE = "resource"
+    PORTS = "ports"
+    MAX_PER_MACHINE = "max-per-machine"
+    MAX_PER_RACK = "max-per-rack"
+    MAX_PER_POWER_DOMAIN = "max-per-power-domain"
+    CRASHED_PAIR = "crashed-pair"
+    CORES = "cores"
+    ALLOC = "alloc"
+    GANG = "gang"
+
+
+class ChangeKind(StrEnum):
+    """What a change of the request does."""
+
+    LOWER = "lower"  # asks for less of a resource
+    DROP = "drop"  # gives a constraint up
+    RELAX = "relax"  # asks for another value of the attribute
+    RAISE = "raise"  # lets more tasks of the job share a machine, rack or power domain
+    COMBINED = "combined"  # several of these at once: no single one is enough
+
+
+class Basis(StrEnum):
+    """What an expected start rests on, or why none is given."""
+
+    ENDS = "ends"  # tasks that ended on machines that could hold it, and the queue ahead
+    CRASH_BACK_OFF = "crash-back-off"  # when machines it crashed on are tried again (§4)
+    NO_HISTORY = "no-history"  # nothing ended there since the scheduler watches
+    NEEDS_CHANGE = "needs-change"  # waiting alone won't do
+
+
+class RuledOut(msgspec.Struct, frozen=True):
+    """`machines` fell to `code` and to nothing before it. `subject`: which resource or constraint.
+
+    `wanted` and `largest` are in the units of the axis; `largest` is the most that one machine has left.
+    """
+
+    code: ReasonCode
+    subject: str
+    machines: int
+    wanted: int = 0
+    largest: int = 0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The smallest change of the request, of its kind, that would make it fit, and on how many machines.
+
+    `subject`: a resource, an attribute, or a bound (a reason's code). `to`: the quantity, bound or value that
+    would do. `constraint` is the one in the way, `instead` what to ask for in its place, if anything.
+    `parts`: of a combined change, to be made together.
+    """
+
+    subject: str
+    to: int | str
+    machines: int
+    kind: ChangeKind = ChangeKind.LOWER
+    constraint: Constraint | None = None
+    instead: Constraint | None = None
+    parts: tuple[Change, ...] = ()
+
+
+class Lack(msgspec.Struct, frozen=True):
+    """A machine has `left` of a resource, `short` less than wanted. In the units of the axis."""
+
+    resource: str
+    left: int
+    short: int
+
+
+class Nearest(msgspec.Struct, frozen=True):
+    """The machine that comes closest: what it lacks, which constraints it fails, which bounds are reached."""
+
+    machine_id: int
+    lacks: tuple[Lack, ...] = ()
+    fails: tuple[Constraint, ...] = ()
+    bounds: tuple[ReasonCode, ...] = ()
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    """Pending tasks of one tenant that the queue tries first. Other tenants are not shown its name."""
+
+    tenant: str
+    jobs: int
+    tasks: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a job's first pending task of the class stands: `ahead` of it, `own` of them of the same class.
+
+    `ahead_of`: the tenants with most of those, of `tenants` in all; not told of jobs far down a class.
+    """
+
+    ahead: int
+    own: int
+    tenants: int = 0
+    ahead_of: tuple[Ahead, ...] = ()
+
+
+class Preemption(msgspec.Struct, frozen=True):
+    """Whom evicting helps has been counted as leaving already; these are the machines where it isn't enough.
+
+    `not_enough`: even without all tasks of lower priority; `held`: where tasks that it may not preempt hold the
+    room, the machine being large enough.
+    """
+
+    not_enough: int = 0
+    held: int = 0
+
+
+class Reclamation(msgspec.Struct, frozen=True):
+    """§5.5. `machines`: where limits alone are in the way: by reservations there is room, for non-prod work."""
+
+    machines: int = 0
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """When the next task of the class is likely to start, seconds from the verdict; None: no promise.
+
+    `ends`: tasks seen to end within `window_s` on machines that could hold it, which made `room` for so many of
+    the class; `least`, `ahead`: tasks of its size that compete and are tried before it, at least and at most.
+    """
+
+    basis: Basis
+    low_s: float | None = None
+    high_s: float | None = None
+    ends: int = 0
+    window_s: float = 0.0
+    room: float = 0.0
+    least: float = 0.0
+    ahead: float = 0.0
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A limit that machines hold without a remainder: `per_machine` tasks on one, `machines` of that kind.
+
+    `limit`: the whole vector over the axis. `in_all`: tasks that the cell could hold at once, were it empty.
+    """
+
+    limit: tuple[int, ...]
+    per_machine: int
+    machines: int
+    in_all: int
+
+
+class Conforming(msgspec.Struct, frozen=True):
+    """Guidance on shapes that are likely to schedule (§2.6), by the most common machine that could hold it.
+
+    `wanted`: the limit asked for; `machines`: that could hold one task if empty; `now`: that can at present, `room`:
+    tasks they have room for at once. `absent`: positions of resources that no machine of the cell has. `asked`: the
+    request as it is; `one_more`: the largest shape of which one more fits per machine; `fuller`: the largest that fits
+    as many times as the request. None where it is no different.
+    """
+
+    wanted: tuple[int, ...]
+    machines: int
+    now: int
+    room: int
+    asked: Shape | None = None
+    one_more: Shape | None = None
+    fuller: Shape | None = None
+    absent: tuple[int, ...] = ()
+
+
+class Why(msgspec.Struct, frozen=True):
+    """The one answer that REST, CLI and portal show. `tasks`: (job id, number of pending tasks) of the class.
+
+    `code`: the leading reason, empty while the class has not been examined. `revision`: of the state it is
+    from; a class is examined anew every second or so, not in each pass. `places`, as `tasks`: where each job stands;
+    what is said of the queue and the start is about the first of them (`waiting.of_job` tells it of another).
+    """
+
+    tasks: tuple[tuple[int, int], ...]
+    machines: int
+    ruled_out: tuple[RuledOut, ...] = ()
+    changes: tuple[Change, ...] = ()
+    never: bool = False  # no machine of the cell could hold it even if it were empty
+    ahead: int = 0  # pending tasks that the queue tries first
+    code: str = ""
+    revision: int = 0
+    nearest: Nearest | None = None
+    ahead_of: tuple[Ahead, ...] = ()  # the tenants with most of them
+    ahead_tenants: int = 0  # how many tenants in all
+    places: tuple[Place, ...] = ()
+    preemption: Preemption = Preemption()
+    reclamation: Reclamation = Reclamation()
+    expected: Expected | None = None
+    shapes: Conforming | None = None

@@ -1,0 +1,134 @@
+"""Jobs go to the free priority because of money (§2.5): never a silent kill.
+
+    a cause that is due ─► cell locked ─► still so? which jobs? ─► updates to priority 0, notice: one transaction
+                                                                    └─► tasks follow as with any update
+
+Whole jobs are lowered. A priority is changed in place (§2.3): no task is restarted for it, but from then on it may be
+preempted. What lives in an alloc set goes before the set: nothing inside may be more urgent than it (§2.4). Nothing is
+raised again by itself; `borgctl undo JOB` does that, and asks admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+import structlog
+from django.db import connection, transaction
+from django.db.models import QuerySet
+
+from quota import records
+from quota.admission import admission
+from quota.models import Tenant
+from quota.vocabulary.bands import FREE_PRIORITY
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import told
+from scheduling.allocs.alloc_sets import KIND
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs import updates
+from scheduling.models import Cell, Job
+
+log = structlog.get_logger(__name__)
+
+ME = system("lapses")
+# Lowered in one transaction, under the cell's lock.
+AT_ONCE = 20
+
+
+class Cause(Protocol):
+    """Why jobs of one tenant in one cell are lowered."""
+
+    @property
+    def reason(self) -> str:
+        """For the journal."""
+
+    def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
+        """The next jobs to lower, as many as needed, among those that can be; empty once nothing is too much."""
+
+    def tell(self, entry: records.Entry, jobs: Sequence[Job]) -> None:
+        """Say it to the tenant, and in the stream of records."""
+
+
+def jobs_lower(cell: Cell, tenant: Tenant, cause: Cause) -> list[Job]:
+    """Lower jobs until the cause chooses none. Returns the jobs lowered.
+
+    Locks: the cell's row, then for each job what an update of it locks, at most `AT_ONCE` jobs at a time.
+    """
+    lowered: list[Job] = []
+    kept: set[int] = set()  # that can't be lowered
+    while True:
+        done, failed = _lower(cell, tenant, cause, kept)
+        for job in done:
+            updates.update_advance_job(job)
+        lowered += done
+        kept |= failed
+        if not done and not failed:
+            return lowered
+
+
+def _lower(cell: Cell, tenant: Tenant, cause: Cause, kept: set[int]) -> tuple[list[Job], set[int]]:
+    """One transaction: the jobs lowered, and the ids of those that could not be."""
+    done: list[Job] = []
+    failed: set[int] = set()
+    with records.write(ME) as entry:
+        _lock(cell)
+        live = _live(cell, tenant, kept)
+        for job in _with_inner(live, cause.chosen(live)):
+            current = updates.spec_of(job)
+            try:
+                updates.job_update(
+                    principal=ME, job=job, job_spec=msgspec.structs.replace(current, priority=FREE_PRIORITY),
+                    reason=cause.reason, later=True,
+                )  # fmt: skip
+            except Refused as problem:
+                log.warning("a job can't be lowered", job=job.name, cell=cell.name, problem=problem.detail)
+                failed.add(job.id)
+            else:
+                done.append(job)
+        if done:
+            cause.tell(entry, done)
+    return done, failed
+
+
+def _lock(cell: Cell) -> None:
+    """Nothing is submitted, changed or ended in the cell until the transaction ends."""
+    assert transaction.get_connection().in_atomic_block
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM scheduling_cell WHERE id = %s FOR UPDATE", [cell.id])
+
+
+def _live(cell: Cell, tenant: Tenant, kept: Collection[int]) -> QuerySet[Job]:
+    """Of the lowest priority first, of these the newest first."""
+    return (
+        Job.objects.select_related("cell", "tenant", "alloc_set")
+        .filter(cell=cell, tenant=tenant, priority__gt=FREE_PRIORITY)
+        .exclude(state=JobState.DEAD.value)
+        .exclude(id__in=kept)
+        .order_by("priority", "-created_at", "-id")
+    )
+
+
+def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
+    """At most `AT_ONCE` jobs, each alloc set after what lives in it."""
+    jobs = list(chosen)
+    sets = [job.id for job in jobs if job.kind == KIND]
+    inside = list(live.filter(alloc_set__in=sets)) if sets else []
+    ordered: dict[int, Job] = {}
+    for job in jobs:
+        for one in (*(inner for inner in inside if inner.alloc_set_id == job.id), job):
+            ordered.setdefault(one.id, one)
+    return list(ordered.values())[:AT_ONCE]
+
+
+def told_of(jobs: Sequence[Job]) -> str:
+    """The end of a notice: which jobs, what they hold, and how to raise them, alloc sets first."""
+    names = ", ".join(job.name for job in jobs)
+    held = told({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})
+    sets_first = sorted(jobs, key=lambda job: job.kind != KIND)
+    undo = "\n".join(f"borgctl undo {job.cell.name}/{job.tenant.name}/{job.name}" for job in sets_first)
+    return (
+        f"{names} ({held}). Their tasks go on, and may be preempted from now on. Nothing is raised again by itself;"
+        f" when there is quota and money:\n{undo}"
+    )

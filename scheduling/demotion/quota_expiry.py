@@ -1,0 +1,65 @@
+"""Jobs beyond a quota that is over go to the free priority, where their cell says so (§2.5).
+
+Of the lowest priority first, of these the newest first, and only those that hold something of what is too much, until
+the rest fits. `services.lowering` says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+
+from quota import records
+from quota.admission import admission
+from quota.market.quota_expiry import lapses_due
+from quota.models import Lapse
+from quota.notifications.notices import tell
+from quota.vocabulary.bands import FREE_PRIORITY
+from scheduling.demotion.demotion import AT_ONCE, jobs_lower, told_of
+from scheduling.models import Cell, Job
+
+
+def lapses_drop(cell: Cell) -> list[Job]:
+    """Lower jobs of every lapse of the cell that is due until the rest fits its quota. Returns the jobs lowered.
+
+    Locks as `jobs_lower`.
+    """
+    return [
+        job for lapse in lapses_due(cell.name) for job in jobs_lower(cell, lapse.tenant, _Lapsed(cell, lapse))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lapsed:
+    cell: Cell
+    lapse: Lapse
+
+    @property
+    def reason(self) -> str:
+        return f"{self.lapse.band.name} quota of {self.lapse.tenant.name} is over since {self.lapse.over_at:%F %R} UTC"
+
+    def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
+        lapse = self.lapse
+        left = list(admission.excess(cell=self.cell.name, tenant_id=lapse.tenant_id, band_id=lapse.band_id))
+        chosen: list[Job] = []
+        held = live.filter(priority__gte=lapse.band.low, priority__lte=lapse.band.high)
+        for job in held.iterator(chunk_size=500) if any(left) else ():
+            if any(job.requested[i] for i, value in enumerate(left) if value):
+                chosen.append(job)
+                left = [max(0, value - job.requested[i]) for i, value in enumerate(left)]
+            if not any(left) or len(chosen) == AT_ONCE:
+                break
+        return chosen
+
+    def tell(self, entry: records.Entry, jobs: Sequence[Job]) -> None:
+        tenant, cell = self.lapse.tenant, self.cell.name
+        data = {"cell": cell, "band": self.lapse.band.name, "jobs": [job.name for job in jobs]}
+        entry.append("quota.dropped", tenant=tenant.name, **data)
+        tell(
+            entry, tenant, "quota.dropped", f"{len(jobs)} jobs in cell {cell} go on at the free priority",
+            f"The {self.reason}, and these jobs were lowered to priority {FREE_PRIORITY}, so that the others fit:"
+            f" {told_of(jobs)}",
+            url=f"/jobs/?tenant={tenant.name}", level="urgent", **data,
+        )  # fmt: skip

@@ -1,0 +1,140 @@
+"""One authority takes the place of another, and no machine is shut out.
+
+    stage ─► machines are told to trust both, at their next welcome ─► switch ─► the link shows the new one's
+                                                                          └─► retire ─► the old one is trusted no more
+
+Machines dial anew at least as often as their secrets are replaced, so within a day and a bit all have heard. Join
+tokens made before the switch name the old authority: they end with it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives import hashes, serialization
+
+from borglet.messages import authority_digest
+from quota import records
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+from scheduling.identity.authority import (
+    AuthorityBroken,
+    bundle_pem,
+    ensure_authority,
+    finish_switch,
+    folder,
+    key_pem,
+    load_certificate,
+    load_pair,
+    locked,
+    make_authority,
+    write_whole,
+)
+from scheduling.models import Machine
+from scheduling.models.machines import REMOVED
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far it is. `part`: ca, next or old. `behind`: machines that don't trust all of them yet."""
+
+    part: dict[str, tuple[str, dt.datetime]]  # fingerprint, and when it expires
+    machines: int
+    behind: list[str]
+
+
+def standing() -> Standing:
+    """Raises `AuthorityBroken`."""
+    digest = authority_digest(bundle_pem())
+    part = {}
+    for name in ("ca", "next", "old"):
+        path = folder() / f"{name}.pem"
+        if path.exists():
+            certificate = load_certificate(path)
+            part[name] = (certificate.fingerprint(hashes.SHA256()).hex(), certificate.not_valid_after_utc)
+    machines = Machine.objects.exclude(state=REMOVED)
+    behind = machines.exclude(authority=digest).order_by("cell_id", "hostname")
+    return Standing(part, machines.count(), list(behind.values_list("hostname", flat=True)))
+
+
+def stage(*, principal: Principal, certificate: Path | None = None, key: Path | None = None) -> str:
+    """Let machines trust another authority beside the present one: one made here, or a given one (an empty `key` where
+    the server's certificate is given too). Returns its fingerprint. Raises `Refused`, `AuthorityBroken`."""
+    require(principal, Action.PLATFORM_ADMIN)
+    home = ensure_authority().parent
+    with locked(home):
+        if (home / "next.pem").exists():
+            told = "one is staged already; switch to it, or remove next.pem and next.key first"
+            raise Conflict("authority-staged", told)
+        if certificate is None:
+            made, private = make_authority()
+            pem, secret = made.public_bytes(serialization.Encoding.PEM), key_pem(private)
+        else:
+            pem, secret = _given(certificate), _given(key) if key is not None else b""
+        if secret:
+            write_whole(home / "next.key", secret, 0o600)
+        try:
+            write_whole(home / "next.pem", pem, 0o644)
+            load_pair(home, "next") if secret else load_certificate(home / "next.pem")
+        except AuthorityBroken:
+            (home / "next.pem").unlink(missing_ok=True)
+            (home / "next.key").unlink(missing_ok=True)
+            raise
+        found = load_certificate(home / "next.pem").fingerprint(hashes.SHA256()).hex()
+    with records.write(principal) as entry:
+        entry.append("authority.staged", fingerprint=found)
+    return found
+
+
+def switch(*, principal: Principal, leave_behind: bool = False) -> str:
+    """Let the staged authority sign from now on; both are trusted until `retire`. Returns its fingerprint.
+
+    `leave_behind`: also while there are machines that were not told, which have to join again then. Raises `Conflict`.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    home = ensure_authority().parent
+    following = home / "next.pem"
+    if not following.exists():
+        raise Conflict("no-authority-staged", "no authority is staged; stage one first")
+    behind = standing().behind
+    if behind and not leave_behind:
+        names = ", ".join(behind[:5]) + (f" and {len(behind) - 5} more" if len(behind) > 5 else "")
+        told = f"{len(behind)} machines don't trust the staged authority yet: {names}"
+        cure = "wait until they have dialled in, have their secrets replaced, or leave them behind"
+        raise Conflict("machines-behind", f"{told}; {cure}", figures={"machines": len(behind)})
+    with locked(home):
+        found = load_certificate(following).fingerprint(hashes.SHA256()).hex()
+        write_whole(home / "old.pem", (home / "ca.pem").read_bytes(), 0o644)
+        if (home / "next.key").exists():
+            write_whole(home / "ca.key", (home / "next.key").read_bytes(), 0o600)
+            finish_switch(home)
+        else:
+            (home / "ca.key").unlink(missing_ok=True)
+            write_whole(home / "ca.pem", following.read_bytes(), 0o644)
+            following.unlink()
+    with records.write(principal) as entry:
+        entry.append("authority.switched", fingerprint=found, left_behind=len(behind))
+    return found
+
+
+def retire(*, principal: Principal) -> None:
+    """Trust the old authority no more. Idempotent."""
+    require(principal, Action.PLATFORM_ADMIN)
+    old = ensure_authority().parent / "old.pem"
+    if not old.exists():
+        return
+    found = load_certificate(old).fingerprint(hashes.SHA256()).hex()
+    old.unlink()
+    with records.write(principal) as entry:
+        entry.append("authority.retired", fingerprint=found)
+
+
+def _given(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(
+            "invalid", f"{path}: {error.strerror}", fields={str(path): str(error.strerror)}
+        ) from error

@@ -1,0 +1,121 @@
+"""Keys that sign identities of tasks: each host of link shards has its own, and publishes the public halves.
+
+    BORG_AUTHORITY/identity-<kid>.key   private, mode 0600; never leaves its host
+
+                    PUBLISH_S            SIGN_S                           the last token's time
+    made, published ────────► it signs ─────────► the next one signs ───► accepted no more, deleted
+
+A key is published before it signs: who verifies may keep the set of keys for a while.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from django.conf import settings
+from django.utils import timezone
+
+from scheduling.identity.tokens import TTL_S, SigningKey, key_id
+from scheduling.models import IdentityKey
+
+PUBLISH_S = 3600.0
+SIGN_S = 7 * 86400.0
+# Beyond the last token: clocks differ.
+_MARGIN_S = 600.0
+
+
+def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
+    """The key to sign with for the next minutes. Makes one where there is none or the newest one ages, and forgets
+    those whose time is over. Raises OSError where the folder can't be written."""
+    now = now or timezone.now()
+    folder = Path(settings.BORG_AUTHORITY)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(folder):
+        own = _own(folder, now)
+        if not own or (now - own[-1].made_at).total_seconds() >= SIGN_S - PUBLISH_S:
+            own.append(_make(folder, now))
+        published = [row for row in own if (now - row.made_at).total_seconds() >= PUBLISH_S]
+        row = published[-1] if published else own[0]
+        return SigningKey(row.kid, _private(_path(folder, row.kid)))
+
+
+def public_key(kid: str) -> ec.EllipticCurvePublicKey | None:
+    """None for a key that is not accepted. One query."""
+    row = IdentityKey.objects.filter(kid=kid[:64], accepted_until__gt=timezone.now()).first()
+    return _public(row) if row is not None else None
+
+
+def public_keys() -> dict[str, ec.EllipticCurvePublicKey]:
+    """All that are accepted, by kid, the newest first. One query."""
+    return {row.kid: _public(row) for row in IdentityKey.objects.filter(accepted_until__gt=timezone.now())}
+
+
+def _own(folder: Path, now: dt.datetime) -> list[IdentityKey]:
+    """Of this host, oldest first; without those whose time is over, whose files go."""
+    here = {
+        path.name.removeprefix("identity-").removesuffix(".key") for path in folder.glob("identity-*.key")
+    }
+    rows = list(IdentityKey.objects.filter(kid__in=here).order_by("made_at"))
+    kept = [row for row in rows if (now - row.made_at).total_seconds() < SIGN_S]
+    for kid in here - {row.kid for row in kept}:
+        _path(folder, kid).unlink(missing_ok=True)
+    IdentityKey.objects.filter(accepted_until__lte=now).delete()
+    return kept
+
+
+def _make(folder: Path, now: dt.datetime) -> IdentityKey:
+    private = ec.generate_private_key(ec.SECP256R1())
+    kid = key_id(private.public_key())
+    pem = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    descriptor = os.open(_path(folder, kid), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(pem)
+        file.flush()
+        os.fsync(file.fileno())
+    public = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return IdentityKey.objects.create(
+        kid=kid,
+        public=public.decode("ascii"),
+        host=socket.gethostname(),
+        made_at=now,
+        accepted_until=now + dt.timedelta(seconds=SIGN_S + TTL_S + _MARGIN_S),
+    )
+
+
+def _path(folder: Path, kid: str) -> Path:
+    return folder / f"identity-{kid}.key"
+
+
+def _private(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey), path
+    return key
+
+
+def _public(row: IdentityKey) -> ec.EllipticCurvePublicKey:
+    key = serialization.load_pem_public_key(row.public.encode("ascii"))
+    assert isinstance(key, ec.EllipticCurvePublicKey), row.kid
+    return key
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Shards of one host start together; one of them makes the key."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,144 @@
+"""What a task shows to prove who it is: a short-lived signed statement, a JWT (RFC 7519, ES256). Pure.
+
+    shard ── issue(key, task, now) ──► token ──► Borglet ──► $BORG_IDENTITY_FILE ──► the task
+    REST API, any other service ◄── Authorization: Bearer token ─────────────────────┘
+                 └── read(token, public keys, now) ──► Claims
+
+Public keys are published as a JWK Set (RFC 7517), so that services beside ours can verify identities too.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from borglet.messages import RunTask, TaskKey
+from quota.vocabulary.permissions import Role, Scope
+
+ALGORITHM = "ES256"
+TTL_S = 3600
+# A task has a new one when half of the old one's time is over.
+RENEW_S = TTL_S / 2
+_COORDINATE_BYTES = 32
+
+# What a job file may ask for as `api`, from the least to the most: the scopes, and the role in the job's own tenant.
+LEVELS: dict[str, tuple[frozenset[Scope], Role | None]] = {
+    "none": (frozenset(), None),
+    "read": (frozenset({Scope.READ}), Role.VIEWER),
+    "submit": (frozenset({Scope.READ, Scope.WRITE}), Role.OPERATOR),
+}
+
+
+class BadIdentity(Exception):
+    """A token that proves no task's identity; the text says what to do."""
+
+
+class TaskClaims(msgspec.Struct, frozen=True):
+    """The claim `borg`: whose token it is, in parts."""
+
+    cell: str
+    tenant: str
+    job: str
+    index: int
+    uid: str  # of the job
+    incarnation: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell}/{self.tenant}/{self.job}/{self.index}"
+
+    @property
+    def key(self) -> TaskKey:
+        return TaskKey(self.uid, self.index, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """`kid`: by which verifiers find the public half."""
+
+    kid: str
+    private: ec.EllipticCurvePrivateKey
+
+    def __repr__(self) -> str:
+        return f"SigningKey(kid={self.kid!r})"
+
+
+def issue(key: SigningKey, task: RunTask, *, issuer: str, now: float) -> str:
+    """A token for one incarnation, good for `TTL_S` seconds from `now`. `issuer`: URL of the portal."""
+    cell, tenant, job, _ = task.name.split("/")
+    claims = TaskClaims(cell, tenant, job, task.key.index, task.key.job, task.key.incarnation)
+    payload = {
+        "iss": issuer,
+        "aud": issuer,
+        "sub": f"/bns/{task.name}",
+        "iat": int(now),
+        "exp": int(now) + TTL_S,
+        "borg": msgspec.to_builtins(claims),
+    }
+    return jwt.encode(payload, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
+
+
+def looks_like_one(secret: str) -> bool:
+    """Whether a bearer token is meant to be a task's identity; it may still be a wrong one."""
+    return secret.count(".") == 2 and secret.startswith("eyJ")
+
+
+def read(
+    token: str,
+    public_key: Callable[[str], ec.EllipticCurvePublicKey | None],
+    *,
+    issuer: str,
+) -> tuple[TaskClaims, dt.datetime]:
+    """Whose token it is, and when it ends. `public_key`: of a kid, None for one that is not accepted.
+
+    Raises `BadIdentity`. Whether the incarnation still lives, its cell knows.
+    """
+    try:
+        kid = jwt.get_unverified_header(token).get("kid")
+        key = public_key(kid) if isinstance(kid, str) else None
+        if key is None:
+            raise BadIdentity(
+                "this task identity is signed with no key of this portal, or with one long replaced"
+            )
+        payload = jwt.decode(
+            token, key, algorithms=[ALGORITHM], audience=issuer, issuer=issuer,
+            options={"require": ["exp", "iat", "sub", "aud", "iss"]},
+        )  # fmt: skip
+        claims = msgspec.convert(payload.get("borg"), TaskClaims)
+    except jwt.ExpiredSignatureError as error:
+        raise BadIdentity(
+            "this task identity has expired; read $BORG_IDENTITY_FILE again for each call, it is renewed in time"
+        ) from error
+    except (jwt.InvalidTokenError, msgspec.ValidationError) as error:
+        raise BadIdentity(f"this is no task identity: {error}") from error
+    return claims, dt.datetime.fromtimestamp(payload["exp"], dt.UTC)
+
+
+def jwk(kid: str, public: ec.EllipticCurvePublicKey) -> dict[str, str]:
+    """A public key as others read it."""
+    return {**_point(public), "kid": kid, "alg": ALGORITHM, "use": "sig"}
+
+
+def key_id(public: ec.EllipticCurvePublicKey) -> str:
+    """The key's thumbprint (RFC 7638)."""
+    canonical = json.dumps(_point(public), sort_keys=True, separators=(",", ":"))
+    return _base64url(hashlib.sha256(canonical.encode()).digest())
+
+
+def _point(public: ec.EllipticCurvePublicKey) -> dict[str, Any]:
+    numbers = public.public_numbers()
+    x, y = (number.to_bytes(_COORDINATE_BYTES, "big") for number in (numbers.x, numbers.y))
+    return {"kty": "EC", "crv": "P-256", "x": _base64url(x), "y": _base64url(y)}
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

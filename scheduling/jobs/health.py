@@ -1,0 +1,132 @@
+"""The health of many jobs at once: two queries, whatever their number (the rule is `core.job_health`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+
+from borglet.messages import EndCause, Phase
+from borglet.messages import Health as TaskHealth
+from scheduling.core.vocabulary.job_health import NO_TROUBLES, JobHealth, Troubles, job_health
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import JobState
+from scheduling.models import Job, Task, Update
+
+# A task that was restarted more than once counts as crashing until it has been up for so long.
+SETTLED_S = 60
+# A task that was moved because it crashed counts as crashing until it is up elsewhere, but no longer than this.
+MOVED_S = 900
+# Ends that send a task to another machine without a fault of its own.
+_BLAMELESS = [cause.value for cause in (EndCause.MACHINE_SHORT, EndCause.MACHINE_RESTARTED, EndCause.STOPPED)]
+_CRASHED = "SELECT max(at) FROM scheduling_crashedpair AS c WHERE c.task_id = t.id"
+# One row per task that is in trouble: what kind of trouble, and whether it is up.
+_TROUBLES = f"""
+SELECT t.id, t.job_id, t.up, CASE
+    WHEN t.state = 'dead' THEN 'failed'
+    WHEN t.state = 'pending' OR t.phase = %(backoff)s OR t.restarts > 0
+      OR ({_CRASHED}) > now() - make_interval(secs => %(moved)s) THEN 'crashing'
+    ELSE 'unhealthy' END AS trouble
+FROM scheduling_task AS t
+WHERE t.job_id = ANY(%(uneven)s) AND NOT t.up AND (
+    t.state = 'dead' AND t.outcome = 'failed'
+    OR t.state = 'pending' AND t.exit IS NOT NULL AND NOT (t.exit->>'cause') = ANY(%(blameless)s)
+       AND ({_CRASHED}) >= t.since
+    OR t.state = 'running' AND (t.phase = %(backoff)s OR t.restarts > 0 OR t.health = %(unhealthy)s
+       OR ({_CRASHED}) > now() - make_interval(secs => %(moved)s)))
+UNION ALL
+SELECT t.id, t.job_id, t.up, 'crashing' FROM scheduling_task AS t
+WHERE t.job_id = ANY(%(live)s) AND t.restarts > 1 AND t.up
+  AND t.since > now() - make_interval(secs => %(settled)s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthOfJob:
+    """`state`, and what it rests on. `update`: the one in progress."""
+
+    state: JobHealth
+    troubles: Troubles = NO_TROUBLES
+    update: Update | None = None
+
+
+def with_health(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs, each with its `HealthOfJob` as the attribute `health`. At most two queries.
+
+    Jobs that carry `open_updates` already (`selectors.with_details`) save one of them.
+    """
+    rows = list(jobs)
+    live = [job for job in rows if job.state != JobState.DEAD]
+    troubles = troubles_of(live)
+    updates = _updates(live)
+    for job in rows:
+        found, update = troubles.get(job.id, NO_TROUBLES), updates.get(job.id)
+        state = job_health(
+            ended=job.state == JobState.DEAD,
+            updating=update is not None,
+            living=job.tasks_total - job.tasks_dead,
+            placed=job.tasks_running,
+            up=job.tasks_up,
+            troubles=found,
+        )
+        job.health = HealthOfJob(state, found, update)
+    return rows
+
+
+def health_of(job: Job) -> HealthOfJob:
+    """The health that the job carries, read now if it carries none."""
+    if not hasattr(job, "health"):
+        with_health([job])
+    found: HealthOfJob = job.health
+    return found
+
+
+def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
+    """By job id; jobs without troubles are left out. One query, none for no job.
+
+    Tasks of a job are looked through only where its counters say that not all of them are up.
+    """
+    if not jobs:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT job_id, count(*) FILTER (WHERE trouble = 'crashing'),"
+            " count(*) FILTER (WHERE trouble = 'crashing' AND up), count(*) FILTER (WHERE trouble = 'unhealthy'),"
+            f" count(*) FILTER (WHERE trouble = 'failed') FROM ({_TROUBLES}) AS t GROUP BY job_id",
+            _figures(jobs),
+        )
+        return {job_id: Troubles(*counts) for job_id, *counts in cursor.fetchall()}
+
+
+def crashing_tasks(job: Job, *, index: int | None = None, most: int = 20) -> list[Task]:
+    """Those of a live job, by index, with their machines; with `index` that one alone. Two queries."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT id FROM ({_TROUBLES}) AS t WHERE trouble = 'crashing' AND (%(task)s IS NULL OR id = %(task)s)"
+            " ORDER BY id LIMIT %(most)s",
+            {**_figures([job]), "task": None if index is None else task_id(job.id, index), "most": most},
+        )
+        ids = [identity for (identity,) in cursor.fetchall()]
+    return list(Task.objects.filter(id__in=ids).select_related("machine").order_by("id")) if ids else []
+
+
+def _figures(jobs: Sequence[Job]) -> dict[str, Any]:
+    return {
+        "uneven": [job.id for job in jobs if job.tasks_up < job.tasks_total],
+        "live": [job.id for job in jobs],
+        "backoff": Phase.BACKOFF.value,
+        "unhealthy": TaskHealth.UNHEALTHY.value,
+        "blameless": _BLAMELESS,
+        "moved": MOVED_S,
+        "settled": SETTLED_S,
+    }
+
+
+def _updates(jobs: Sequence[Job]) -> dict[int, Update]:
+    known = {job.id: job.open_updates[0] for job in jobs if getattr(job, "open_updates", None)}
+    asked = [job.id for job in jobs if not hasattr(job, "open_updates")]
+    if asked:
+        known |= {one.job_id: one for one in Update.objects.filter(job__in=asked, state=Update.OPEN)}
+    return known

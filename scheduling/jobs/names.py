@@ -1,0 +1,47 @@
+"""What a job may be called: its names, its tasks' and its service's are served by DNS (§2.6)."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from quota.vocabulary.errors import Refused
+from scheduling.spec import job_spec as spec
+from scheduling.spec.schema import SERVICE_LABEL
+
+MAX_DNS_NAME = 253  # characters without the final dot (RFC 1035 §2.3.4)
+# What the zone of a cell uses itself below a tenant: `<service>.service.<tenant>.<cell>.<zone>`.
+RESERVED_NAMES = frozenset({"service"})
+
+
+def reserved(name: str) -> Refused | None:
+    """Why no new job may be called so."""
+    if name not in RESERVED_NAMES:
+        return None
+    return Refused(
+        "reserved-name",
+        f"{name!r} is a name the zone uses itself; choose another",
+        fields={"name": "reserved; choose another name"},
+    )
+
+
+def check_lengths(job_spec: spec.JobSpec) -> None:
+    """Every task has a name in DNS, the last one the longest, and so has every port of its service.
+
+    Raises `Refused` naming the field.
+    """
+    above = f"{job_spec.tenant}.{job_spec.cell}.{settings.BORG_ZONE.removesuffix('.')}"
+    _check("name", f"{job_spec.tasks - 1}.{job_spec.name}.{above}")
+    if service := job_spec.labels.get(SERVICE_LABEL):
+        port = max(job_spec.base.ports, key=len, default="")
+        of_port = f"_{port}._tcp." if port else ""
+        _check(f"labels.{SERVICE_LABEL}", f"{of_port}{service}.service.{above}")
+
+
+def _check(path: str, longest: str) -> None:
+    if len(longest) <= MAX_DNS_NAME:
+        return
+    told = (
+        f"{longest[:32]!r}… would have {len(longest)} characters, a name in DNS has at most {MAX_DNS_NAME}; "
+        f"shorten it by {len(longest) - MAX_DNS_NAME}"
+    )
+    raise Refused("invalid-spec", f"{path}: {told}", fields={path: told})

@@ -1,0 +1,113 @@
+"""What a submission or an update would do, without doing it (DESIGN §14: `borgctl plan`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from django.conf import settings
+
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenancy import require_tenant
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs import jobs, updates
+from scheduling.jobs.guidance import Guidance, guidance
+from scheduling.models import Cell, Job
+from scheduling.spec import job_spec as spec
+from scheduling.spec import name_changes
+from scheduling.spec.task_spec import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Some tasks of a job: how many, and their indexes as `[first, last]`, bounds included."""
+
+    count: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """`action`: submit, update, or none when nothing would change. `problem`: why it would be refused.
+
+    `tasks`: those added, removed, restarted, in_place (changed where they run) and kept. `max_down`: at once.
+    `guidance`: whether its tasks would fit, where that was asked. `names`: what changes for who asks by name.
+    """
+
+    action: str
+    name: str
+    version: int
+    tasks: dict[str, Share] = field(default_factory=dict)
+    max_down: int = 0
+    problem: Refused | None = None
+    guidance: tuple[Guidance, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """For people."""
+        if self.problem is not None:
+            return self.problem.detail
+        if self.action == "none":
+            return f"Nothing changes: job {self.name} has this spec already."
+        words = {
+            "added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place",
+        }  # fmt: skip
+        parts = [f"{self.tasks[key].count} {word}" for key, word in words.items() if key in self.tasks]
+        told = f"Job {self.name}, version {self.version}: of its tasks {', '.join(parts) or 'none changes'}"
+        return f"{told}, at most {self.max_down} down at once." if "restarted" in self.tasks else f"{told}."
+
+
+_NAMES = {Change.NONE: "kept", Change.IN_PLACE: "in_place", Change.RESTART: "restarted"}
+
+
+def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpec) -> JobPlan:
+    """Admission's verdict and the tasks concerned. Changes nothing; locks as the change would, for a moment.
+
+    Raises `NotFound` and `Forbidden`; every other refusal is part of the answer.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
+    problem: Refused | None = None
+    try:
+        jobs.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True)
+    except Refused as refusal:
+        problem = refusal
+    live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
+    job = live.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name).first()
+    fits = tuple(guidance(cell, job_spec))
+    return replace(plan_between(job, job_spec), problem=problem, guidance=fits)
+
+
+def plan_between(job: Job | None, job_spec: spec.JobSpec) -> JobPlan:
+    """What following `job_spec` means for a live job, or for none yet; admission is not asked."""
+    if job is None:
+        added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
+        return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_told(None, job_spec))
+    current = updates.spec_of(job)
+    if current.digest() == job_spec.digest():
+        return JobPlan("none", job.name, job.spec_version, _tasks(current, job_spec))
+    return JobPlan(
+        "update",
+        job.name,
+        job.spec_version + 1,
+        _tasks(current, job_spec),
+        job_spec.max_down(),
+        names=_told(current, job_spec),
+    )
+
+
+def _told(old: spec.JobSpec | None, new: spec.JobSpec) -> tuple[str, ...]:
+    return name_changes.told(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
+
+
+def _tasks(old: spec.JobSpec, new: spec.JobSpec) -> dict[str, Share]:
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for first, last, kind in spec.changes(old, new):
+        ranges.setdefault(_NAMES[kind], []).append((first, last))
+    if new.tasks > old.tasks:
+        ranges["added"] = [(old.tasks, new.tasks - 1)]
+    if new.tasks < old.tasks:
+        ranges["removed"] = [(new.tasks, old.tasks - 1)]
+    return {
+        name: Share(sum(last - first + 1 for first, last in spans), tuple(spans))
+        for name, spans in ranges.items()
+    }

@@ -1,0 +1,84 @@
+"""What a refusal for want of quota tells beside the shortfall: who holds the quota, and what would cure it (§2.5).
+
+Told after the submitting transaction, outside the cell's lock, and for the first refusals of a request alone: of a
+tenant and band the first one tells, for at most `TOLD` such pairs who holds what, one query for all of them, and for
+at most `CURED` a ready order, which covers all that the request was refused at that pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connection
+
+from quota.admission.admission import COUNTED, Ask
+from quota.market.suggested_orders import remedies
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import Action, Principal, may
+from quota.vocabulary.resources import NAMES, SIZE, Vector, add
+from scheduling.models import Cell
+
+TOLD, CURED = 20, 3
+HOLDERS = 10
+
+_Pair = tuple[int, str]
+
+
+def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Refused, Ask]]) -> None:
+    """Add `holders`, `holding_jobs` and `cure` to the figures of refusals, where quota was short.
+
+    `holders`: the live jobs of the tenant at that band that hold most of what is short, each with what it holds.
+    """
+    firsts: dict[_Pair, Refused] = {}
+    wanted: dict[_Pair, Vector] = {}
+    for problem, ask in refused:
+        if problem.code != "quota-exceeded":
+            continue
+        pair = (ask.tenant_id, problem.figures["band"])
+        if pair in firsts or len(firsts) < TOLD:
+            firsts.setdefault(pair, problem)
+            change = ask.change[:SIZE]
+            wanted[pair] = add(wanted[pair], change) if pair in wanted else change
+    visible = {
+        pair: problem
+        for pair, problem in firsts.items()
+        if may(principal, Action.JOB_VIEW, tenant=problem.figures["tenant"], cell=cell.name)
+    }
+    for pair, (number, holders) in _holders(cell, visible).items():
+        visible[pair].figures |= {"holding_jobs": number, "holders": holders}
+    few = dict(list(wanted.items())[:CURED])
+    for pair, remedy in remedies(cell.name, few).items() if few else ():
+        firsts[pair].figures["cure"] = remedy.as_json()
+
+
+def _holders(cell: Cell, problems: dict[_Pair, Refused]) -> dict[_Pair, tuple[int, list[dict[str, Any]]]]:
+    if not problems:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT p.t, p.b, j.number, j.name, j.priority, j.tasks_total, j.requested"
+            " FROM unnest(%s::bigint[], %s::text[], %s::int[]) AS p(t, b, place) CROSS JOIN LATERAL ("
+            "  SELECT id, name, priority, tasks_total, requested, count(*) OVER () AS number FROM scheduling_job"
+            "  WHERE cell_id = %s AND tenant_id = p.t AND band = p.b AND priority > 0 AND state <> 'dead'"
+            "  ORDER BY requested[p.place] DESC, id LIMIT %s) AS j ORDER BY p.t, p.b, j.requested[p.place] DESC, j.id",
+            [
+                [tenant for tenant, _ in problems],
+                [band for _, band in problems],
+                [1 + NAMES.index(_shortest(problem)) for problem in problems.values()],
+                cell.id,
+                HOLDERS,
+            ],
+        )
+        found: dict[_Pair, tuple[int, list[dict[str, Any]]]] = {pair: (0, []) for pair in problems}
+        for tenant, band, number, name, priority, tasks, requested in cursor.fetchall():
+            holds = {NAMES[i]: requested[i] for i in COUNTED if requested[i]}
+            job = {"job": name, "priority": priority, "tasks": tasks, "holds": holds}
+            found[tenant, band] = (number, [*found[tenant, band][1], job])
+    return found
+
+
+def _shortest(problem: Refused) -> str:
+    """The resource of which most is missing, beside what is granted."""
+    short = problem.figures["short"]
+    return max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"]))

@@ -1,0 +1,127 @@
+"""What submitted jobs must hold against, under the cell's lock: keys, packages, names, numbers, alloc sets.
+
+Each check gives the jobs that fail it their verdict. The number of questions doesn't depend on the number of jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from django.db.models import Count, F
+
+from quota.vocabulary.errors import Conflict, Refused
+from scheduling.allocs import alloc_sets
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.submissions import Item, Submission
+from scheduling.models import Cell, Job, JobSpec
+from scheduling.packages import pinning
+
+
+def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
+    """Under the cell's lock: a package that is there now can't be deleted before the job that names it is."""
+    for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
+        if isinstance(done, Refused):
+            item.refuse(done)
+        elif done.packages:
+            item.spec, item.digest, item.packages = done.spec, done.spec.digest(), done.packages
+
+
+def check_keys(cell: Cell, items: Sequence[Item]) -> None:
+    """A submission whose key made a job is answered as it was then, whatever became of the job."""
+    keyed = {(item.tenant.id, item.submission_key): item for item in items if item.submission_key}
+    if not keyed:
+        return
+    made = Job.objects.filter(cell=cell, tenant_id__in={t for t, _ in keyed}, key__in={k for _, k in keyed})
+    first = JobSpec.objects.filter(job__in=made, version=1).select_related("job")
+    for row in first:
+        item = keyed.get((row.job.tenant_id, row.job.key))
+        if item is None:
+            continue
+        if (row.job.name, row.digest) == (item.spec.name, item.digest):
+            item.verdict = Submission(item.spec.name, item.spec.tenant, "submitted", job=row.job)
+        else:
+            item.refuse(
+                Conflict(
+                    "key-used",
+                    f"Idempotency-Key: tenant {item.spec.tenant} has submitted another job with this key, "
+                    f"{row.job.name}; use a new key for each job",
+                    fields={"Idempotency-Key": "used for another job"},
+                )
+            )
+
+
+def check_names(cell: Cell, items: Sequence[Item]) -> None:
+    """One live job a name; an equal one makes the submission an answered question."""
+    live = {
+        (job.tenant_id, job.name): job
+        for job in Job.objects.filter(
+            cell=cell,
+            tenant_id__in={item.tenant.id for item in items},
+            name__in=[item.spec.name for item in items],
+        ).exclude(state=JobState.DEAD.value)
+    }
+    current = JobSpec.objects.filter(job__in=live.values(), version=F("job__spec_version"))
+    digests = dict(current.values_list("job_id", "digest")) if live else {}
+    taken: set[tuple[int, str]] = set()
+    for item in items:
+        job = live.get(item.key)
+        if job is not None and digests.get(job.id) == item.digest:
+            item.verdict = Submission(item.spec.name, item.spec.tenant, "unchanged", job=job)
+        elif job is not None or item.key in taken:
+            item.refuse(
+                Conflict(
+                    "job-exists",
+                    f"tenant {item.spec.tenant} has a live job {item.spec.name} in cell {cell.name} already; "
+                    f"update it, kill it first, or choose another name",
+                    fields={"name": "taken by a live job"},
+                )
+            )
+        taken.add(item.key)
+
+
+def check_numbers(items: Sequence[Item]) -> None:
+    tenants = {item.tenant.id: item.tenant for item in items}
+    rows = (
+        Job.objects.filter(tenant_id__in=tenants)
+        .exclude(state=JobState.DEAD.value)
+        .order_by()
+        .values("tenant_id")
+        .annotate(number=Count("id"))
+    )
+    numbers = Counter({row["tenant_id"]: row["number"] for row in rows}) if items else Counter()
+    for item in items:
+        if numbers[item.tenant.id] >= item.tenant.max_jobs:
+            item.refuse(
+                Refused(
+                    "too-many-jobs",
+                    f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs, at most "
+                    f"{item.tenant.max_jobs}; kill some, or ask an SRE for more",
+                    figures={"live": numbers[item.tenant.id], "most": item.tenant.max_jobs},
+                    status=403,
+                )
+            )
+        else:
+            numbers[item.tenant.id] += 1
+
+
+def check_alloc_sets(cell: Cell, items: Sequence[Item]) -> None:
+    """A job inside an alloc set (§2.4) needs one that lives, or comes in before it, and is large enough."""
+    live = alloc_sets.alloc_sets_named(
+        cell, {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
+    )
+    coming: dict[tuple[int, str], Item] = {}
+    for item in items:
+        if item.spec.kind == alloc_sets.KIND:
+            coming[item.key] = item
+        if not item.spec.alloc_set:
+            continue
+        named = (item.tenant.id, item.spec.alloc_set)
+        if named in coming:
+            item.inside, alloc_set = coming[named], coming[named].spec
+        elif named in live:
+            item.inside, alloc_set = live[named].job_id, live[named].spec
+        else:
+            alloc_set = None
+        if problem := alloc_sets.refusal(item.spec, alloc_set):
+            item.refuse(problem)

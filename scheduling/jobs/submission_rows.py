@@ -1,0 +1,115 @@
+"""The rows and events of admitted jobs, copied at once, and the news of those that were refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from quota.vocabulary.bands import Band, band_of
+from quota.vocabulary.permissions import Principal
+from scheduling.core.vocabulary import events
+from scheduling.jobs import updates
+from scheduling.jobs.submissions import Item, Submission
+from scheduling.journal import copy_rows, journal
+from scheduling.models import Cell, Job, JobSpec
+from scheduling.tasks import new_tasks
+from scheduling.tasks.new_tasks import NewTasks
+
+
+def jobs_create(
+    entry: journal.Entry, principal: Principal, cell: Cell, items: Sequence[Item], bands: Sequence[Band]
+) -> None:
+    # Alloc sets first: whoever is inside points to their ids.
+    for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
+        rows = [_row(entry, principal, cell, item, bands) for item in part]
+        copy_rows.rows(Job, rows)
+        for item, row in zip(part, rows, strict=True):
+            item.job = row
+    jobs = [item.job for item in items if item.job is not None]
+    copy_rows.values(
+        JobSpec,
+        ("job_id", "version", "spec", "digest", "packages", "actor", "created_at"),
+        [
+            (
+                job.id,
+                1,
+                msgspec.Raw(item.spec.canonical),
+                item.digest,
+                item.packages,
+                principal.name,
+                entry.time,
+            )
+            for job, item in zip(jobs, items, strict=True)
+        ],
+    )
+    new: list[NewTasks] = []
+    for job, item in zip(jobs, items, strict=True):
+        groups = item.spec.groups(0, item.size - 1)
+        new.append(NewTasks(job.id, groups, 1))
+        entry.append(
+            events.JobSubmitted(
+                job_id=job.id,
+                uid=job.uid.hex,
+                tenant_id=item.tenant.id,
+                tenant=item.tenant.name,
+                name=job.name,
+                job_kind=job.kind,
+                priority=job.priority,
+                latency_sensitive=job.latency_sensitive,
+                spec_version=1,
+                groups=groups,
+                labels=job.labels,
+                port_names=item.spec.base.ports,
+                alloc_set=job.alloc_set_id or 0,
+                gang=job.gang,
+                disruption_budget=job.disruption_budget,
+                published=item.spec.published(),
+            )
+        )
+    if new:
+        new_tasks.tasks_create(entry, new, counted=True)
+    for item in items:
+        if item.job is not None and item.size < item.spec.tasks:
+            updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)
+
+
+def _row(entry: journal.Entry, principal: Principal, cell: Cell, item: Item, bands: Sequence[Band]) -> Job:
+    inside = item.inside.job if isinstance(item.inside, Item) else None
+    return Job(
+        cell=cell,
+        tenant=item.tenant,
+        name=item.spec.name,
+        kind=item.spec.kind,
+        alloc_set_id=inside.id if inside is not None else item.inside,
+        labels=item.spec.labels,
+        priority=item.spec.priority,
+        band=band_of(item.spec.priority, bands).name,
+        latency_sensitive=item.spec.latency_sensitive,
+        port_names=list(item.spec.base.ports),
+        gang=item.spec.gang,
+        disruption_budget=item.spec.disruption_budget,
+        published=msgspec.to_builtins(item.spec.published()),
+        requested=list(item.spec.charged()),
+        tasks_total=item.size,
+        tasks_pending=item.size,
+        submitted_by=principal.name,
+        key=item.submission_key,
+        created_at=entry.time,
+    )
+
+
+def rejection_append(entry: journal.Entry, verdict: Submission) -> None:
+    """Admission's rejections are news; a name or a key that is taken is only an answer to the caller."""
+    assert verdict.problem is not None
+    if verdict.problem.code in ("job-exists", "key-used"):
+        return
+    entry.append(
+        events.JobRejected(
+            tenant=verdict.tenant,
+            name=verdict.name,
+            code=verdict.problem.code,
+            detail=verdict.problem.detail,
+            figures=verdict.problem.figures,
+        )
+    )

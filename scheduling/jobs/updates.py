@@ -1,0 +1,319 @@
+"""Changes of live jobs (§2.3): a new version of the spec, followed by the tasks in a rolling manner.
+
+    job_update ─► version N+1, quota of the difference, Update(open) ─► advance, advance, … ─► done | stopped
+                                                                          ▲
+                                              the master, after any news ─┘
+
+An `Update` row is a promise that survives everything: whoever comes along does the next part of it under the
+cell's lock. Tasks that are not up, and changes in place, follow at once; of those that are up, no more than
+`max_down` are restarted before the others are up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from quota.admission import admission
+from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, system
+from quota.vocabulary.resources import Vector
+from scheduling.access.tenancy import require_tenant
+from scheduling.allocs import alloc_sets
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs import quota_rejections
+from scheduling.jobs.rollout import advance
+from scheduling.journal import journal
+from scheduling.models import Job, JobSpec, Update
+from scheduling.packages import pinning
+from scheduling.spec import job_spec as spec
+from scheduling.spec import parser
+from scheduling.spec.privileges import privilege_refusal
+
+# What admission refuses is news of the cell, as with submissions.
+ADMISSION = ("quota-exceeded", "budget-exhausted")
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """`outcome`: updated, or unchanged when the spec is the one in force. `version` is in force now."""
+
+    job: Job
+    outcome: str
+    version: int
+    update: Update | None = None
+
+
+def job_update(
+    *,
+    principal: Principal,
+    job: Job,
+    job_spec: spec.JobSpec,
+    dry_run: bool = False,
+    undo: bool = False,
+    reason: str = "",
+    later: bool = False,
+) -> JobChange:
+    """A new version of a live job's spec, and an update that lets its tasks follow. Equal specs change nothing.
+
+    `reason`: goes into the journal. `later`: no task follows yet; the master, or `update_advance_job`, sees to that.
+
+    Raises `Refused` (quota; what can't change), `Conflict` when the job has ended. Locks: the cell's row,
+    then the tenant's use of quota; then, for each part of the update, the cell's row and the tasks.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
+    try:
+        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason)
+    except _Rehearsal as rehearsal:
+        return rehearsal.change
+    except Refused as problem:
+        if problem.code in ADMISSION and not dry_run:
+            _note_rejection(principal, job, problem)
+        if problem.code == "quota-exceeded":
+            quota_rejections.explain(principal, job.cell, [(problem, _growth(job, job_spec))])
+        raise
+    if done.update is not None and not later:
+        update_advance_job(done.job)
+        done.update.refresh_from_db()
+    done.job.refresh_from_db()
+    return done
+
+
+def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobChange:
+    """Back to the spec before the one in force, as another update: it becomes the newest version.
+
+    Raises `Conflict` when there is no earlier one. Locks as `job_update`.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
+    if job.spec_version < 2:
+        raise Conflict("nothing-to-undo", f"job {job.name} has never been updated; there is nothing to undo")
+    before = spec_of(job, job.spec_version - 1)
+    return job_update(principal=principal, job=job, job_spec=before, dry_run=dry_run, undo=True)
+
+
+def spec_of(job: Job, version: int | None = None) -> spec.JobSpec:
+    """A version of a job's spec; the one in force when none is named. Raises `LookupError`."""
+    row = JobSpec.objects.filter(job=job, version=version or job.spec_version).first()
+    if row is None:
+        raise LookupError(f"job {job.name} has no version {version}")
+    return parser.load(row.spec, extra=tuple(job.cell.extra_resources))
+
+
+def update_open(
+    entry: journal.Entry,
+    job: Job,
+    *,
+    from_version: int,
+    to_spec: spec.JobSpec,
+    actor: str,
+    undo: bool = False,
+) -> Update:
+    """An update of `job` to its version in force, inside an open entry. Another open one is superseded."""
+    update_close(entry, job.id, "a newer update")
+    update = Update.objects.create(
+        job=job,
+        from_version=from_version,
+        to_version=job.spec_version,
+        max_down=to_spec.max_down(),
+        max_disruptions=to_spec.update.max_disruptions,
+        undo=undo,
+        actor=actor,
+    )
+    entry.append(
+        events.UpdateStarted(
+            job_id=job.id,
+            update_id=update.id,
+            from_version=from_version,
+            to_version=job.spec_version,
+            max_down=update.max_down,
+            undo=undo,
+        )
+    )
+    return update
+
+
+def update_advance_job(job: Job) -> bool:
+    """Do as much of a job's open update as may be done now. True when anything changed."""
+    return advance(job.cell_id, job.id, principal=system("updates"))
+
+
+def updates_advance(cell_id: int) -> bool:
+    """The same for all open updates of a cell, growth by one chunk of each. True when anything changed."""
+    jobs = Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("job_id")
+    principal = system("updates")
+    changed = False
+    for job_id in jobs.values_list("job_id", flat=True):
+        changed |= advance(cell_id, job_id, principal=principal, in_turns=True)
+    return changed
+
+
+class _Rehearsal(Exception):
+    """Takes a dry run back, and carries its answer."""
+
+    def __init__(self, change: JobChange) -> None:
+        super().__init__("dry run")
+        self.change = change
+
+
+def _change(
+    principal: Principal, job: Job, job_spec: spec.JobSpec, *, dry_run: bool, undo: bool, reason: str
+) -> JobChange:
+    job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
+    with journal.write(job.cell_id, principal) as entry:
+        pins = pinning.pin_one(job.cell, job.tenant_id, job_spec)
+        job_spec, digest = pins.spec, pins.spec.digest()
+        job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
+        if job.state == JobState.DEAD:
+            raise Conflict("job-ended", f"job {job.name} has ended; submit it again")
+        current = JobSpec.objects.get(job=job, version=job.spec_version)
+        if current.digest == digest:
+            return JobChange(job, "unchanged", job.spec_version)
+        _check_fixed(job, job_spec)
+        _check_privileges(principal, job, job_spec, current)
+        _check_envelope(job, job_spec)
+        bands = admission.bands()
+        _admit(job, job_spec, bands)
+        change = JobChange(job, "updated", job.spec_version + 1)
+        if dry_run:
+            raise _Rehearsal(change)
+        old_version = job.spec_version
+        job.spec_version += 1
+        job.labels, job.priority = job_spec.labels, job_spec.priority
+        job.band = band_of(job.priority, bands).name
+        job.latency_sensitive = job_spec.latency_sensitive
+        job.port_names = list(job_spec.base.ports)
+        job.gang, job.disruption_budget = job_spec.gang, job_spec.disruption_budget
+        published = job_spec.published()
+        job.published = msgspec.to_builtins(published)
+        job.requested = list(job_spec.charged())
+        job.save(
+            update_fields=[
+                "spec_version", "labels", "priority", "band", "latency_sensitive", "port_names", "gang",
+                "disruption_budget", "published", "requested",
+            ]
+        )  # fmt: skip
+        JobSpec.objects.create(
+            job=job,
+            version=job.spec_version,
+            spec=job_spec.to_json(),
+            digest=digest,
+            packages=pins.packages,
+            actor=principal.name,
+        )
+        entry.append(
+            events.JobChanged(
+                job_id=job.id,
+                priority=job.priority,
+                latency_sensitive=job.latency_sensitive,
+                spec_version=job.spec_version,
+                labels=job.labels,
+                port_names=job_spec.base.ports,
+                gang=job.gang,
+                disruption_budget=job.disruption_budget,
+                published=published,
+                reason=reason,
+            )
+        )
+        update = update_open(
+            entry, job, from_version=old_version, to_spec=job_spec, actor=principal.name, undo=undo
+        )
+    return JobChange(job, "updated", job.spec_version, update)
+
+
+def _check_fixed(job: Job, job_spec: spec.JobSpec) -> None:
+    inside = job.alloc_set.name if job.alloc_set is not None else ""
+    for path, old, new in (
+        ("name", job.name, job_spec.name),
+        ("kind", job.kind, job_spec.kind),
+        ("alloc_set", inside, job_spec.alloc_set),
+    ):
+        if old != new:
+            raise Refused(
+                "invalid-spec",
+                f"{path}: a job can't change from {old!r} to {new!r}; submit another job",
+                fields={path: f"is {old!r} for as long as the job lives"},
+            )
+
+
+def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpec, current: JobSpec) -> None:
+    """The spec in force is read only for who lacks what the new one asks for."""
+    if privilege_refusal(principal, job.cell.name, job_spec) is None:
+        return
+    before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
+    problem = privilege_refusal(principal, job.cell.name, job_spec, before)
+    if problem is not None:
+        raise problem
+
+
+def _check_envelope(job: Job, job_spec: spec.JobSpec) -> None:
+    """What is inside an alloc set fits before the change and after it, whichever of the two changes (§2.4)."""
+    alloc_sets.check_change(job, job_spec)
+    if job.alloc_set is not None:
+        problem = alloc_sets.refusal(job_spec, spec_of(job.alloc_set))
+        if problem is not None:
+            raise problem
+
+
+def _admit(job: Job, job_spec: spec.JobSpec, bands: Sequence[Band]) -> None:
+    """Charge the difference; a change of band gives back to one and asks of the other."""
+    tenant = (job.tenant_id, job.tenant.name)
+    old, new = tuple(job.requested), job_spec.charged()
+    if _account(job.priority, bands) == _account(job_spec.priority, bands):
+        asks = [admission.Ask(*tenant, job_spec.priority, _difference(new, old))]
+    else:
+        asks = [
+            admission.Ask(*tenant, job.priority, _difference((0,) * len(old), old)),
+            admission.Ask(*tenant, job_spec.priority, new),
+        ]
+    for problem in admission.admit(cell=job.cell.name, asks=asks):
+        if problem is not None:
+            raise problem
+
+
+def _growth(job: Job, job_spec: spec.JobSpec) -> admission.Ask:
+    """What of an update was asked for beyond what the job has at that band."""
+    bands = admission.bands()
+    old, new = tuple(job.requested), job_spec.charged()
+    same = _account(job.priority, bands) == _account(job_spec.priority, bands)
+    change = _difference(new, old) if same else new
+    return admission.Ask(job.tenant_id, job.tenant.name, job_spec.priority, change)
+
+
+def _account(priority: int, bands: Sequence[Band]) -> str:
+    return "" if priority == FREE_PRIORITY else band_of(priority, bands).name
+
+
+def _difference(new: Vector, old: Vector) -> Vector:
+    """A cell may have gained resources of its own since the older vector was written."""
+    size = max(len(new), len(old))
+    return tuple(
+        a - b for a, b in zip(new + (0,) * (size - len(new)), old + (0,) * (size - len(old)), strict=True)
+    )
+
+
+def update_close(entry: journal.Entry, job_id: int, detail: str) -> None:
+    """End the open update of a job, if there is one, inside an open entry."""
+    open_one = Update.objects.filter(job_id=job_id, state=Update.OPEN).first()
+    if open_one is None:
+        return
+    Update.objects.filter(pk=open_one.pk).update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
+    entry.append(
+        events.UpdateEnded(job_id=job_id, update_id=open_one.id, how=Update.SUPERSEDED, detail=detail)
+    )
+
+
+def _note_rejection(principal: Principal, job: Job, problem: Refused) -> None:
+    with journal.write(job.cell_id, principal) as entry:
+        entry.append(
+            events.JobRejected(
+                tenant=job.tenant.name,
+                name=job.name,
+                code=problem.code,
+                detail=problem.detail,
+                figures=problem.figures,
+            )
+        )

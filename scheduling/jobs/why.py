@@ -1,0 +1,324 @@
+"""Why a job or a task is where it is, as sentences and the events behind them (§2.6: "why pending?").
+
+Pending: the last pass' verdicts. Running: its placement and score. Dead: its end, and what caused that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from django.db.models import Count
+
+from quota.vocabulary.permissions import Action, Principal, may
+from quota.vocabulary.resources import DISK, describe, format_number
+from scheduling.core.explaining import wording
+from scheduling.core.explaining.health_wording import exit_words, tell_crash, tell_troubles
+from scheduling.core.explaining.wording import ENGLISH, Words
+from scheduling.core.vocabulary.job_health import JobHealth
+from scheduling.core.vocabulary.reasons import Why
+from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
+from scheduling.jobs.guidance import shapes_document
+from scheduling.jobs.health import crashing_tasks, health_of
+from scheduling.models import Event, Job, Task
+from scheduling.tasks import receipts, verdicts
+from scheduling.tasks.receipts import Placement, Preempted
+
+# "died <- evicted <- drain <- by whom" is three steps; more than this is a story for `events`.
+LONGEST_CHAIN = 8
+# How far back the newest placement and the newest preemption are looked for.
+_LATELY = 20
+# So many tasks that crash are told one by one.
+_MOST_CRASHES = 5
+_TELLING = ("task.placed", "task.evicted", "task.ended", "task.revived")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`chain`: the event that explains it, then its causes. `verdicts`: one a class, as `document` tells it.
+
+    `health`: of the job, where the job was asked about. `crashes`: its tasks that keep crashing, or
+    the one task asked about.
+    """
+
+    state: str
+    sentences: list[str]
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    verdict_revision: int | None = None
+    placement: Placement | None = None
+    preempted: Preempted | None = None
+    chain: list[Event] = field(default_factory=list)
+    health: JobHealth | None = None
+    crashes: list[Task] = field(default_factory=list)
+
+    @property
+    def score(self) -> dict[str, float] | None:
+        """By part, of the placement the task has now."""
+        return self.placement.score if self.placement is not None else None
+
+
+def job_sentences(job: Job) -> list[str]:
+    """In short, troubles first. The queries of `with_health`, where the job does not carry its health yet."""
+    if job.state == JobState.DEAD:
+        return [f"Job {job.name} is over: {job.outcome}."]
+    told = _troubles_told(job) + _counts_told(job)
+    if job.tasks_pending:
+        whys = _whys(job)
+        told += [_tell(why, job).head for why in whys]
+        if not whys:
+            told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
+    return told + _starting_told(job)
+
+
+def explain_job(job: Job, principal: Principal) -> Explanation:
+    """Eight queries at most. Tasks that crash are told first."""
+    crashes: list[Task] = []
+    if job.state == JobState.DEAD:
+        told = job_sentences(job)
+        whys: list[Why] = []
+    else:
+        whys = _whys(job) if job.tasks_pending else []
+        told = _troubles_told(job)
+        crashes = crashing_tasks(job) if job.health.troubles.crashing else []
+        told += crashes_told(crashes)
+        told += _counts_told(job)
+    names = _nearest_hosts(whys)
+    told += _whys_told(whys, job, principal, names)
+    if job.tasks_pending and not whys:
+        told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
+    if job.state != JobState.DEAD:
+        told += _starting_told(job)
+    ends = (
+        Task.objects.filter(job=job, state=TaskState.DEAD.value)
+        .order_by()
+        .values_list("outcome", "detail")
+        .annotate(number=Count("id"))
+        .order_by("-number")[:5]
+    )
+    told += [
+        f"{number} tasks {outcome}{f': {detail}' if detail else ''}." for outcome, detail, number in ends
+    ]
+    kinds = ("job.ended", "update.ended", "job.submitted")
+    last = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, kind__in=kinds)
+    chain = list(last.order_by("-revision", "-seq")[:1])
+    documents = [document(why, job, principal, names) for why in whys]
+    return Explanation(
+        job.state, told, documents, _revision(job, whys), chain=chain, health=health_of(job).state, crashes=crashes
+    )  # fmt: skip
+
+
+def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
+    """A bounded number of queries: six, and one per step of the chain."""
+    about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
+    lately = list(about.order_by("-revision", "-seq")[:_LATELY])
+    chain = _chain(lately[0]) if lately else []
+    found = receipts.receipts(lately, sees=_sees(principal, job))
+    whys: list[Why] = []
+    names: dict[int, str] = {}
+    placement: Placement | None = None
+    name = f"Task {task.index} of job {job.name}"
+    if task.state == TaskState.PENDING:
+        whys = _whys(job)
+        names = _nearest_hosts(whys)
+        told = _whys_told(whys, job, principal, names)
+        told = told or [f"{name} waits for the next pass of the scheduler."]
+    elif task.state == TaskState.RUNNING:
+        placement = found.placement if lately and lately[0].kind == "task.placed" else None
+        told = [_running(name, task), *(placement_told(placement) if placement is not None else ())]
+    else:
+        told = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
+    crashes = _crash_of(job, task)
+    told = crashes_told(crashes) + told
+    if found.preempted is not None:
+        told.append(preempted_told(found.preempted))
+    if ended := _exit_told(task):
+        told.append(ended)
+    told += [_step_told(event) for event in chain[1:]]
+    documents = [document(why, job, principal, names) for why in whys]
+    return Explanation(
+        task.state, told, documents, _revision(job, whys), placement, found.preempted, chain, crashes=crashes
+    )  # fmt: skip
+
+
+def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
+    """A verdict as REST tells it: this job's tasks, machines and resources by name, no tenant one may not see."""
+    extra = tuple(job.cell.extra_resources)
+    seen = redacted(why, _sees(principal, job))
+    result: dict[str, Any] = msgspec.to_builtins(seen)
+    del result["places"]
+    result["tasks"] = sum(number for job_id, number in why.tasks if job_id == job.id)
+    if result["nearest"] is not None:
+        result["nearest"]["machine"] = hostnames.get(result["nearest"].pop("machine_id"))
+    if seen.shapes is not None:
+        result["shapes"] = shapes_document(seen.shapes, extra=extra)
+    told = _tell(seen, job, hostnames)
+    result["told"] = {
+        "summary": told.summary,
+        "reasons": list(told.reasons),
+        "cures": list(told.cures),
+        "notes": list(told.notes),
+    }
+    return result
+
+
+def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
+    """Without the names of tenants that the reader may not see: how many tasks they have ahead stays."""
+    ahead_of = tuple(
+        one if sees(one.tenant) else msgspec.structs.replace(one, tenant="") for one in why.ahead_of
+    )
+    return msgspec.structs.replace(why, ahead_of=ahead_of)
+
+
+def placement_told(placement: Placement) -> list[str]:
+    """Why this machine, whom it preempted, and what else was considered."""
+    told = []
+    if placement.score:
+        parts = ", ".join(
+            f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items())
+        )
+        told.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
+    if placement.packages_bytes:
+        has, named = (describe(DISK, size) for size in (placement.present_bytes, placement.packages_bytes))
+        told.append(f"Of its packages' {named} the machine had {has if placement.present_bytes else 'none'}.")
+    if placement.runners_up:
+        others = ", ".join(f"{machine} {format_number(score, 3)}" for machine, score in placement.runners_up)
+        told.append(f"With {format_number(placement.total, 3)} in all it came before {others}.")
+    if placement.victims:
+        number = len(placement.victims)
+        whom = ", ".join(str(party) for party in placement.victims[:5])
+        more = f", and {number - 5} more" if number > 5 else ""
+        told.append(f"It preempted {number} task{'' if number == 1 else 's'} there: {whom}{more}.")
+    return told
+
+
+def preempted_told(preempted: Preempted) -> str:
+    when = f"{preempted.time:%Y-%m-%d %H:%M:%S} UTC, revision {preempted.revision}"
+    by = f" by {preempted.by}" if preempted.by is not None else ""
+    return f"It was preempted on {preempted.machine}{by} ({when})."
+
+
+def crashes_told(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
+    """One sentence per task that keeps crashing, for the first few of them."""
+    told = [
+        tell_crash(
+            task.index,
+            machine=task.machine.hostname if task.machine is not None else "",
+            restarts=task.restarts,
+            exit_text=exit_words(task.exit, words),
+            words=words,
+        )
+        for task in tasks[:_MOST_CRASHES]
+    ]
+    return told + ([words.gettext("More tasks crash as well.")] if len(tasks) > _MOST_CRASHES else [])
+
+
+def _crash_of(job: Job, task: Task) -> list[Task]:
+    """The task, if it keeps crashing. No query of one that obviously does not."""
+    if task.state == TaskState.DEAD or (task.up and not task.restarts):
+        return []
+    return crashing_tasks(job, index=task.index)
+
+
+def _troubles_told(job: Job) -> list[str]:
+    return tell_troubles(health_of(job).troubles, living=job.tasks_total - job.tasks_dead)
+
+
+def _whys_told(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:
+    told = []
+    for why in whys:
+        words = _tell(redacted(why, _sees(principal, job)), job, names)
+        told += [words.head, *words.notes]
+    return told
+
+
+def _tell(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.Told:
+    """One verdict for people, about this job's tasks of the class."""
+    own = any(job_id == job.id for job_id, _ in why.tasks)
+    extra = tuple(job.cell.extra_resources)
+    return wording.tell(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)
+
+
+def _sees(principal: Principal, job: Job) -> Callable[[str], bool]:
+    return lambda tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=job.cell.name)
+
+
+def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
+    return receipts.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
+
+
+def _counts_told(job: Job) -> list[str]:
+    living = job.tasks_total - job.tasks_dead
+    told = [f"{job.tasks_up} of {living} tasks are up."]
+    if job.open_updates:
+        update = job.open_updates[0]
+        told.append(
+            f"An update from version {update.from_version} to {update.to_version} is under way, "
+            f"with at most {update.max_down} tasks down."
+        )
+    return told
+
+
+def _starting_told(job: Job) -> list[str]:
+    starting = job.tasks_running - job.tasks_up
+    return [f"{starting} tasks have a machine and are not up yet."] if starting else []
+
+
+def _whys(job: Job) -> list[Why]:
+    verdict = getattr(job, "verdict", None)
+    return [] if verdict is None else verdicts.read(verdict.whys)
+
+
+def _revision(job: Job, whys: list[Why]) -> int | None:
+    return job.verdict.revision if whys else None
+
+
+def _running(name: str, task: Task) -> str:
+    host = task.machine.hostname if task.machine else "?"
+    there = f"{name} has machine {host}"
+    if task.alloc is not None:
+        there += f", inside {task.alloc.job.name}/{task.alloc.index},"
+    if task.machine is not None and task.machine.state == MachineStatus.DOWN:
+        why = f": {task.machine.reason}" if task.machine.reason else ""
+        return (
+            f"{there}, which is down{why}. Whether it runs there is not known; it is placed elsewhere as soon as"
+            " the cell's brake `lost` lets it."
+        )
+    if task.up:
+        return f"{there} and is up."
+    return f"{there} and is {task.phase}, health {task.health or 'unknown'}."
+
+
+def _exit_told(task: Task) -> str:
+    if not task.exit:
+        return ""
+    ended = task.exit
+    detail = f", {ended['detail']}" if ended.get("detail") else ""
+    cause = ended.get("cause", "unknown")
+    if ended.get("signal"):
+        return f"Its processes last ended with signal {ended['signal']} ({cause}{detail})."
+    if ended.get("status") is None:  # they never ran, or nobody saw how they ended
+        return f"Its last end: {cause}{detail}."
+    return f"Its processes last ended with status {ended['status']} ({cause}{detail})."
+
+
+def _step_told(event: Event) -> str:
+    what = next(
+        (str(event.data[key]) for key in ("detail", "reason", "cause", "state") if event.data.get(key)), ""
+    )
+    return (
+        f"Because of {event.kind} at revision {event.revision} by {event.actor}{f': {what}' if what else ''}."
+    )
+
+
+def _chain(event: Event) -> list[Event]:
+    chain = [event]
+    while chain[-1].caused_by_revision is not None and len(chain) < LONGEST_CHAIN:
+        cause = Event.objects.filter(
+            cell_id=event.cell_id, revision=chain[-1].caused_by_revision, seq=chain[-1].caused_by_seq
+        ).first()
+        if cause is None:
+            break
+        chain.append(cause)
+    return chain

@@ -1,0 +1,219 @@
+"""The journal of a cell: the only way news travels (§3.1's change log).
+
+    with journal.write(cell_id, principal) as entry:      # BEGIN; locks the cell's row; takes the next revision
+        ... change rows ...
+        entry.append(events.TaskPlaced(...))              # no change without an event, no event without its change
+    # COMMIT; then readers are woken, coalesced
+
+    for record in journal.tail(cell_id, after=revision): ...
+
+Order of revision is order of commit, because the revision is taken under the cell's row lock: a reader that has
+seen revision N will never meet a smaller one later. Validate first, take the lock last, put many changes
+under one revision.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
+from django.db import connection, transaction
+
+from quota.vocabulary.permissions import Principal
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.events import Event
+from scheduling.journal import copy_rows, wakeups
+from scheduling.journal.copy_rows import NULL
+
+# Rows of one transaction at most (DESIGN §2): larger changes go in several revisions.
+CHUNK = 5_000
+PARTITION = 1_000_000
+
+_COLUMNS = (
+    "cell_id, revision, seq, time, kind, version, job_id, task_index, machine_id, actor, request_id, "
+    "caused_by_revision, caused_by_seq, data"
+)
+
+
+class Cause(msgspec.Struct, frozen=True, gc=False):
+    """The event that made this one happen: "died <- evicted <- drain <- by whom" is a walk over these."""
+
+    revision: int
+    seq: int
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One row of the journal with its event decoded."""
+
+    revision: int
+    seq: int
+    time: dt.datetime
+    actor: str
+    request_id: str
+    event: Event
+    caused_by: Cause | None = None
+
+
+class Entry:
+    """One revision being written. Its events reach the table together, at the end of the block."""
+
+    def __init__(self, cell_id: int, revision: int, time: dt.datetime, principal: Principal) -> None:
+        self.cell_id = cell_id
+        self.revision = revision
+        self.time = time
+        self.principal = principal
+        self.events: list[Event] = []  # in order: the place of each is its sequence number
+        self._causes: list[Cause | None] = []
+        self._lines: list[str] = []
+        # What all rows of the revision share, before and after the columns that differ.
+        self._head = f"{cell_id}\t{revision}\t"
+        self._time = f"\t{time.isoformat()}\t"
+        self._who = f"\t{copy_rows.text(principal.name)}\t{copy_rows.text(principal.request_id)}\t"
+
+    def append(self, event: Event, *, caused_by: Cause | None = None) -> Cause:
+        """Add an event; returns its place, so that others can name it as their cause."""
+        seq = len(self.events)
+        job_id, index = getattr(event, "job_id", None), getattr(event, "index", None)
+        cause = f"{caused_by.revision}\t{caused_by.seq}" if caused_by else f"{NULL}\t{NULL}"
+        self.events.append(event)
+        self._causes.append(caused_by)
+        self._lines.append(
+            f"{self._head}{seq}{self._time}{event.__struct_config__.tag}\t{events.VERSION}"
+            f"\t{NULL if job_id is None else job_id}\t{NULL if index is None else index}"
+            f"\t{getattr(event, 'machine_id', None) or NULL}{self._who}{cause}"
+            f"\t{copy_rows.json_text(events.encode(event))}\n"
+        )
+        return Cause(self.revision, seq)
+
+    def extend(self, many: Iterable[Event], *, caused_by: Cause | None = None) -> None:
+        for event in many:
+            self.append(event, caused_by=caused_by)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def records(self) -> list[Record]:
+        """What `tail` will answer about this revision once it is committed."""
+        who, request = self.principal.name, self.principal.request_id
+        return [
+            Record(self.revision, seq, self.time, who, request, event, cause)
+            for seq, (event, cause) in enumerate(zip(self.events, self._causes, strict=True))
+        ]
+
+    def _flush(self) -> None:
+        copy_rows.lines("scheduling_event", _COLUMNS, self._lines)
+
+
+class _NothingToSay(Exception):
+    """Ends a block that appended no event: its revision is taken back."""
+
+
+@contextmanager
+def write(cell_id: int, principal: Principal) -> Iterator[Entry]:
+    """One atomic change of a cell under its next revision.
+
+    Locks: the cell's row, until the end of the outermost transaction; rows below it are locked in the order
+    of their ids. A block that appends nothing must have changed nothing: it is rolled back. Nested inside a
+    transaction, the readers are woken when the outermost one commits.
+    """
+    try:
+        with transaction.atomic():
+            entry = _begin(cell_id, principal)
+            yield entry
+            if not entry:
+                raise _NothingToSay
+            entry._flush()
+            revision = entry.revision
+            transaction.on_commit(lambda: wakeups.publish(cell_id, revision))
+    except _NothingToSay:
+        pass
+
+
+def _begin(cell_id: int, principal: Principal) -> Entry:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s"
+            " RETURNING revision, clock_timestamp()",
+            [cell_id],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise LookupError(f"no cell with id {cell_id}")
+    return Entry(cell_id, row[0], row[1], principal)
+
+
+def tail(
+    cell_id: int, *, after: int, limit: int = 50_000, known: Mapping[int, Sequence[Record]] | None = None
+) -> list[Record]:
+    """Whole revisions after `after`, oldest first; about `limit` events, never a part of a revision.
+
+    `known`: the records of revisions that the caller has committed itself, which are not read again.
+    """
+    own = sorted(revision for revision in known or () if revision > after)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT max(revision), count(*) FROM (SELECT revision FROM scheduling_event"
+            " WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
+            " ORDER BY revision, seq LIMIT %s) AS part",
+            [cell_id, after, own, limit],
+        )
+        last, number = cursor.fetchone()
+        rows = []
+        if last is not None:
+            cursor.execute(
+                "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
+                " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND revision <= %s"
+                " AND NOT revision = ANY(%s) ORDER BY revision, seq",
+                [cell_id, after, last, own],
+            )
+            rows = cursor.fetchall()
+    records = [_record(row) for row in rows]
+    # What was committed before the caller's own has been read, unless the limit cut it off: order of revision is order
+    # of commit.
+    own = [revision for revision in own if number < limit or revision < last]
+    if own:
+        assert known is not None
+        records += [record for revision in own for record in known[revision]]
+        records.sort(key=_place)
+    return records
+
+
+def _place(record: Record) -> tuple[int, int]:
+    return record.revision, record.seq
+
+
+def _record(row: tuple) -> Record:
+    revision, seq, time, actor, request_id, data, cause_revision, cause_seq = row
+    cause = Cause(cause_revision, cause_seq) if cause_revision is not None else None
+    return Record(revision, seq, time, actor, request_id, events.decode(data), cause)
+
+
+def newest(cell_id: int) -> int:
+    """The cell's newest revision."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT revision FROM scheduling_cell WHERE id = %s", [cell_id])
+        row = cursor.fetchone()
+    if row is None:
+        raise LookupError(f"no cell with id {cell_id}")
+    return row[0]
+
+
+def ensure_partitions(*, ahead: int = 2) -> int:
+    """Make the partitions that the next revisions of any cell will need. Returns how many were made."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT coalesce(max(revision), 0) FROM scheduling_cell")
+        (revision,) = cursor.fetchone()
+        first = revision // PARTITION
+        made = 0
+        for number in range(first, first + ahead + 1):
+            name = f"scheduling_event_{number:06d}"
+            cursor.execute("SELECT to_regclass(%s)", [name])
+            if cursor.fetchone()[0] is None:
+                cursor.execute(
+                    f"CREATE TABLE {name} PARTITION OF scheduling_event"
+                    f" FOR VALUES FROM ({number * PARTITION}) TO ({(number + 1) * PARTITION})"
+                )
+                made += 1
+    return made

@@ -1,0 +1,59 @@
+"""Of whose packages the cell should be told: machines that have others than they last said. Pure.
+
+The scheduler prefers machines that have a task's packages (§3.2). It is a hint, so it is told late and in batches.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from borglet.messages import MAX_REPORTED_PACKAGES
+from scheduling.link.shard.connection import Connection
+from scheduling.packages.installed import Told
+from scheduling.spec import package_names
+
+# So often what machines have is told, of so many of them at once.
+TELL_EVERY_S = 5.0
+MOST_AT_ONCE = 1_000
+
+
+class Holdings:
+    """`due` machines, then `taken` once they are written. What could not be written is due again."""
+
+    def __init__(self) -> None:
+        self.every_s = TELL_EVERY_S
+        self._last: dict[int, tuple[int, Sequence[str]]] = {}  # machine -> session, and what it reported
+        self._due_at = float("-inf")
+
+    def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, Told]]:
+        """By cell and machine; nothing before it is time."""
+        if now < self._due_at:
+            return {}
+        self._due_at = now + self.every_s
+        self._last = {machine: last for machine, last in self._last.items() if machine in connections}
+        found: dict[int, dict[int, Told]] = defaultdict(dict)
+        number = 0
+        for machine, held in connections.items():
+            if held.said is None or self._last.get(machine) == (held.session, held.said.wire.packages):
+                continue
+            found[held.cell_id][machine] = Told(held.session, held.said.wire.packages)
+            number += 1
+            if number == MOST_AT_ONCE:
+                break
+        return found
+
+    def taken(self, told: Mapping[int, Told]) -> None:
+        for machine, one in told.items():
+            self._last[machine] = one.session, one.digests
+
+
+def readable(told: Mapping[int, Told]) -> dict[int, Told]:
+    """What is stored of it: no more digests than a machine may report, and nothing else."""
+    return {
+        machine: Told(
+            one.session,
+            [text for text in one.digests[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)],
+        )
+        for machine, one in told.items()
+    }

@@ -1,0 +1,108 @@
+"""Asking machines: one timetable and one timer for all of them, whatever their number.
+
+A machine is asked `poll_interval` after it was asked last, give or take `JITTER`: an answer that came late makes the
+next hold shorter, so that a busy shard's intervals stay what they should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import structlog
+
+from scheduling.link.shard.connection import Connection
+from scheduling.link.shard.metrics import Figures
+from scheduling.machines.pace import Timetable
+
+log = structlog.get_logger(__name__)
+
+# A poll not answered this long after its hold: the connection is dead.
+ANSWER_WITHIN_S = 10.0
+JITTER = 0.1
+# Nothing is asked of a machine that doesn't read; it is looked at again after this.
+_CONGESTED_S = 0.5
+# The share of an interval that late answers may take from a hold.
+_SHORTENED = 0.25
+
+
+class Polls:
+    """`interval_s`: of a machine, in seconds. `refresh`: its desired state is wanted anew. `hang_up`: it is gone."""
+
+    def __init__(
+        self,
+        figures: Figures,
+        rng: random.Random,
+        *,
+        interval_s: Callable[[Connection], float],
+        refresh: Callable[[int], None],
+        hang_up: Callable[[Connection, str], None],
+    ) -> None:
+        self._figures, self._rng = figures, rng
+        self._interval_s, self._refresh, self._hang_up = interval_s, refresh, hang_up
+        self._timetable: Timetable[Connection] = Timetable()
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def drop(self, held: Connection) -> None:
+        self._timetable.drop(held)
+
+    def schedule(self, held: Connection, at: float) -> None:
+        """Look at a machine then: to ask it, or to give it up."""
+        if held.closing:
+            return
+        self._timetable.put(held, at)
+        self._arm()
+
+    def due(self, held: Connection, now: float) -> None:
+        """It is time for this machine."""
+        if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
+            log.warning(
+                "no answer, hanging up", machine=held.hostname, waited_s=round(now - held.asked_at, 1)
+            )
+            self._hang_up(held, "no answer")
+        elif held.congested:
+            self.schedule(held, now + _CONGESTED_S)
+        else:
+            self.ask(held)
+
+    def ask(self, held: Connection) -> None:
+        """Send a poll now; one that is still held is answered first, by the protocol."""
+        now = asyncio.get_running_loop().time()
+        if held.identified.renew_at <= now or (held.behind and held.desired is None):
+            self._refresh(held.machine_id)
+        interval_s = self._interval_s(held)
+        late_s = now - held.asked_at - held.hold_s if held.hold_s > 0 else 0.0
+        shortened_s = min(max(0.0, late_s), _SHORTENED * interval_s)
+        if held.asked:
+            self._figures.intervals.observe(now - held.asked_at)
+        held.ask(now, interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER) - shortened_s)
+        self.schedule(held, now + held.hold_s + ANSWER_WITHIN_S)
+
+    def _arm(self) -> None:
+        soonest = self._timetable.soonest()
+        if soonest is None or (self._timer is not None and self._timer_at <= soonest):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        # uvloop gives what is due at once a handle that does not know its time.
+        self._timer_at = soonest
+        self._timer = asyncio.get_running_loop().call_at(soonest, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        self._figures.lateness.observe(now - self._timer_at)
+        for held in list(self._timetable.due(now)):
+            try:
+                self.due(held, now)
+            except Exception:
+                # The others are due too. This one dials again.
+                log.exception("a machine can't be asked, hanging up", machine=held.hostname)
+                self._hang_up(held, "the shard failed")
+        self._arm()

@@ -1,0 +1,62 @@
+"""The machines that a shard serves, and the cells they are of: shared by the shard's parts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from scheduling.link.shard.connection import GOING_AWAY, Connection
+from scheduling.link.shard.inbox import Inbox, superseded
+from scheduling.link.shard.metrics import Figures
+from scheduling.link.shard.polls import Polls
+from scheduling.link.shard.writer import CellFacts
+from scheduling.machines.pace import poll_interval
+from scheduling.policy import cell_settings
+
+
+class Roster:
+    """Belongs to the event loop."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.connections: dict[int, Connection] = {}  # by machine
+        self.cells: dict[int, CellFacts] = {}
+        self.settings: dict[int, cell_settings.CellSettings] = {}
+        self.inbox = Inbox()
+        self.wake = asyncio.Event()
+        self.figures = Figures(lambda: len(self.connections))
+        self.rng = rng
+        self.polls = Polls(
+            self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up
+        )
+
+    @property
+    def cell_ids(self) -> list[int]:
+        return list(self.cells)
+
+    def refresh(self, machine_id: int) -> None:
+        """What should be on a machine may have changed: read it again."""
+        self.inbox.dirty.add(machine_id)
+        self.wake.set()
+
+    def detach(self, gone: Connection) -> None:
+        self.polls.drop(gone)
+        self.inbox.news.pop(gone, None)
+        self.inbox.offers.pop(gone, None)
+        self.inbox.windows.pop(gone, None)
+        if self.connections.get(gone.machine_id) is gone:
+            del self.connections[gone.machine_id]
+
+    def supersede(self, machine_id: int, session: int) -> None:
+        """A machine has a newer session, here or at another shard."""
+        held = self.connections.get(machine_id)
+        if held is not None and held.session < session:
+            held.refuse(superseded(held.hostname))
+            self.detach(held)
+
+    def _interval_s(self, held: Connection) -> float:
+        cell = self.settings.get(held.cell_id)
+        return poll_interval(len(self.connections), cell.poll_interval_s if cell else 0.0)
+
+    def _hang_up(self, held: Connection, reason: str) -> None:
+        held.close(GOING_AWAY, reason)
+        self.detach(held)

@@ -1,0 +1,151 @@
+"""A link shard: holds Borglets' connections, asks each at its pace, and writes down what changes (§3.3).
+
+        Borglets                       event loop                          one database thread
+    ── Report ──► heard ─ compare ─► changes ─┐                  ┌► greet, apply, look (journal), load
+    ◄─ Poll ───── ask ◄─ timetable            ├─► pump, in turns ┤
+                   ▲  ◄─ desired state ◄──────┘                  └► futures, stale sessions, Loaded
+                   └── Redis: notices, log requests, sessions taken elsewhere
+
+The pump works in turns: all that came in during one turn is one batch of the next. So an idle shard writes at
+once, and a busy one writes large batches. Nothing waits for the database but what needs it: polls go on while
+it is away. Its parts: `roster` (whom it serves), `inbox`, `hearing` (reports), `turns` (the pump), `database`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from django.conf import settings
+
+from borglet.messages import OLDEST_PROTOCOL, Hello, LogRequest, ShellGrant, Welcome, common_protocol
+from scheduling.link.shard.connection import GOING_AWAY, TRY_ELSEWHERE, Connection, Wire
+from scheduling.link.shard.database import Database
+from scheduling.link.shard.identities import Identities
+from scheduling.link.shard.inbox import Greeting, superseded
+from scheduling.link.shard.report_intake import Hearing
+from scheduling.link.shard.roster import Roster
+from scheduling.link.shard.turns import Turns
+from scheduling.link.shard.writer import Known
+from scheduling.link.transport.accepting import LoopProgress
+
+
+class Shard:
+    """`start`, then `authenticate`, `greet`, `attach`, `heard`, `detach` for each connection, then `stop`.
+
+    `zone`: told to Borglets. `cell_names`: the cells served, none for all.
+    """
+
+    def __init__(
+        self, *, cell_names: list[str], zone: str, rng: random.Random | None = None, name: str = ""
+    ) -> None:
+        self.name = name
+        self.roster = roster = Roster(rng or random.Random())
+        self.connections, self.figures = roster.connections, roster.figures
+        self.freshly_held: dict[int, set[int]] = {}  # cell -> machines, for the next heartbeat
+        self.progress = LoopProgress()
+        self.on_session: Callable[[int, int], None] | None = None
+        self.identities = Identities(settings.PORTAL_URL)
+        self._zone = zone
+        self.hearing = Hearing(roster)
+        self._database = Database()
+        self._turns = Turns(roster, self.hearing, self._database, self.identities, cell_names=cell_names)
+        self._pump: asyncio.Task[None] | None = None
+        self.heard, self.notice = self.hearing.heard, self._turns.notice
+        self.detach, self.supersede, self.refresh = roster.detach, roster.supersede, roster.refresh
+
+    # -- life
+
+    @property
+    def cell_ids(self) -> list[int]:
+        return self.roster.cell_ids
+
+    async def start(self) -> None:
+        """Raises `DatabaseAway`."""
+        await self._turns.start()
+        self.progress.start()
+        self._pump = asyncio.create_task(self._turns.forever())
+
+    async def stop(self) -> None:
+        for held in list(self.connections.values()):
+            held.close(GOING_AWAY, "this shard stops")
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        self.roster.polls.stop()
+        await self.progress.stop()
+        await self._database.close()
+
+    # -- a connection's life
+
+    async def authenticate(self, hostname: str, secret: str) -> Known | None:
+        """None for an unknown machine or a wrong secret. Raises `DatabaseAway`."""
+        future: asyncio.Future[Known | None] = asyncio.get_running_loop().create_future()
+        self.roster.inbox.asks.append(((hostname, secret), future))
+        self.roster.wake.set()
+        return await future
+
+    async def greet(self, known: Known, hello: Hello) -> int:
+        """The number of the new session. Raises `Greeting` with a refusal, `DatabaseAway`."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        earlier = self.roster.inbox.hellos.get(known.machine_id)
+        if earlier is not None and not earlier[2].done():
+            earlier[2].set_exception(Greeting(superseded(known.hostname)))
+        self.roster.inbox.hellos[known.machine_id] = (known, hello, future)
+        self.roster.wake.set()
+        return await future
+
+    def attach(self, known: Known, session: int, wire: Wire, hello: Hello) -> Connection:
+        """Serve this connection from now on; one of the same machine here ends."""
+        now = asyncio.get_running_loop().time()
+        made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now)
+        if (cell := self.roster.settings.get(known.cell_id)) is not None:
+            made.rotation.plan(known.secret_age_s, cell.rotate_secrets_s, now, self.roster.rng)
+        self.supersede(known.machine_id, session)
+        self.connections[known.machine_id] = made
+        self.freshly_held.setdefault(known.cell_id, set()).add(known.machine_id)
+        if self.on_session is not None:
+            self.on_session(known.machine_id, session)
+        pem, digest = self._turns.authorities
+        made.post(
+            Welcome(
+                common_protocol(hello) or OLDEST_PROTOCOL,
+                session,
+                known.cell,
+                known.history_id,
+                self._zone,
+                authority=pem if hello.authority not in ("", digest) else "",
+                api_url=self.identities.issuer,
+            )
+        )
+        self.refresh(known.machine_id)
+        # Should the database be slow, the first poll goes out without a desired state: to keep in contact.
+        self.roster.polls.schedule(made, now + 2.0)
+        return made
+
+    def send_away(self, number: int) -> None:
+        """Hang up on so many machines, any of them: they dial again, and land where all do."""
+        for held in self.roster.rng.sample(
+            list(self.connections.values()), min(number, len(self.connections))
+        ):
+            held.close(TRY_ELSEWHERE, "machines spread over shards")
+            self.detach(held)
+
+    def request_log(self, machine_id: int, request: LogRequest) -> bool:
+        """Ask a machine for part of a log, at once. False when it isn't connected here."""
+        held = self.connections.get(machine_id)
+        if held is None or held.closing:
+            return False
+        held.logs.append(request)
+        self.roster.polls.ask(held)
+        return True
+
+    def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
+        """Tell a machine of a shell, at once. False when it isn't connected here."""
+        held = self.connections.get(machine_id)
+        if held is None or held.closing:
+            return False
+        held.shells.append(grant)
+        self.roster.polls.ask(held)
+        return True

@@ -1,0 +1,304 @@
+"""The pump: all that came in during one turn is one batch of the next, written and read by one database thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from borglet.messages import Hello, authority_digest
+from quota.vocabulary.errors import Refused
+from scheduling.identity.authority import AuthorityBroken, bundle_pem
+from scheduling.identity.signing_keys import signing_key
+from scheduling.identity.tokens import SigningKey
+from scheduling.link.shard import writer
+from scheduling.link.shard.connection import Connection
+from scheduling.link.shard.database import Database, DatabaseAway
+from scheduling.link.shard.identities import Identities
+from scheduling.link.shard.inbox import Greeting, Inbox, removed, superseded
+from scheduling.link.shard.report_intake import OFFER_AGAIN_S, Hearing
+from scheduling.link.shard.roster import Roster
+from scheduling.link.shard.writer import CellFacts, News
+from scheduling.link.views import news as journal_news
+from scheduling.link.views.desired import Loaded, Specs, load
+from scheduling.machines.credentials import secrets_offered
+from scheduling.policy import cell_settings
+from scheduling.usage import usage_windows
+
+log = structlog.get_logger(__name__)
+
+# The journal is asked at least this often: notices are a courtesy.
+LOOK_EVERY_S = 1.0
+# The folder of the authority is looked at this often.
+TRUST_EVERY_S = 60.0
+_AWAY_S = 1.0
+_BUSY_TURN_S = 0.02
+
+
+class Turns:
+    """`cell_names`: the cells served, none for all. `identities`: whom tasks' identities are signed for."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        hearing: Hearing,
+        database: Database,
+        identities: Identities,
+        *,
+        cell_names: list[str],
+    ) -> None:
+        self._roster, self._hearing, self._database = roster, hearing, database
+        self._cell_names = cell_names
+        self._identities = identities
+        self.authorities = ("", "")  # PEM, and its digest
+        self._seen: dict[int, int] = {}  # cell -> revision looked at
+        self._specs = Specs()
+        self._trust_due = 0.0
+        self._looked = 0.0
+        self._noticed = True
+
+    def notice(self) -> None:
+        """The journal has news."""
+        self._noticed = True
+        self._roster.wake.set()
+
+    async def start(self) -> None:
+        """Raises `DatabaseAway`."""
+        await self._look()
+        await self._refresh_trust()
+
+    async def forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._roster.wake.wait()
+            except TimeoutError:
+                self._noticed = True
+            self._roster.wake.clear()
+            started = time.perf_counter()
+            try:
+                await self._turn()
+            except DatabaseAway as error:
+                log.warning("database away", error=str(error))
+                await asyncio.sleep(_AWAY_S)
+            except Exception:
+                log.exception("a turn failed; what it was about is read again")
+                await asyncio.sleep(_AWAY_S)
+            self._roster.figures.turns.observe(time.perf_counter() - started)
+            if time.perf_counter() - started > _BUSY_TURN_S:
+                await asyncio.sleep(_BUSY_TURN_S)
+
+    async def _turn(self) -> None:
+        inbox, self._roster.inbox = self._roster.inbox, Inbox()
+        try:
+            await self._authenticate(inbox)
+            await self._greet(inbox)
+            await self._take_offers(inbox)
+            await self._apply(inbox)
+            if self._noticed or time.monotonic() - self._looked >= LOOK_EVERY_S:
+                self._noticed = False
+                inbox.dirty |= await self._look()
+            await self._refresh_trust()
+            await self._load(inbox.dirty)
+            await self._store_windows(inbox)
+        except BaseException as error:
+            self._put_back(inbox, error)
+            raise
+
+    def _put_back(self, inbox: Inbox, error: BaseException) -> None:
+        """A turn broke off. Who waits is told; what was to be written comes out of the rows and reports again."""
+        away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; come back")
+        futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
+        for future in futures:
+            if not future.done():
+                future.set_exception(away)
+        self._roster.inbox.dirty |= inbox.dirty | {held.machine_id for held in inbox.news}
+        self._noticed = True
+
+    async def _authenticate(self, inbox: Inbox) -> None:
+        if not inbox.asks:
+            return
+        asks = [ask for ask, _ in inbox.asks]
+        answers = await self._database(writer.authenticate, asks, self._roster.cell_ids)
+        for (_, future), answer in zip(inbox.asks, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+    async def _greet(self, inbox: Inbox) -> None:
+        by_cell: dict[int, dict[int, Hello]] = {}
+        for known, hello, _ in inbox.hellos.values():
+            by_cell.setdefault(known.cell_id, {})[known.machine_id] = hello
+        for cell_id, hellos in by_cell.items():
+            answers = await self._database(writer.greet, cell_id, hellos)
+            for machine_id in hellos:
+                future = inbox.hellos[machine_id][2]
+                answer = answers.get(machine_id)
+                if future.done():
+                    continue
+                if isinstance(answer, int):
+                    future.set_result(answer)
+                else:
+                    future.set_exception(Greeting(answer or removed(inbox.hellos[machine_id][0].hostname)))
+
+    async def _refresh_trust(self) -> None:
+        """Which authorities machines should trust, and the key that signs identities: both change over the months."""
+        if time.monotonic() < self._trust_due:
+            return
+        self._trust_due = time.monotonic() + TRUST_EVERY_S
+        try:
+            self.authorities, self._identities.key = await self._database(_trust)
+        except (OSError, AuthorityBroken):
+            log.exception("the folder of the authority can't be used; what was known goes on")
+
+    async def _take_offers(self, inbox: Inbox) -> None:
+        """What is lost here is asked for again."""
+        by_cell: dict[int, dict[int, tuple[int, str]]] = {}
+        for held, digest in inbox.offers.items():
+            by_cell.setdefault(held.cell_id, {})[held.machine_id] = (held.session, digest)
+        for cell_id, offers in by_cell.items():
+            taken = await self._database(_secrets_offered, cell_id, offers)
+            for held, digest in inbox.offers.items():
+                if taken.get(held.machine_id) == digest and not held.closing:
+                    held.rotation.accept(digest)
+                    self._roster.polls.ask(held)
+
+    async def _store_windows(self, inbox: Inbox) -> None:
+        """What can't be stored is told again."""
+        if not inbox.windows:
+            return
+        many = [window for _, windows in inbox.windows.values() for window in windows]
+        try:
+            await self._database(usage_windows.store, many)
+        except DatabaseAway:
+            raise
+        except Exception:
+            log.exception("windows of usage can't be stored", windows=len(many))
+            return
+        for held, (until, _) in inbox.windows.items():
+            held.windows_until = until
+
+    async def _apply(self, inbox: Inbox) -> None:
+        by_cell: dict[int, list[News]] = {}
+        for held, news in inbox.news.items():
+            by_cell.setdefault(held.cell_id, []).append(news)
+        for cell_id, many in by_cell.items():
+            started = time.perf_counter()
+            stale = await self._apply_or_isolate(cell_id, many)
+            self._roster.figures.written += sum(news.size - 1 for news in many)
+            log.debug(
+                "reports written",
+                cell_id=cell_id,
+                machines=len(many),
+                changes=sum(news.size for news in many),
+                ms=round(1000 * (time.perf_counter() - started), 1),
+            )
+            for news in many:
+                held = self._roster.connections.get(news.machine_id)
+                if news.machine_id in stale and held is not None and held.session == news.session:
+                    held.refuse(superseded(held.hostname))
+                    self._roster.detach(held)
+
+    async def _apply_or_isolate(self, cell_id: int, many: list[News]) -> set[int]:
+        """One machine whose news can't be written must not hold up the others."""
+        try:
+            return await self._database(writer.apply, cell_id, many)
+        except DatabaseAway:
+            raise
+        except Exception:
+            if len(many) == 1:
+                log.exception("news of a machine can't be written", machine_id=many[0].machine_id)
+                return set()
+            log.exception("a batch can't be written; machine by machine now", machines=len(many))
+        stale: set[int] = set()
+        for news in many:
+            stale |= await self._apply_or_isolate(cell_id, [news])
+        return stale
+
+    async def _look(self) -> set[int]:
+        """Read which machines the journal's news concerns."""
+        found, dirty, everywhere = await self._database(_look, self._cell_names, dict(self._seen))
+        self._looked = time.monotonic()
+        for cell in found:
+            if (
+                self._roster.cells.get(cell.id) is None
+                or self._roster.cells[cell.id].settings != cell.settings
+            ):
+                self._roster.settings[cell.id] = _settings(cell)
+            self._seen[cell.id] = cell.revision
+        self._roster.cells = {cell.id: cell for cell in found}
+        dirty |= {m for m, held in self._roster.connections.items() if held.cell_id in everywhere}
+        return dirty
+
+    async def _load(self, dirty: set[int]) -> None:
+        by_cell: dict[int, list[int]] = {}
+        for machine_id in dirty:
+            held = self._roster.connections.get(machine_id)
+            if held is not None:
+                by_cell.setdefault(held.cell_id, []).append(machine_id)
+        for cell_id, machine_ids in by_cell.items():
+            loaded = await self._database(load, cell_id, machine_ids, self._specs)
+            for machine_id in machine_ids:
+                held = self._roster.connections.get(machine_id)
+                if held is not None:
+                    self._take(held, loaded.get(machine_id))
+
+    def _take(self, held: Connection, loaded: Loaded | None) -> None:
+        """Rows were read: from now on reports are compared with these."""
+        if loaded is None or loaded.removed:
+            held.refuse(removed(held.hostname))
+            self._roster.detach(held)
+            return
+        if loaded.session != held.session:
+            if loaded.session > held.session:
+                held.refuse(superseded(held.hostname))
+                self._roster.detach(held)
+            return
+        now = asyncio.get_running_loop().time()
+        held.identities += self._identities.due(held.identified, held.view, loaded, now, self._roster.rng)
+        held.take_view(loaded.view)
+        held.desired, held.down = loaded.desired, loaded.down
+        held.generation = loaded.desired.generation
+        if loaded.rotation_asked:
+            held.rotation.hurry(now)
+        self._roster.inbox.news.pop(held, None)  # told again by the comparison with the new view
+        if held.said is not None and held.said.wire.history_id != held.view.history_id:
+            held.said, held.acknowledged = None, ""
+        if held.acknowledged == held.generation:
+            held.desired = None
+        self._hearing.compare(held)
+        if held.behind or held.asked == 0:
+            if now - held.refused_at < OFFER_AGAIN_S:
+                self._roster.polls.schedule(held, held.refused_at + OFFER_AGAIN_S)
+            else:
+                self._roster.polls.ask(held)
+
+
+def _trust() -> tuple[tuple[str, str], SigningKey]:
+    pem = bundle_pem()
+    return (pem, authority_digest(pem)), signing_key()
+
+
+def _secrets_offered(cell_id: int, offers: dict[int, tuple[int, str]]) -> dict[int, str]:
+    return secrets_offered(cell_id, offers, principal=writer.ME)
+
+
+def _look(names: list[str], seen: dict[int, int]) -> tuple[list[CellFacts], set[int], set[int]]:
+    found = writer.cells(names)
+    dirty: set[int] = set()
+    everywhere: set[int] = set()
+    for cell in found:
+        if cell.id in seen:
+            news = journal_news.since(cell.id, seen[cell.id], newest=cell.revision)
+            dirty |= news.machines
+            if news.everywhere:
+                everywhere.add(cell.id)
+    return found, dirty, everywhere
+
+
+def _settings(cell: CellFacts) -> cell_settings.CellSettings:
+    try:
+        return cell_settings.load(dict(cell.settings))
+    except Refused as error:
+        log.error("the cell's settings can't be read, defaults hold", cell=cell.name, error=error.detail)
+        return cell_settings.CellSettings()

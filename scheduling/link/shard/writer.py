@@ -1,0 +1,398 @@
+"""All that a shard does in PostgreSQL. Synchronous, set-based, called from the shard's one database thread."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hmac
+import math
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from django.db import connection, transaction
+
+from borglet.messages import OLDEST_PROTOCOL, EndCause, Hello, Refusal, common_protocol
+from quota.vocabulary.errors import Refused
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import NAMES, as_mapping
+from scheduling.allocs import kept_allocs
+from scheduling.brakes import brakes
+from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
+from scheduling.journal import journal
+from scheduling.journal.journal import Entry
+from scheduling.journal.machine_events import machine_set_event
+from scheduling.link.views.diff import Changes, Stranger, exit_json, judge, storable_text
+from scheduling.machines.credentials import is_digest, secret_digest, secrets_renewed
+from scheduling.machines.facts import CLAIMED, counted
+from scheduling.machines.machines import DOWN, machines_return, publish_capacity, quarantine_set, set_facts
+from scheduling.master import metrics
+from scheduling.models import Cell, Job, Machine, Task
+from scheduling.models.machines import REMOVED
+from scheduling.tasks import counters, departures, observations, transitions
+from scheduling.tasks.changes import Ending, Eviction
+from scheduling.tasks.observations import Observation
+
+log = structlog.get_logger(__name__)
+ME = system("link")
+
+
+@dataclass(frozen=True, slots=True)
+class CellFacts:
+    """A cell as a shard needs it."""
+
+    id: int
+    name: str
+    revision: int
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An authenticated machine."""
+
+    machine_id: int
+    cell_id: int
+    cell: str
+    hostname: str
+    history_id: str
+    secret_age_s: float = 0.0  # what it dialled in with; infinite where nobody knows
+
+
+@dataclass(slots=True)
+class News:
+    """What the reports of one machine change. `returned`: it was down, and answers."""
+
+    machine_id: int
+    session: int
+    history_id: str
+    changes: Changes = field(default_factory=Changes)
+    returned: bool = False
+
+    @property
+    def size(self) -> int:
+        changes = self.changes
+        return (
+            1
+            + len(changes.seen)
+            + len(changes.over)
+            + len(changes.lost)
+            + len(changes.gone)
+            + len(changes.unwanted)
+        )
+
+
+def cells(names: Sequence[str]) -> list[CellFacts]:
+    """The cells with these names, or all. One query."""
+    rows = Cell.objects.filter(name__in=names) if names else Cell.objects.all()
+    return [CellFacts(*row) for row in rows.values_list("id", "name", "revision", "settings")]
+
+
+def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> list[Known | None]:
+    """(hostname, secret) -> the machine, or None: unknown or a wrong secret, which is not told apart. One query, and
+    three a cell where machines use a new secret for the first time: their old ones are void then.
+    """
+    rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    found = (
+        Machine.objects.filter(hostname__in={hostname for hostname, _ in asks}, cell_id__in=list(cell_ids))
+        .exclude(state=REMOVED)
+        .values_list(
+            "hostname", "secret_digest", "next_digest", "secret_at", "id", "cell_id", "cell__name",
+            "cell__history_id",
+        )
+    )  # fmt: skip
+    now = dt.datetime.now(dt.UTC)
+    fresh: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for hostname, *rest in found:
+        rows[hostname].append(tuple(rest))
+    result: list[Known | None] = []
+    for hostname, secret in asks:
+        digest = secret_digest(secret)
+        match = None
+        # A hostname is unique in its cell; in another cell it may be another machine.
+        for stored, following, since, machine_id, cell_id, cell, history_id in rows.get(hostname, []) or [
+            ("0" * 64, "0" * 64, None, 0, 0, "", None)
+        ]:
+            usual, new = hmac.compare_digest(digest, stored), hmac.compare_digest(digest, following)
+            if (usual or new) and machine_id:
+                age_s = math.inf if since is None else (now - since).total_seconds()
+                match = Known(machine_id, cell_id, cell, hostname, history_id.hex, age_s if usual else 0.0)
+                if not usual:
+                    fresh[cell_id].append((machine_id, digest))
+        result.append(match)
+    if fresh:
+        lost = {
+            pair[0]
+            for cell_id, used in fresh.items()
+            for pair in set(used) - secrets_renewed(cell_id, used, principal=ME)
+        }
+        # Revoked, or joined anew, between the two.
+        result = [None if known is not None and known.machine_id in lost else known for known in result]
+    return result
+
+
+def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]:
+    """Machine id -> the number of its new session, or why not. What changed of their facts is journalled; a
+    machine that was down is up again.
+
+    Locks: the cell's row where there is something to journal, then the machines' in order of id.
+    """
+    refused: dict[int, int | Refusal] = {}
+    changed = []
+    cell = Cell.objects.only("extra_resources").get(pk=cell_id)
+    for machine in Machine.objects.filter(pk__in=hellos).order_by("id"):
+        try:
+            differs = set_facts(
+                machine, _facts(machine, hellos[machine.id], cell.extra_resources), extra=cell.extra_resources
+            )
+        except Refused as error:
+            path = next(iter(error.fields), "")
+            refused[machine.id] = Refusal(error.code, path, error.detail, retry=False)
+            continue
+        if differs or machine.state == DOWN:
+            changed.append(machine.id)
+    if changed:
+        _take_facts(cell_id, cell.extra_resources, {machine: hellos[machine] for machine in changed})
+    welcome = sorted(hellos.keys() - refused.keys())
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [welcome]
+        )
+        cursor.execute(
+            "UPDATE scheduling_machine AS m SET session = m.session + 1, boot_id = h.boot_id, software = h.software,"
+            " authority = h.authority FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[])"
+            " AS h(id, boot_id, software, authority) WHERE m.id = h.id RETURNING m.id, m.session",
+            [
+                welcome,
+                [storable_text(hellos[machine].boot_id[:64]) for machine in welcome],
+                [storable_text(hellos[machine].software[:64]) for machine in welcome],
+                [a if is_digest(a := hellos[machine].authority) else "" for machine in welcome],
+            ],
+        )
+        return refused | dict(cursor.fetchall())
+
+
+def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
+    """What a hello says anew. Attributes and amounts of the cell's own resources given by people stay. What it has
+    more than counts of it is told by an attribute."""
+    speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
+    attributes = {**machine.attributes, **hello.attributes, **speaks}
+    facts: dict[str, Any] = {"attributes": attributes}
+    if CLAIMED in hello.attributes:
+        attributes.pop(CLAIMED)
+    if hello.capacity:
+        own = dict.fromkeys((*NAMES, *extra), 0) | as_mapping(machine.capacity, extra=extra)
+        counts, claimed = counted(own | as_mapping(machine.granted, extra=extra), hello.capacity)
+        facts["capacity"] = {name: own[name] for name in extra if own[name]} | counts
+        attributes.pop(CLAIMED, None)
+        if claimed:
+            attributes[CLAIMED] = claimed
+            log.warning("more capacity is claimed than counts", machine=machine.hostname, claimed=claimed)
+    return facts
+
+
+def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello]) -> None:
+    with journal.write(cell_id, ME) as entry:
+        machines = Machine.objects.select_for_update().filter(pk__in=hellos, cell_id=cell_id).order_by("id")
+        sizes_changed = False
+        for machine in machines:
+            before = list(machine.capacity)
+            if set_facts(machine, _facts(machine, hellos[machine.id], extra), extra=extra):
+                if not machine.granted and any(map(operator.lt, machine.capacity, before)):
+                    machine.granted = before
+                machine.save(update_fields=["attributes", "capacity", "granted"])
+                entry.append(machine_set_event(machine))
+                sizes_changed |= before != machine.capacity
+        machines_return(entry, list(hellos), "its Borglet connected")
+        if sizes_changed:
+            publish_capacity(entry)
+
+
+def apply(cell_id: int, many: Sequence[News]) -> set[int]:
+    """Write what reports changed, at most about 5,000 changes a revision. Returns the machines whose session is
+    no longer theirs; of those nothing was written.
+
+    Locks: the cell's row, then machines, then tasks, each in order of id.
+    """
+    stale: set[int] = set()
+    for part in _chunks(many):
+        with journal.write(cell_id, ME) as entry:
+            refused = _apply(entry, part)
+        stale |= refused
+        _count(cell_id, [news.changes for news in part if news.machine_id not in refused])
+    return stale
+
+
+def _count(cell_id: int, changes: Sequence[Changes]) -> None:
+    reasons = [unwanted.reason for change in changes for unwanted in change.unwanted]
+    short = EndCause.MACHINE_SHORT
+    reasons += [short.value for change in changes for over in change.over if over.exit.cause is short]
+    if reasons:
+        cell = Cell.objects.values_list("name", flat=True).get(pk=cell_id)
+        for reason in reasons:
+            metrics.machine_evictions.labels(cell, reason).inc()
+
+
+def _chunks(many: Sequence[News]) -> Iterable[list[News]]:
+    part: list[News] = []
+    size = 0
+    for news in many:
+        if part and size + news.size > journal.CHUNK:
+            yield part
+            part, size = [], 0
+        part.append(news)
+        size += news.size
+    if part:
+        yield part
+
+
+def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
+    history = Cell.objects.values_list("history_id", flat=True).get(pk=entry.cell_id).hex
+    sessions = dict(
+        Machine.objects.filter(pk__in=[news.machine_id for news in part])
+        .exclude(state=REMOVED)
+        .values_list("id", "session")
+    )
+    valid = [
+        news for news in part if news.history_id == history and sessions.get(news.machine_id) == news.session
+    ]
+    returned = [news.machine_id for news in valid if news.returned]
+    if returned:
+        machines_return(entry, returned, "it answers again")
+    for news in valid:
+        if news.changes.strangers is not None:
+            _note_strangers(entry, news.machine_id, news.changes.strangers)
+    changes = [news.changes for news in valid]
+    if gone := [(g.task_id, g.incarnation, g.exit) for c in changes for g in c.gone]:
+        departures.tasks_gone(entry, gone)
+    if saved := [one for c in changes for one in c.saved]:
+        kept_allocs.savers_done(entry, saved)
+    kept_allocs.gone(entry, [kept for c in changes for kept in c.dropped])
+    _finish(entry, changes)
+    if lost := [
+        Eviction(identity, incarnation, "lost", detail="its machine no longer has it", gone=True)
+        for c in changes
+        for identity, incarnation in c.lost
+    ]:
+        transitions.tasks_evict(entry, lost)
+    if unwanted := [
+        Eviction(u.task_id, u.incarnation, "out-of-resources", detail=u.detail, avoid=True)
+        for c in changes
+        for u in c.unwanted
+    ]:
+        transitions.tasks_evict(entry, unwanted)
+    if seen := [
+        Observation(s.task_id, s.incarnation, s.phase, s.health, s.up, s.restarts, s.exit, s.address)
+        for c in changes
+        for s in c.seen
+    ]:
+        observations.tasks_observe(entry, seen)
+    return {news.machine_id for news in part if sessions.get(news.machine_id) != news.session}
+
+
+def _finish(entry: Entry, changes: Sequence[Changes]) -> None:
+    over = [over for change in changes for over in change.over]
+    if not over:
+        return
+    evictions = dict(Task.objects.filter(pk__in=[o.task_id for o in over]).values_list("id", "evictions"))
+    # Every move is an eviction: only where there were enough of these need the moves be counted.
+    moves = _moves([o.task_id for o in over if evictions.get(o.task_id, 0) >= o.max_moves])
+    endings, evicted = [], []
+    for one in over:
+        verdict = judge(one, moves=moves.get(one.task_id, 0))
+        exit_ = exit_json(one.exit)
+        if verdict.how:
+            endings.append(
+                Ending(
+                    one.task_id, verdict.how, one.incarnation, detail=verdict.detail, gone=True, exit=exit_
+                )
+            )
+        else:
+            evicted.append(
+                Eviction(
+                    one.task_id,
+                    one.incarnation,
+                    verdict.cause,
+                    detail=verdict.detail,
+                    gone=True,
+                    avoid=verdict.avoid,
+                    exit=exit_,
+                )
+            )
+    if evicted:
+        transitions.tasks_evict(entry, evicted)
+    if endings:
+        transitions.tasks_end(entry, endings)
+
+
+def _moves(task_ids: Sequence[int]) -> dict[int, int]:
+    """How often each task was evicted because it failed, since its spec changed or it was revived."""
+    if not task_ids:
+        return {}
+    pairs = [split_task_id(identity) for identity in task_ids]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT t.id, count(*) FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS t(id, job_id, index)"
+            " JOIN scheduling_event AS e ON e.job_id = t.job_id AND e.task_index = t.index"
+            " AND e.kind = 'task.evicted' AND e.data->>'cause' = 'failure'"
+            " AND e.revision > coalesce((SELECT max(u.revision) FROM scheduling_event AS u"
+            " WHERE u.job_id = t.job_id AND u.task_index = t.index"
+            " AND u.kind IN ('task.updated', 'task.revived')), 0) GROUP BY t.id",
+            [list(task_ids), [job for job, _ in pairs], [index for _, index in pairs]],
+        )
+        return dict(cursor.fetchall())
+
+
+def _note_strangers(entry: Entry, machine_id: int, strangers: Sequence[Stranger]) -> None:
+    """Keep the machine's list of what runs there unasked. What this history knows to be over is stopped; what
+    it doesn't know is left for an SRE to decide."""
+    machine = Machine.objects.select_for_update().get(pk=machine_id)
+    known = {item["key"]: item for item in machine.quarantined}
+    over = _known_to_be_over([stranger for stranger in strangers if not stranger.flagged])
+    if not brakes.stops_pass(entry, len(over - known.keys()), what="superseded tasks"):
+        over &= known.keys()  # the others wait in quarantine
+    since = entry.time.astimezone(dt.UTC).isoformat(timespec="seconds")
+    items = []
+    for stranger in strangers:
+        key = str(stranger.key)
+        new = {"key": key, "name": stranger.name, "since": since, "release": ""}
+        if key in over:
+            new |= {"release": "stop", "cause": "superseded"}
+        items.append(known.get(key, new))
+    items.sort(key=lambda item: item["key"])
+    unknown = [item["name"] for item in items if item["key"] not in known and not item["release"]]
+    if unknown:
+        log.warning("in quarantine", machine=machine.hostname, tasks=unknown[:20], number=len(unknown))
+    reason = machine.reason or f"{len(items)} tasks run there unasked"
+    quarantine_set(entry, machine, items, reason)
+
+
+def _known_to_be_over(strangers: Sequence[Stranger]) -> set[str]:
+    if not strangers:
+        return set()
+    # The key may come from a history this database never had, or from nowhere.
+    strangers = [s for s in strangers if _is_uid(s.key.job) and 0 <= s.key.index < MAX_TASKS]
+    uids = {stranger.key.job for stranger in strangers}
+    jobs = {uid.hex: job_id for job_id, uid in Job.objects.filter(uid__in=uids).values_list("id", "uid")}
+    rows = {
+        (job_id, index): (incarnation, state)
+        for job_id, index, incarnation, state in Task.objects.filter(
+            job_id__in=jobs.values(), index__in={stranger.key.index for stranger in strangers}
+        ).values_list("job_id", "index", "incarnation", "state")
+    }
+    result = set()
+    for stranger in strangers:
+        row = rows.get((jobs.get(stranger.key.job, 0), stranger.key.index))
+        if row is None:
+            continue
+        incarnation, state = row
+        same = incarnation == stranger.key.incarnation
+        if incarnation > stranger.key.incarnation or (same and state != counters.RUNNING):
+            result.add(str(stranger.key))
+    return result
+
+
+def _is_uid(text: str) -> bool:
+    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)

@@ -1,0 +1,247 @@
+"""The WebSocket of a machine, straight on the transport: no task, no queue and no timer while it is served.
+
+    uvicorn: TLS, HTTP ── GET /link, Upgrade ──► LinkHttp ─► LinkSocket ─► LinkApp.converse, until attached
+                                                               │ ◄─ write      Connection ◄─ Shard
+                                                               └─ message ───► LinkApp.take
+
+uvicorn's own WebSocket costs two coroutines, a queue and four calls of epoll a message, and as an ASGI application a
+task a message more: 240 µs a poll and 178 KiB a machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+
+from borglet.link.frames import POLICY_VIOLATION, BadFrame, FrameReader, Opcode, close_code, closing, frame
+from borglet.messages import MAX_FRAME_BYTES
+
+log = structlog.get_logger(__name__)
+
+PATH = b"/link"
+# The peer has this long to answer a close.
+CLOSE_WITHIN_S = 5.0
+# Before it is served a machine says hello, and waits for the answer.
+MOST_EARLY = 2
+# Reads of all connections pass through here, one after the other.
+_buffer = memoryview(bytearray(2**16))
+
+
+class Hangup(Exception):
+    """The peer has gone."""
+
+
+class Host(Protocol):
+    """Who talks to machines: `scheduling.link.app.LinkApp`."""
+
+    async def converse(self, socket: LinkSocket, authorization: str) -> None:
+        """From the request for a WebSocket, with its header, until its machine is served."""
+
+
+class LinkHttp(HttpToolsProtocol):
+    """HTTP as uvicorn speaks it; who asks for the WebSocket at `PATH` gets a `LinkSocket`."""
+
+    def handle_websocket_upgrade(self) -> None:
+        if self.url.partition(b"?")[0] != PATH:
+            super().handle_websocket_upgrade()
+            return
+        self.connections.discard(self)
+        head = [b"GET ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.scope["headers"]:
+            head += [name, b": ", value, b"\r\n"]
+        made = LinkSocket(cast("Host", self.config.app), self.server_state)
+        self.transport.set_protocol(made)
+        made.open(self.transport, b"".join([*head, b"\r\n"]))
+
+
+class LinkSocket(asyncio.BufferedProtocol):
+    """One connection. `hangup` is called once, when it has ended, whoever ended it."""
+
+    __slots__ = (
+        "_close_timer", "_ended", "_frames", "_handshake", "_heard", "_host", "_opening", "_reader", "_response",
+        "_server_state", "_transport", "closing", "congested", "hangup", "receive",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, server_state: Any) -> None:
+        self._host, self._server_state = host, server_state
+        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._heard: deque[bytes] | None = deque()
+        self._frames: asyncio.Future[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._handshake: ServerProtocol | None = None
+        self._response: Response | None = None
+        self._ended = False
+        self.closing = False
+        self.congested = False  # so much waits to be sent that nothing more should
+        self.receive: Callable[[bytes], None] | None = None  # takes messages, once set
+        self.hangup: Callable[[], None] | None = None
+
+    # -- the handshake
+
+    def open(self, transport: asyncio.Transport, head: bytes) -> None:
+        """`head`: the request, as it came."""
+        self._transport = transport
+        self._server_state.connections.add(self)
+        self._handshake = ServerProtocol()
+        self._handshake.receive_data(head)
+        request = next(iter(self._handshake.events_received()), None)
+        if not isinstance(request, Request):
+            self._transport.abort()
+            return
+        self._response = self._handshake.accept(request)
+        if self._response.status_code != 101:
+            self._respond(self._response)
+            self._transport.close()
+            return
+        authorization = request.headers.get("Authorization", "")
+        self._opening = asyncio.get_running_loop().create_task(self._host.converse(self, authorization))
+        self._server_state.tasks.add(self._opening)
+        self._opening.add_done_callback(self._opened)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._server_state.tasks.discard(task)
+        self._opening = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a machine can't be served, hanging up", exc_info=error)
+            self._transport.abort()
+
+    def accept(self) -> None:
+        """The WebSocket is open from now on."""
+        assert self._response is not None
+        self._respond(self._response)
+
+    def reject(self, status: int, phrase: str, headers: dict[str, str], body: bytes) -> None:
+        """No WebSocket: an answer of HTTP."""
+        made = Headers({**headers, "Content-Length": str(len(body)), "Connection": "close"})
+        self._respond(Response(status, phrase, made, body))
+        self._transport.close()
+
+    def _respond(self, response: Response) -> None:
+        assert self._handshake is not None
+        self._handshake.send_response(response)
+        if not self._ended:
+            self._transport.write(b"".join(self._handshake.data_to_send()))
+        self._handshake = self._response = None
+
+    async def message(self) -> bytes:
+        """The next message, before `receive` is set. Raises `Hangup`."""
+        assert self._heard is not None
+        while not self._heard:
+            if self._ended or self.closing:
+                raise Hangup
+            self._frames = asyncio.get_running_loop().create_future()
+            await self._frames
+        return self._heard.popleft()
+
+    def serve(self, receive: Callable[[bytes], None], hangup: Callable[[], None]) -> None:
+        """Messages go to `receive` from now on, those that wait first. Raises `Hangup` when there is nobody left."""
+        if self._ended:
+            raise Hangup
+        self.receive, self.hangup = receive, hangup
+        waiting, self._heard = self._heard or (), None
+        for content in waiting:
+            receive(content)
+
+    # -- out
+
+    def send(self, content: bytes) -> None:
+        """A message, which is text."""
+        if not self.closing and not self._ended:
+            self._transport.write(frame(Opcode.TEXT, content))
+
+    def close(self, code: int, reason: str) -> None:
+        """Say good-bye; the connection ends when the peer has, too, at the latest after `CLOSE_WITHIN_S`."""
+        if self.closing or self._ended:
+            return
+        self.closing = True
+        self._transport.write(closing(code, reason))
+        self._close_timer = asyncio.get_running_loop().call_later(CLOSE_WITHIN_S, self._transport.abort)
+        self._awake()
+
+    def shutdown(self) -> None:
+        """The server stops: uvicorn asks this of each connection."""
+        if self._handshake is not None:
+            self._transport.close()
+        else:
+            self.close(1001, "this shard stops")
+
+    # -- in: what the transport calls
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _buffer
+
+    def buffer_updated(self, size: int) -> None:
+        if self._ended:
+            return
+        if self._response is not None:  # nobody has told it yet that this is a WebSocket
+            self._transport.abort()
+            return
+        try:
+            for opcode, content in self._reader.read(_buffer[:size]):
+                self._take(opcode, content)
+        except BadFrame as error:
+            self._fail(error)
+
+    def eof_received(self) -> None:
+        return None
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._server_state.connections.discard(self)
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self._awake()
+        if self.hangup is not None:
+            self.hangup()
+            self.hangup = self.receive = None
+
+    def _take(self, opcode: Opcode, content: bytes) -> None:
+        if opcode is Opcode.CLOSE:
+            code = close_code(content)
+            if not self.closing:
+                self.closing = True
+                self._transport.write(frame(Opcode.CLOSE, content[:2]))
+                log.debug("a machine hangs up", code=code)
+            self._awake()
+            self._transport.close()
+        elif opcode is Opcode.PING:
+            # Who reads nothing gets no answers to keep for it.
+            if not self.closing and not self.congested:
+                self._transport.write(frame(Opcode.PONG, content))
+        elif self.closing or opcode is Opcode.PONG:
+            return
+        elif self.receive is not None:
+            self.receive(content)
+        elif self._heard is not None:
+            if len(self._heard) == MOST_EARLY:
+                raise BadFrame(POLICY_VIOLATION, "too much was said before the welcome")
+            self._heard.append(content)
+            self._awake()
+
+    def _fail(self, error: BadFrame) -> None:
+        log.warning("a frame that is none, hanging up", reason=str(error))
+        if not self.closing:
+            self.closing = True
+            self._transport.write(closing(error.code, str(error)))
+        self._awake()
+        self._transport.close()
+
+    def _awake(self) -> None:
+        if self._frames is not None and not self._frames.done():
+            self._frames.set_result(None)
+        self._frames = None

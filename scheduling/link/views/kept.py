@@ -1,0 +1,101 @@
+"""What machines still have of allocs that left them: folders to keep, and log savers that run there again (§4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from borglet.messages import RestartPolicy, RunAlloc, RunTask, StopTask, TaskKey
+from quota.vocabulary.resources import as_mapping
+from scheduling.models import KeptAlloc
+from scheduling.spec import job_spec
+
+# Nobody waits for a saver, and what it saves may be gone for minutes: it is tried until its time is up.
+_RESTART = RestartPolicy(
+    on="failure", max_failures=1_000_000, window_s=3600.0, backoff_s=1.0, backoff_max_s=60.0
+)
+
+
+@dataclass(slots=True)
+class Kept:
+    """Of one machine. `savers`: key -> (id of the kept alloc, position). `dropping`: released, until it is gone."""
+
+    run: list[RunTask] = field(default_factory=list)
+    stop: list[StopTask] = field(default_factory=list)
+    allocs: list[RunAlloc] = field(default_factory=list)
+    savers: dict[TaskKey, tuple[int, int]] = field(default_factory=dict)
+    dropping: dict[TaskKey, int] = field(default_factory=dict)
+
+
+def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
+    """(job id, version) of every saver that is to run."""
+    return {(saver["job_id"], saver["version"]) for row in rows if not row.released for saver in row.savers}
+
+
+def kept_on(
+    rows: Iterable[KeptAlloc],
+    known: Mapping[tuple[int, int], job_spec.JobSpec | None],
+    *,
+    cell: str,
+    extra: Sequence[str],
+) -> dict[int, Kept]:
+    """By machine id. A saver that is done, or whose spec can't be read, is not run."""
+    found: dict[int, Kept] = {}
+    for row in rows:
+        here = found.setdefault(row.machine_id, Kept())
+        key = task_key(row.key)
+        if row.released:
+            here.dropping[key] = row.id
+            here.stop.append(StopTask(key, "released"))
+            continue
+        here.allocs.append(
+            RunAlloc(key, row.name, as_mapping(row.limit, extra=extra), 0, False, False, ended=True)
+        )
+        for position, saver in enumerate(row.savers):
+            job = known.get((saver["job_id"], saver["version"]))
+            if not saver["done"] and job is not None and saver["index"] < job.tasks:
+                task = _saver(row, position, saver, job, cell=cell, extra=extra)
+                here.run.append(task)
+                here.savers[task.key] = (row.id, position)
+    return found
+
+
+def _saver(
+    row: KeptAlloc,
+    position: int,
+    saver: Mapping[str, Any],
+    job: job_spec.JobSpec,
+    *,
+    cell: str,
+    extra: Sequence[str],
+) -> RunTask:
+    """It knows by `BORG_ALLOC_ENDED` that nothing new will come, and that it may end."""
+    task = job.task(saver["index"])
+    return RunTask(
+        key=TaskKey(row.uid.hex, position, 1),
+        name=f"{cell}/{saver['tenant']}/{saver['job']}/{saver['index']}",
+        command=task.argv,
+        env={**task.env, "BORG_ALLOC_ENDED": "1"},
+        limit=as_mapping(task.limit, extra=extra),
+        ports={},
+        priority=job.priority,
+        latency_sensitive=False,
+        prod=False,
+        spec_version=saver["version"],
+        notice_s=task.notice_s,
+        max_processes=task.max_processes,
+        restart=_RESTART,
+        waits_for=sorted(task_key(waited) for waited in row.waits),
+        working_dir=task.working_dir,
+        user=task.user,
+        root=task.root,
+        slack=task.slack,
+        alloc=task_key(row.key),
+    )
+
+
+def task_key(text: str) -> TaskKey:
+    """The inverse of `str(TaskKey)`."""
+    job, index, incarnation = text.split("/")
+    return TaskKey(job, int(index), int(incarnation))

@@ -1,0 +1,59 @@
+"""Which machines' desired state may have changed: the journal's news, mapped to machines. No event is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from django.db import connection
+
+from scheduling.core.vocabulary.requirement import task_id
+
+# What a Borglet has to hear of. What it said itself, and what only matters to the scheduler, is not here.
+_BY_MACHINE = (
+    "task.placed", "task.evicted", "task.ended", "task.gone", "machine.state", "machine.removed",
+    "alloc.kept", "alloc.released", "machine.credential",
+)  # fmt: skip
+_BY_TASK = ("task.updated",)
+_BY_JOB = ("job.changed",)
+_BY_CELL = ("cell.set",)
+_KINDS = [*_BY_MACHINE, *_BY_TASK, *_BY_JOB, *_BY_CELL]
+
+
+@dataclass(slots=True)
+class News:
+    """`revision`: up to which all is known now. `everywhere`: all machines of the cell are concerned."""
+
+    revision: int
+    machines: set[int] = field(default_factory=set)
+    everywhere: bool = False
+
+
+def since(cell_id: int, revision: int, *, newest: int) -> News:
+    """News in (`revision`, `newest`]. Three queries at most; none when there is none."""
+    news = News(newest)
+    if newest <= revision:
+        return news
+    tasks, jobs = set(), set()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT kind, job_id, task_index, machine_id FROM scheduling_event"
+            " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)",
+            [cell_id, revision, newest, _KINDS],
+        )
+        for kind, job_id, index, machine_id in cursor.fetchall():
+            if kind in _BY_CELL:
+                news.everywhere = True
+            elif kind in _BY_JOB:
+                jobs.add(job_id)
+            elif kind in _BY_TASK:
+                tasks.add(task_id(job_id, index))
+            elif machine_id is not None:
+                news.machines.add(machine_id)
+        if jobs or tasks:
+            cursor.execute(
+                "SELECT DISTINCT machine_id FROM scheduling_task"
+                " WHERE state = 'running' AND (job_id = ANY(%s) OR id = ANY(%s))",
+                [sorted(jobs), sorted(tasks)],
+            )
+            news.machines |= {machine_id for (machine_id,) in cursor.fetchall()}
+    return news

@@ -1,0 +1,145 @@
+"""A machine's secret: replaced in time, replaced on request, cut off. The cell keeps digests only.
+
+machine_rotate, or age ─► Poll.rotate ─► secrets_offered: the old and the new one open the link
+                                                 │ the new one is used
+machine_revoke ─► none opens it                  ▼
+                  until it joins again     secrets_renewed: the new one alone
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from django.db import connection
+
+from quota.vocabulary.errors import Conflict
+from quota.vocabulary.permissions import Action, Principal, require
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.journal import journal
+from scheduling.machines import contact
+from scheduling.models import Machine
+from scheduling.models.machines import REMOVED
+
+# What belongs to a secret, and changes with it.
+SECRET = ("secret_digest", "next_digest", "secret_at", "rotation_asked")
+
+
+def secret_digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def is_digest(text: str) -> bool:
+    return len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
+
+
+def void(machine: Machine) -> None:
+    """No secret opens the link, and who is connected is cut off; unsaved."""
+    machine.secret_digest, machine.next_digest = "", ""
+    machine.secret_at, machine.rotation_asked = None, False
+    machine.session += 1
+
+
+def must_be_there(machine: Machine) -> None:
+    """Raises `Conflict` for a machine that was removed."""
+    if machine.state == REMOVED:
+        detail = f"machine {machine.hostname} was removed; join it again first"
+        raise Conflict("machine-removed", detail, fields={"machine": detail})
+
+
+def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
+    """Let the machine have a new secret at the next poll. The old one is void once the new one was used.
+
+    Locks: the cell's row, then the machine's.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    with journal.write(machine.cell_id, principal) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        must_be_there(row)
+        if not row.secret_digest:
+            detail = f"the secret of {row.hostname} was revoked; join the machine again with a new token"
+            raise Conflict("secret-revoked", detail, fields={"machine": detail})
+        if not row.rotation_asked:
+            row.rotation_asked = True
+            row.save(update_fields=["rotation_asked"])
+            entry.append(events.MachineCredential(machine_id=row.id, step="asked", reason=reason))
+    machine.refresh_from_db()
+    return machine
+
+
+def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Machine:
+    """Cut a machine off at once: its secrets are void, its connection ends, it is down, its tasks leave at the
+    cell's rate. It may join again with a new token, and stops then what was placed elsewhere.
+
+    Locks: the cell's row, then the machine's.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    with journal.write(machine.cell_id, principal) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        must_be_there(row)
+        if row.secret_digest:
+            void(row)
+            entry.append(events.MachineCredential(machine_id=row.id, step="revoked", reason=reason))
+            if row.state != MachineStatus.DOWN.value:
+                row.state, row.reason = MachineStatus.DOWN.value, f"its secret was revoked: {reason}"[:300]
+                row.state_since = entry.time
+                entry.append(events.MachineState(machine_id=row.id, state=row.state, reason=row.reason))
+            row.save(update_fields=[*SECRET, "session", "state", "state_since", "reason"])
+    contact.forget(machine.cell_id, [machine.id])
+    machine.refresh_from_db()
+    return machine
+
+
+def secrets_offered(
+    cell_id: int, offers: Mapping[int, tuple[int, str]], *, principal: Principal
+) -> dict[int, str]:
+    """Machine id -> (session, digest of its next secret). Those that count from now on, beside the present ones.
+
+    An offer of another session than the machine's newest is left out. Locks: the cell's row, then the machines'.
+    """
+    taken: dict[int, str] = {}
+    with journal.write(cell_id, principal) as entry:
+        rows = (
+            Machine.objects.select_for_update()
+            .filter(cell_id=cell_id, pk__in=offers)
+            .exclude(state=REMOVED)
+            .exclude(secret_digest="")
+            .order_by("id")
+        )
+        changed = []
+        for row in rows:
+            session, digest = offers[row.id]
+            if session != row.session or not is_digest(digest) or digest == row.secret_digest:
+                continue
+            taken[row.id] = digest
+            if row.next_digest != digest:
+                row.next_digest = digest
+                changed.append(row)
+                entry.append(events.MachineCredential(machine_id=row.id, step="offered"))
+        Machine.objects.bulk_update(changed, ["next_digest"], batch_size=500)
+    return taken
+
+
+def secrets_renewed(
+    cell_id: int, used: Sequence[tuple[int, str]], *, principal: Principal
+) -> set[tuple[int, str]]:
+    """(machine id, digest) of next secrets that machines dial in with: the old ones are void from now on.
+
+    Returns those that still counted. Locks: the cell's row, then the machines'.
+    """
+    with journal.write(cell_id, principal) as entry, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
+            [[machine for machine, _ in used]],
+        )
+        cursor.execute(
+            "UPDATE scheduling_machine AS m SET secret_digest = m.next_digest, next_digest = '', secret_at = %s,"
+            " rotation_asked = false FROM unnest(%s::bigint[], %s::text[]) AS u(id, digest)"
+            " WHERE m.id = u.id AND m.next_digest = u.digest AND m.cell_id = %s AND m.state <> %s"
+            " RETURNING m.id, m.secret_digest",
+            [entry.time, [m for m, _ in used], [digest for _, digest in used], cell_id, REMOVED],
+        )
+        renewed = set(cursor.fetchall())
+        entry.extend(events.MachineCredential(machine_id=m, step="renewed") for m, _ in sorted(renewed))
+    return renewed

@@ -1,0 +1,129 @@
+"""How far drains have come, and what holds each up. Reads only; as many queries for many as for one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Count, QuerySet
+from django.utils import timezone
+
+from quota.vocabulary.permissions import Principal
+from scheduling.access import selectors
+from scheduling.allocs.alloc_sets import KIND
+from scheduling.core.vocabulary.states import MachineStatus, TaskState
+from scheduling.models import Cell, Departure, Drain, Task
+from scheduling.policy import cell_settings
+from scheduling.tasks.disruption_budgets import Budget, Budgets
+
+# A job that one may not see.
+HIDDEN = "another tenant's job"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """`tasks` of a job on the machine wait until fewer than `may` of all its tasks are down."""
+
+    job: str
+    tasks: int
+    may: int
+    down: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of one drain. `leaving`: tasks that leave at the cell's rate; `waiting`: those held up by budgets of their jobs,
+    or of jobs that live in an alloc there; `stopping`: those sent away, which may still run there: they leave the
+    answers of their names first, and then have their notice."""
+
+    drain: Drain
+    left: int
+    leaving: int
+    waiting: tuple[Waiting, ...]
+    overdue: bool
+    stopping: int = 0
+
+    @property
+    def hostname(self) -> str:
+        return self.drain.machine.hostname
+
+    @property
+    def done(self) -> bool:
+        """Nothing is on the machine any more, as far as its Borglet has said."""
+        return self.left == 0 and self.stopping == 0
+
+    @property
+    def gone(self) -> int:
+        return max(0, self.drain.tasks - self.left)
+
+
+def drains_of(cell: Cell) -> QuerySet[Drain]:
+    return Drain.objects.filter(machine__cell=cell).select_related("machine").order_by("id")
+
+
+def progress_of(
+    principal: Principal, cell: Cell, drains: Sequence[Drain], *, now: dt.datetime | None = None
+) -> list[Progress]:
+    """Names of jobs that the principal may not see are left out. Seven queries at most."""
+    now = now or timezone.now()
+    machines = [drain.machine_id for drain in drains]
+    here = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value).order_by()
+    counted = here.values_list("machine_id", "job_id", "up", "alloc_id", "job__kind").annotate(
+        number=Count("id")
+    )
+    stops = Departure.objects.filter(machine__in=machines).order_by().values_list("machine_id")
+    stopping = dict(stops.annotate(number=Count("id")))
+    left: Counter[int] = Counter()
+    serving: dict[int, Counter[int]] = defaultdict(Counter)
+    for machine, job, up, _alloc, _kind, number in counted:
+        left[machine] += number
+        if up:
+            serving[machine][job] += number
+    inner: dict[int, set[int]] = defaultdict(set)  # an alloc set -> the jobs inside its allocs
+    if any(kind == KIND for *_, kind, _ in counted):
+        lodged = Task.objects.filter(machine__in=machines, alloc__isnull=False).order_by()
+        for alloc_set, job in lodged.values_list("alloc__job_id", "job_id").distinct():
+            inner[alloc_set].add(job)
+    jobs = {job for there in serving.values() for job in there} | {j for many in inner.values() for j in many}
+    budgets = _budgets(cell, jobs)
+    visible = selectors.jobs_of_tenants(principal, cell).filter(pk__in=jobs)
+    names = {
+        pk: f"{tenant}/{name}"
+        for pk, tenant, name in visible.order_by().values_list("id", "tenant__name", "name")
+    }
+    lodgers = {job for many in inner.values() for job in many}
+    result = []
+    for drain in drains:
+        overdue = drain.deadline is not None and drain.deadline <= now
+        waiting = []
+        if not (overdue and drain.break_budgets) and drain.machine.state == MachineStatus.DRAINING.value:
+            for job, number in sorted(serving[drain.machine_id].items()):
+                held = next((j for j in (job, *sorted(inner[job])) if _spent(budgets.get(j))), None)
+                if held is not None and job not in lodgers:
+                    budget = budgets[held]
+                    waiting.append(Waiting(names.get(held, HIDDEN), number, budget.may, budget.down))
+        stuck = sum(one.tasks for one in waiting)
+        result.append(
+            Progress(
+                drain,
+                left[drain.machine_id],
+                left[drain.machine_id] - stuck,
+                tuple(waiting),
+                overdue,
+                stopping.get(drain.machine_id, 0),
+            )
+        )
+    return result
+
+
+def _spent(budget: Budget | None) -> bool:
+    return budget is not None and budget.down >= max(1, budget.may)
+
+
+def _budgets(cell: Cell, jobs: set[int]) -> dict[int, Budget]:
+    if not jobs:
+        return {}
+    settings = cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
+    return Budgets(jobs, settings.drain_patience_s).of

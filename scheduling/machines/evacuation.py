@@ -1,0 +1,144 @@
+"""Tasks leave machines that are down or draining, at the cell's rate (§4): a partition looks like many dead machines.
+
+    master, each second ─► tasks_leave ─┬─ down: evicted, machine-failure, as the brake `lost` allows (services.brakes)
+                                        └─ draining: evicted, machine-shutdown, within each job's budget
+
+Each eviction is caused by the event that changed the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from django.db import connection, transaction
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+
+from quota.vocabulary.permissions import system
+from scheduling.allocs.alloc_sets import KIND
+from scheduling.brakes import brakes
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.journal import journal
+from scheduling.journal.journal import Cause
+from scheduling.machines.machines import DOWN, DRAINING
+from scheduling.models import Drain, Machine, Task
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.tasks import counters, transitions
+from scheduling.tasks.changes import Eviction
+from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
+
+
+def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: int = 0) -> int:
+    """Evict tasks from down and draining machines: what the cell's brake allows, and `seconds` of its rate of drains.
+    Returns the number. `late`: machines that are overdue, but not down yet."""
+    allowance = brakes.lost_allowance(cell_id, settings, late=late)
+    drain = max(1, int(settings.drain_per_s * seconds)) if settings.drain_per_s else 0
+    with transaction.atomic():
+        lost = tasks_evict_from(cell_id, limit=allowance)
+        brakes.lost_spend(cell_id, settings, lost)
+    return lost + tasks_drain(cell_id, limit=drain, patience_s=settings.drain_patience_s)
+
+
+def tasks_evict_from(cell_id: int, limit: int) -> int:
+    """Evict at most `limit` tasks from machines that are down, highest priority first."""
+    if limit <= 0:
+        return 0
+    leaving = list(_on_machines(cell_id, DOWN)[: min(limit, journal.CHUNK)])
+    return _evict(cell_id, leaving, EvictionCause.MACHINE_FAILURE)
+
+
+def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
+    """Evict at most `limit` tasks from draining machines, of each job no more than may be down at once.
+
+    A job may have `disruption_budget` tasks down, or `max_down` where it names no budget, in the whole cell: several
+    machines that drain together share it. Tasks that are not up leave freely: they take nothing from their job. One
+    that has been down for longer than `patience_s` seconds counts as down no more: a sibling that never comes up again
+    must not hold up a drain for ever. An alloc leaves with all that lives in it, when the budgets of the jobs inside
+    allow it too (§2.4). Where a drain's deadline has passed, and it is to break budgets, they hold nobody.
+    """
+    here = _on_machines(cell_id, DRAINING)
+    jobs = jobs_concerned(here)
+    if not jobs:
+        return 0
+    overdue = set(
+        Drain.objects.filter(machine__cell_id=cell_id, break_budgets=True, deadline__lte=Now())
+        .order_by()
+        .values_list("machine_id", flat=True)
+    )
+    budgets = Budgets(jobs, patience_s)
+    # Those whose job has nothing left to give are not asked for: they must not keep the others out of the chunk.
+    may = Q(up=False) | Q(job_id__in=budgets.open()) | Q(machine_id__in=overdue)
+    candidates = list(here.filter(may)[: journal.CHUNK])
+    inside = inside_allocs(candidates)
+    leaving = []
+    for task in candidates:
+        with_it = inside.get(task.id, {})
+        if task.machine_id in overdue:
+            budgets.spend(task, with_it)
+        elif not budgets.take(task, with_it):
+            continue
+        leaving.append(task)
+    return _evict(cell_id, leaving[:limit], EvictionCause.MACHINE_SHUTDOWN)
+
+
+def jobs_concerned(here: QuerySet[Task]) -> set[int]:
+    """The jobs of tasks on some machines, and of what lives in allocs among these. Two queries."""
+    jobs = set(here.order_by().values_list("job_id", flat=True).distinct())
+    if not jobs:
+        return jobs
+    allocs = here.filter(job__kind=KIND).order_by()
+    inner = Task.objects.filter(alloc__in=allocs.values("id")).order_by()
+    return jobs | set(inner.values_list("job_id", flat=True).distinct())
+
+
+def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
+    """Who runs on the bare machines: what lives in an alloc leaves with it."""
+    return (
+        Task.objects.filter(
+            machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True
+        )
+        .select_related("machine", "job")
+        .only(
+            "id", "incarnation", "up", "job_id", "machine__hostname", "machine__reason", "job__priority",
+            "job__kind",
+        )
+        .order_by("-job__priority", "id")
+    )  # fmt: skip
+
+
+def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:
+    if not leaving:
+        return 0
+    with journal.write(cell_id, system("machines")) as entry:
+        because = _latest_states({task.machine_id for task in leaving})
+        evicted = transitions.tasks_evict(
+            entry,
+            [
+                Eviction(
+                    task.id,
+                    task.incarnation,
+                    cause.value,
+                    detail=_told_of_leaving(task.machine, cause),
+                    caused_by=because.get(task.machine_id),
+                )
+                for task in leaving
+            ],
+        )
+    return len(evicted)
+
+
+def _told_of_leaving(machine: Machine, cause: EvictionCause) -> str:
+    what = "is down" if cause is EvictionCause.MACHINE_FAILURE else "is being drained"
+    return f"machine {machine.hostname} {what}" + (f": {machine.reason}" if machine.reason else "")
+
+
+def _latest_states(machine_ids: Iterable[int]) -> dict[int, Cause]:
+    """The event that put each machine into its state."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
+            " SELECT revision, seq FROM scheduling_event WHERE machine_id = m.id AND kind = 'machine.state'"
+            " ORDER BY revision DESC, seq DESC LIMIT 1) AS e",
+            [sorted(machine_ids)],
+        )
+        return {machine: Cause(revision, seq) for machine, revision, seq in cursor.fetchall()}

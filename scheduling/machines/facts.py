@@ -1,0 +1,196 @@
+"""What a machine says of itself when it joins or comes back, read and checked. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from borglet.messages import JoinRequest
+from quota.vocabulary.resources import (
+    ACCELERATORS,
+    CPU,
+    DEVICE,
+    DISK,
+    MAX_QUANTITY,
+    NAMES,
+    PORTS,
+    RAM,
+    as_mapping,
+)
+
+MAX_ATTRIBUTES = 256
+# The scheduler keeps those that a task holds as bits of one number.
+MAX_DEVICES = 62
+MAX_TEXT = 255
+# What a machine says that it has beyond what counts of it: an attribute, which a machine can't give itself.
+CLAIMED = "capacity.claimed"
+_HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class _Row(Protocol):
+    hostname: str
+    address: str
+    capacity: Sequence[int]
+    attributes: Mapping[str, str]
+    platform: str
+    rack: str
+    power_domain: str
+    port_low: int
+    port_high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Checked. `capacity`: vector over the axis and the cell's own resources."""
+
+    hostname: str
+    address: str
+    capacity: tuple[int, ...]
+    attributes: dict[str, str]
+    platform: str
+    rack: str
+    power_domain: str
+    port_low: int
+    port_high: int
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "address", "capacity", "attributes", "platform", "rack", "power_domain", "port_low", "port_high",
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, row: _Row) -> Facts:
+        return cls(
+            row.hostname, row.address, tuple(row.capacity), dict(row.attributes), row.platform, row.rack,
+            row.power_domain, row.port_low, row.port_high,
+        )  # fmt: skip
+
+    @staticmethod
+    def size(extra: Sequence[str]) -> int:
+        return len(NAMES) + len(extra)
+
+    def columns(self) -> dict[str, Any]:
+        """By name of the row's column, the hostname left out."""
+        return {name: getattr(self, name) for name in self.COLUMNS} | {"capacity": list(self.capacity)}
+
+    def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:
+        """What the machine would say to join with these facts, some of them `changed`."""
+        request = JoinRequest(
+            token="",
+            hostname=self.hostname,
+            address=self.address,
+            capacity=as_mapping(self.capacity, extra=extra),
+            attributes=self.attributes,
+            platform=self.platform,
+            rack=self.rack,
+            power_domain=self.power_domain,
+            port_low=self.port_low,
+            port_high=self.port_high,
+        )
+        return msgspec.structs.replace(request, **changed)
+
+
+def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Facts | None, dict[str, str]]:
+    """The facts in `request`, or None, and what is wrong with each field: what was found and the cure.
+
+    Without `ports` among its capacity a machine has as many as its range holds.
+    """
+    problems: dict[str, str] = {}
+    if not _HOSTNAME.fullmatch(request.hostname):
+        problems["hostname"] = (
+            f"{request.hostname[:80]!r} is no DNS label; use lower-case letters, digits and hyphens, a letter"
+            " first, at most 63 characters"
+        )
+    address = _address(request.address, problems)
+    if not 1 <= request.port_low <= 65535:
+        problems["port_low"] = f"{request.port_low} is no port; give 1 to 65535"
+    elif not request.port_low <= request.port_high <= 65535:
+        problems["port_high"] = f"{request.port_high}: give {request.port_low} (port_low) to 65535"
+    ports = max(0, request.port_high - request.port_low + 1)
+    capacity = _capacity(request.capacity, ports, extra, problems)
+    _attributes(request.attributes, problems)
+    for name in ("platform", "rack", "power_domain"):
+        value = getattr(request, name)
+        if len(value) > 63 or "\x00" in value:
+            problems[name] = "is too long or holds a NUL character; at most 63 characters are kept"
+    if problems:
+        return None, problems
+    return (
+        Facts(
+            request.hostname, address, capacity, dict(request.attributes), request.platform, request.rack,
+            request.power_domain, request.port_low, request.port_high,
+        ),
+        problems,
+    )  # fmt: skip
+
+
+def counted(own: Mapping[str, int], said: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """What counts of a capacity that a known machine says it has, and the rest in words, empty where there is none.
+
+    A secret proves which machine speaks, not what it is: by its word amounts fall, they rise by an SRE's alone. But
+    for the disk, of which is said what is free: nobody is sent there for it without processors and memory.
+    """
+    more = {
+        name: amount
+        for name, amount in said.items()
+        if name != NAMES[DISK] and name in own and amount > own[name]
+    }
+    return {**said, **{name: own[name] for name in more}}, ", ".join(
+        f"{name} {amount}" for name, amount in more.items()
+    )
+
+
+def _address(given: str, problems: dict[str, str]) -> str:
+    try:
+        return str(ipaddress.ip_address(given))
+    except ValueError:
+        problems["address"] = (
+            f"{given[:80]!r} is no IP address; give the one by which clients reach its tasks"
+        )
+        return ""
+
+
+def _capacity(
+    given: Mapping[str, int], ports: int, extra: Sequence[str], problems: dict[str, str]
+) -> tuple[int, ...]:
+    names = (*NAMES, *extra)
+    vector = [0] * len(names)
+    vector[PORTS] = ports
+    for name, quantity in given.items():
+        path = f"capacity.{name[:63]}"
+        if name not in names:
+            problems[path] = f"no such resource in this cell; it has {', '.join(names)}"
+        elif not 0 <= quantity <= MAX_QUANTITY:
+            problems[path] = f"{quantity} is out of range; give 0 to {MAX_QUANTITY}"
+        elif name == NAMES[PORTS] and quantity > ports:
+            problems[path] = f"{quantity} ports don't fit into port_low to port_high, which holds {ports}"
+        else:
+            vector[names.index(name)] = quantity
+    if vector[ACCELERATORS] % DEVICE:
+        problems[f"capacity.{NAMES[ACCELERATORS]}"] = (
+            f"{vector[ACCELERATORS]} thousandths are no whole number of devices; give {DEVICE} for each"
+        )
+    elif vector[ACCELERATORS] > MAX_DEVICES * DEVICE:
+        problems[f"capacity.{NAMES[ACCELERATORS]}"] = (
+            f"{vector[ACCELERATORS] // DEVICE} devices; a machine has at most {MAX_DEVICES}"
+        )
+    for position in (CPU, RAM):
+        path = f"capacity.{names[position]}"
+        if vector[position] == 0 and path not in problems:
+            problems[path] = "is missing or 0; a machine without it runs nothing"
+    return tuple(vector)
+
+
+def _attributes(given: Mapping[str, str], problems: dict[str, str]) -> None:
+    if len(given) > MAX_ATTRIBUTES:
+        problems["attributes"] = f"{len(given)} attributes; at most {MAX_ATTRIBUTES}"
+        return
+    for name, value in given.items():
+        if not 1 <= len(name) <= MAX_TEXT or len(value) > MAX_TEXT or "\x00" in name + value:
+            problems[f"attributes.{name[:63]}"] = (
+                f"name and value take at most {MAX_TEXT} characters, no NUL; the name at least one"
+            )

@@ -1,0 +1,202 @@
+"""Machines join a cell by a one-time token: their facts are checked, a secret is made and shown once.
+
+token + JoinRequest ─► checked field by field ─► a use of the token is spent ─► Machine row, MachineSet event
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from borglet.messages import JoinAnswer, JoinRequest
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, require, system
+from scheduling.identity import authority
+from scheduling.journal import journal
+from scheduling.journal.journal import Entry
+from scheduling.journal.machine_events import machine_set_event
+from scheduling.machines import contact
+from scheduling.machines.credentials import SECRET, secret_digest
+from scheduling.machines.facts import Facts, read_facts
+from scheduling.machines.machines import DRAINING, UP, publish_capacity, told
+from scheduling.models import Cell, Drain, JoinToken, Machine
+from scheduling.models.machines import REMOVED
+
+TOKEN_PREFIX = "borg1"  # noqa: S105 - the name of the format
+MAX_BULK = 20_000
+_MAX_TTL_S = 30 * 86_400
+
+
+def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: float = 3600) -> str:
+    """A token that lets `uses` machines join within `ttl_s` seconds; shown once, only a hash is kept.
+
+    `borg1.<key>.<secret>.<fingerprint of the authority>`: a machine knows by it that it talks to its cell.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=cell.name)
+    problems = {}
+    if not 1 <= uses <= 1_000_000:
+        problems["uses"] = f"{uses}: give 1 to 1000000"
+    if not 1 <= ttl_s <= _MAX_TTL_S:
+        problems["ttl_s"] = f"{ttl_s:g}: give 1 to {_MAX_TTL_S} seconds"
+    if problems:
+        raise Refused("invalid", told(problems), fields=problems)
+    key, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
+    JoinToken.objects.create(
+        cell=cell,
+        key=key,
+        digest=secret_digest(secret),
+        uses_left=uses,
+        created_by=principal.name,
+        expires_at=timezone.now() + dt.timedelta(seconds=ttl_s),
+    )
+    return f"{TOKEN_PREFIX}.{key}.{secret}.{authority.fingerprint()}"
+
+
+def machine_join(request: JoinRequest) -> JoinAnswer:
+    """One machine joins. Raises `Refused` naming the field; see `machines_join`."""
+    try:
+        return machines_join([request])[0]
+    except Refused as error:
+        fields = {path.removeprefix("[0]."): what for path, what in error.fields.items()}
+        detail = error.detail.replace("[0].", "")
+        raise Refused(
+            error.code, detail, fields=fields, figures=error.figures, status=error.status
+        ) from error
+
+
+def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
+    """Many machines join one cell with one token, all or none; answers in the order of `requests`.
+
+    A hostname known already gets a new secret, and its old one ends, unless the machine was heard of just now.
+    Raises `Refused`: `invalid` with every wrong field as `[3].capacity.cpu`, `join-token-…`, `machine-live`.
+    Locks: the token's row, then the cell's, then the machines'.
+    """
+    if not 1 <= len(requests) <= MAX_BULK:
+        what = f"{len(requests)} machines; 1 to {MAX_BULK} may join at once"
+        raise Refused("invalid", what, fields={"machines": what})
+    token = _token_of(requests)
+    cell = token.cell
+    facts = _facts_of(requests, extra=cell.extra_resources)
+    keys = [secrets.token_urlsafe(32) for _ in requests]
+    with transaction.atomic():
+        _use(token, len(requests))
+        for first in range(0, len(requests), journal.CHUNK):
+            part = slice(first, first + journal.CHUNK)
+            with journal.write(cell.id, system("join")) as entry:
+                machines = _store(entry, cell, facts[part], keys[part])
+                for machine in machines:
+                    entry.append(machine_set_event(machine))
+                publish_capacity(entry)
+    pem = authority.authority_pem()
+    return [
+        JoinAnswer(cell=cell.name, hostname=request.hostname, secret=key, authority=pem)
+        for request, key in zip(requests, keys, strict=True)
+    ]
+
+
+def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
+    if len({request.token for request in requests}) > 1:
+        raise Refused("invalid", "one token for all machines of a request", fields={"[1].token": "differs"})
+    parts = requests[0].token.split(".")
+    if len(parts) != 4 or parts[0] != TOKEN_PREFIX:
+        raise _token_refused(
+            "malformed", "the token is not of the form borg1.<key>.<secret>.<fingerprint>; copy it whole"
+        )
+    token = JoinToken.objects.select_related("cell").filter(key=parts[1][:16]).first()
+    digest = token.digest if token else "0" * 64
+    if not hmac.compare_digest(secret_digest(parts[2]), digest) or token is None:
+        raise _token_refused("unknown", "this cell issued no such token; issue one and use that")
+    return token
+
+
+def _use(token: JoinToken, uses: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_jointoken SET uses_left = uses_left - %s"
+            " WHERE id = %s AND uses_left >= %s AND expires_at > clock_timestamp()",
+            [uses, token.id, uses],
+        )
+        if cursor.rowcount == 1:
+            return
+    token.refresh_from_db()
+    if token.expires_at <= timezone.now():
+        raise _token_refused("expired", f"the token ran out at {token.expires_at:%F %T} UTC; issue another")
+    raise _token_refused(
+        "spent",
+        f"the token is used up: of its uses {token.uses_left} are left and {uses} asked for; issue another",
+        figures={"uses_left": token.uses_left, "asked": uses},
+    )
+
+
+def _token_refused(what: str, detail: str, *, figures: Mapping[str, Any] | None = None) -> Refused:
+    return Refused(f"join-token-{what}", detail, fields={"token": detail}, figures=figures, status=403)
+
+
+def _facts_of(requests: Sequence[JoinRequest], *, extra: Sequence[str]) -> list[Facts]:
+    problems: dict[str, str] = {}
+    facts: list[Facts] = []
+    first_at: dict[str, int] = {}
+    for number, request in enumerate(requests):
+        found, wrong = read_facts(request, extra=extra)
+        problems |= {f"[{number}].{path}": what for path, what in wrong.items()}
+        if first_at.setdefault(request.hostname, number) != number:
+            problems[f"[{number}].hostname"] = f"{request.hostname} is named twice"
+        if found is not None:
+            facts.append(found)
+    if problems:
+        raise Refused("invalid", told(problems), fields=problems)
+    return facts
+
+
+def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str]) -> list[Machine]:
+    known = {
+        machine.hostname: machine
+        for machine in Machine.objects.select_for_update()
+        .filter(cell=cell, hostname__in=[facts.hostname for facts in many])
+        .order_by("id")
+    }
+    live = contact.heard_within(
+        cell.id,
+        # Whose secret is void can't be connected: only a late heartbeat may still tell of it.
+        [machine.id for machine in known.values() if machine.state != REMOVED and machine.secret_digest],
+    )
+    draining = set(
+        Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True)
+    )
+    machines, new = [], []
+    for facts, key in zip(many, keys, strict=True):
+        machine = known.get(facts.hostname)
+        if machine is None:
+            machine = Machine(cell=cell, hostname=facts.hostname)
+            new.append(machine)
+        elif machine.id in live:
+            detail = (
+                f"hostname {facts.hostname} belongs to a machine that was heard of just now; choose another"
+                " name, or stop its Borglet and join again in a minute"
+            )
+            raise Conflict("machine-live", detail, fields={"hostname": detail})
+        elif machine.state == REMOVED:
+            machine.quarantined = []
+        for name, value in facts.columns().items():
+            setattr(machine, name, value)
+        machine.granted = []
+        machine.state, machine.reason = DRAINING if machine.id in draining else UP, ""
+        machine.secret_digest, machine.next_digest = secret_digest(key), ""
+        machine.secret_at, machine.rotation_asked = entry.time, False
+        machine.state_since = entry.time
+        machine.session += 1  # whoever is connected with the old secret is superseded
+        machines.append(machine)
+    # One statement for the new ones, whose ids it brings back; the known ones are few.
+    Machine.objects.bulk_create(new)
+    Machine.objects.bulk_update(
+        [machine for machine in machines if machine.hostname in known],
+        [*Facts.COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
+        batch_size=500,
+    ) if known else None
+    return machines

@@ -1,0 +1,147 @@
+"""Parts of a task's log, fetched from its machine through the shard that holds the connection.
+
+    web process ── publish ──► shard ── Poll.logs ──► Borglet
+        ▲── publish ────────── shard ◄── Report.logs ──┘
+
+Both hops are channels of Redis: the shard's own for requests, and one per request for its answer. Redis writes keys to
+its append-only file, but not what is published: the output of tasks may hold secrets and is kept on their machine only.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Self
+
+import msgspec
+import redis
+
+from borglet.messages import LogChunk, LogRequest, TaskKey
+from quota.vocabulary.errors import Refused
+from scheduling.journal import wakeups
+from scheduling.machines import contact
+from scheduling.models import Machine
+
+MAX_BYTES = 2**20
+
+
+class LogUnavailable(Refused):
+    """The machine can't be asked now: it is not connected, or does not answer in time."""
+
+    status = 503
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What travels to the shard."""
+
+    machine_id: int
+    request: LogRequest
+
+
+def fetch(
+    machine: Machine,
+    key: TaskKey,
+    *,
+    stream: str = "stdout",
+    offset: int = -65536,
+    limit_bytes: int = 65536,
+    search: str = "",
+    ignore_case: bool = False,
+    since: float = 0.0,
+    limit_lines: int = 1000,
+    timeout_s: float = 10.0,
+) -> LogChunk:
+    """Part of a log, or lines of it (see `LogRequest`). The Borglet's own complaint, such as a task it doesn't know, is
+    in the chunk's `error`.
+
+    Raises `Refused` for what can't be asked, `LogUnavailable` when nobody answers within `timeout_s`.
+    """
+    problems = {}
+    if stream not in ("stdout", "stderr"):
+        problems["stream"] = f"{stream[:40]!r}: one of stdout, stderr"
+    if not 1 <= limit_bytes <= MAX_BYTES:
+        problems["limit_bytes"] = f"{limit_bytes}: give 1 to {MAX_BYTES}"
+    if problems:
+        detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
+        raise Refused("invalid", detail, fields=problems)
+    request = LogRequest(
+        uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines
+    )
+    try:
+        with _Listener(request.request_id, timeout_s) as listener:
+            holder = contact.holder_of(machine.cell_id, machine.id)
+            asked = msgspec.json.encode(Asked(machine.id, request))
+            if holder is None or not wakeups.client().publish(channel(holder), asked):
+                raise LogUnavailable(
+                    "machine-not-connected",
+                    f"machine {machine.hostname} is connected to no link shard now; its logs can be read once it is"
+                    " back",
+                    fields={"machine": machine.hostname},
+                )
+            answer = listener.wait()
+    except redis.RedisError as error:
+        raise LogUnavailable(
+            "redis-away", f"logs travel through Redis, which does not answer: {error}"
+        ) from error
+    if answer is None:
+        raise LogUnavailable(
+            "log-timeout",
+            f"machine {machine.hostname} did not answer within {timeout_s:g} s; try again",
+            fields={"machine": machine.hostname},
+            status=504,
+        )
+    return msgspec.json.decode(answer, type=LogChunk)
+
+
+def channel(shard: str) -> str:
+    return f"borg:link:{shard}"
+
+
+def answer_channel(request_id: str) -> str:
+    return f"borg:log:{request_id}"
+
+
+async def answer(connection: redis.asyncio.Redis, chunk: LogChunk) -> None:
+    """Send the answer to the process that asked, if it still waits. Raises `redis.RedisError`."""
+    await connection.publish(answer_channel(chunk.request_id), msgspec.json.encode(chunk))
+
+
+def not_connected(request: LogRequest) -> LogChunk:
+    """A shard's answer for a machine that has left it."""
+    return LogChunk(request.request_id, 0, 0, "", error="the machine has just disconnected; try again")
+
+
+class _Listener:
+    """Waits for the answer to one request, from before the request is sent. Raises `redis.RedisError`."""
+
+    def __init__(self, request_id: str, timeout_s: float) -> None:
+        self._channel, self._timeout_s = answer_channel(request_id), timeout_s
+        # A connection of its own: the shared ones give up sooner than the answer may take.
+        pool = wakeups.client().connection_pool
+        options = {**pool.connection_kwargs, "socket_timeout": timeout_s + 5.0}
+        self._pool = redis.ConnectionPool(connection_class=pool.connection_class, **options)
+
+    def __enter__(self) -> Self:
+        self._pubsub = redis.Redis(connection_pool=self._pool).pubsub()
+        try:
+            self._pubsub.subscribe(self._channel)
+            if self._pubsub.get_message(timeout=self._timeout_s) is None:
+                raise redis.TimeoutError("the subscription was not confirmed")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pubsub.close()
+        self._pool.disconnect()
+
+    def wait(self) -> bytes | None:
+        """The answer; None when its time is over."""
+        deadline = time.monotonic() + self._timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=left_s)
+            if message is not None:
+                data: bytes = message["data"]
+                return data
+        return None

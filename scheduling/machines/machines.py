@@ -1,0 +1,419 @@
+"""Machines drain, go down, come back and leave. Everything journalled; capacity is published to quota.
+
+    services.joining ────────► up ◄──────── machines_up ──────── down
+                               │ ▲                                 ▲
+                machine_drain ─▼ │ machine_undrain                 │ machines_down (silent)
+                             draining ─────────────────────────────┘
+                                                    machine_remove ──► removed
+
+Tasks leave down and draining machines in `services.leaving`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.db import connection
+from django.db.models import Count
+
+from borglet.messages import JoinRequest
+from quota.admission import capacity as quota_capacity
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import QuantityError, as_mapping, parse_vector
+from scheduling.allocs import kept_allocs
+from scheduling.brakes import confirmation
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
+from scheduling.journal import journal
+from scheduling.journal.journal import Entry
+from scheduling.journal.machine_events import machine_set_event
+from scheduling.machines import contact, credentials
+from scheduling.machines.credentials import must_be_there
+from scheduling.machines.facts import CLAIMED, Facts, read_facts
+from scheduling.models import Cell, Departure, Drain, Machine, Task
+from scheduling.models.machines import REMOVED
+from scheduling.tasks import counters, departures, transitions
+from scheduling.tasks.changes import Eviction
+
+UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
+# The longest that a drain may be told to take.
+MAX_DEADLINE_S = 30 * 86_400.0
+
+
+# -- facts and states
+
+
+def machine_set(*, principal: Principal, machine: Machine, **facts: Any) -> Machine:
+    """Change facts of a machine: those of `JoinRequest`, except `token`. Equal facts change nothing.
+
+    Raises `Refused` naming the field. Locks: the cell's row, then the machine's.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    unknown = [name for name in facts if name not in JoinRequest.__struct_fields__ or name == "token"]
+    if unknown:
+        problems = dict.fromkeys(unknown, "no fact of a machine")
+        raise Refused("invalid", told(problems), fields=problems)
+    with journal.write(machine.cell_id, principal) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        _take(entry, row, facts, extra=machine.cell.extra_resources)
+    machine.refresh_from_db()
+    return machine
+
+
+def _take(entry: Entry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
+    if set_facts(row, facts, extra=extra):
+        if "capacity" in facts:
+            row.granted = []
+        row.save(update_fields=[*Facts.COLUMNS, "granted"])
+        entry.append(machine_set_event(row))
+        publish_capacity(entry)
+
+
+def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, Any]) -> Machine:
+    """Let these amounts count of a machine, the others stay: an SRE's word for what its Borglet can't say alone.
+    `capacity`: as job files spell quantities.
+
+    Raises `Refused` naming the field. Locks: the cell's row, then the machine's.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    if not capacity:
+        detail = 'name what should count, for example {"cpu": 8}'
+        raise Refused("invalid", f"capacity: {detail}", fields={"capacity": detail})
+    extra = machine.cell.extra_resources
+    try:
+        amounts = as_mapping(parse_vector(capacity, extra=extra), extra=extra)
+    except QuantityError as error:
+        raise Refused("invalid", f"capacity: {error}", fields={"capacity": str(error)}) from error
+    with journal.write(machine.cell_id, principal) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        must_be_there(row)
+        attributes = {name: value for name, value in row.attributes.items() if name != CLAIMED}
+        counts = as_mapping(row.capacity, extra=extra) | {name: amounts[name] for name in capacity}
+        _take(entry, row, {"capacity": counts, "attributes": attributes}, extra=extra)
+    machine.refresh_from_db()
+    return machine
+
+
+def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[str]) -> bool:
+    """Put checked facts on `machine`, unsaved. False when they are what it has. Raises `Refused`."""
+    before = Facts.of(machine)
+    request = before.as_request(extra=extra, **changed)
+    after, problems = read_facts(request, extra=extra)
+    if after is None:
+        raise Refused("invalid", told(problems), fields=problems)
+    if after.hostname != before.hostname:
+        raise Refused("invalid", "a machine keeps its name", fields={"hostname": "can't be changed"})
+    if after == before:
+        return False
+    for name, value in after.columns().items():
+        setattr(machine, name, value)
+    return True
+
+
+def machine_drain(
+    *,
+    principal: Principal,
+    machine: Machine,
+    reason: str,
+    deadline_s: float | None = None,
+    break_budgets: bool = False,
+    confirm: int | None = None,
+) -> Machine:
+    """Take no new tasks, and let those there leave. See `machines_drain`."""
+    machines_drain(
+        principal=principal, cell=machine.cell, machines=[machine], reason=reason, deadline_s=deadline_s,
+        break_budgets=break_budgets, confirm=confirm,
+    )  # fmt: skip
+    machine.refresh_from_db()
+    return machine
+
+
+def machines_drain(
+    *,
+    principal: Principal,
+    cell: Cell,
+    machines: Sequence[Machine],
+    reason: str,
+    deadline_s: float | None = None,
+    break_budgets: bool = False,
+    confirm: int | None = None,
+) -> list[Machine]:
+    """Empty machines of a cell, at the cell's rate and within their jobs' budgets, which all of them share.
+
+    `deadline_s`: seconds from now by which they should be empty; with `break_budgets`, what is left then leaves
+    whatever its job's budget says. Draining anew changes these. A machine that is down drains on when it comes back.
+    Returns those that drain now and did not, or did otherwise. Raises `Refused` naming the field; `confirm`, with their
+    number, when more of the cell's tasks would leave than `confirm_share`. Locks: cell, then machines by id.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=cell.name)
+    _check_deadline(deadline_s, break_budgets=break_budgets)
+    changed = []
+    with journal.write(cell.id, principal) as entry:
+        locked = (
+            Machine.objects.select_for_update()
+            .filter(pk__in=[m.id for m in machines], cell=cell)
+            .order_by("id")
+        )
+        rows = list(locked.select_related(None))
+        for row in rows:
+            must_be_there(row)
+        drains = {drain.machine_id: drain for drain in Drain.objects.filter(machine__in=rows)}
+        _confirm_drain(cell, rows, drains, confirm)
+        tasks = _tasks_on([row.id for row in rows])
+        deadline = entry.time + dt.timedelta(seconds=deadline_s) if deadline_s is not None else None
+        for row in rows:
+            known = drains.get(row.id)
+            if known is not None and deadline is None and known.deadline is None:
+                continue
+            drain = known or Drain(machine=row, began_at=entry.time, tasks=tasks.get(row.id, 0))
+            drain.reason, drain.asked_by = reason[:300], principal.name
+            drain.deadline, drain.break_budgets = deadline, break_budgets
+            drain.save()
+            told = events.MachineState(
+                machine_id=row.id, state=DRAINING, reason=reason, break_budgets=break_budgets,
+                deadline=deadline.timestamp() if deadline is not None else 0.0,
+            )  # fmt: skip
+            _tell_wish(entry, row, told)
+            changed.append(row)
+        if changed:
+            _set_rows(entry, [row.id for row in changed if row.state != DOWN], DRAINING, reason)
+    return changed
+
+
+def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
+    """Let it have tasks again. One that is down stays down, and will be up when it comes back."""
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    with journal.write(machine.cell_id, principal) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        must_be_there(row)
+        ended, _ = Drain.objects.filter(machine=row).delete()
+        if ended or row.state == DRAINING:
+            _tell_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))
+            if row.state != DOWN:
+                _set_rows(entry, [row.id], UP, reason)
+    machine.refresh_from_db()
+    return machine
+
+
+def _tell_wish(entry: Entry, row: Machine, told: events.MachineState) -> None:
+    """What an SRE wants of a machine. One that is down stays down."""
+    entry.append(told)
+    if row.state == DOWN:
+        entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
+
+
+def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
+    if deadline_s is not None and not 0 <= deadline_s <= MAX_DEADLINE_S:
+        what = f"{deadline_s:g} s; give 0 to {MAX_DEADLINE_S:g}, or none"
+        raise Refused("invalid", f"deadline_s: {what}", fields={"deadline_s": what})
+    if break_budgets and deadline_s is None:
+        what = "only at a deadline: give deadline_s too, 0 for at once"
+        raise Refused("invalid", f"break_budgets: {what}", fields={"break_budgets": what})
+
+
+def _confirm_drain(
+    cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None
+) -> None:
+    """Machines that drain already count: one after the other is as many as all at once."""
+    draining = set(Drain.objects.filter(machine__cell=cell).order_by().values_list("machine_id", flat=True))
+    if all(row.id in drains for row in rows):
+        return
+    draining |= {row.id for row in rows}
+    leaving = sum(_tasks_on(draining).values())
+    confirmation.require(
+        cell, leaving, confirm, what=f"drain {len(draining | {r.id for r in rows})} machines"
+    )
+
+
+def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
+    there = Task.objects.filter(machine__in=list(machine_ids), state=counters.RUNNING).order_by()
+    return dict(there.values_list("machine_id").annotate(number=Count("id")))
+
+
+def machine_down(*, principal: Principal, machine: Machine, reason: str) -> Machine:
+    """It does not answer: its tasks are placed elsewhere, at the cell's rate."""
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    machines_down(principal=principal, cell_id=machine.cell_id, machine_ids=[machine.id], reason=reason)
+    machine.refresh_from_db()
+    return machine
+
+
+def machines_down(
+    *, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str
+) -> list[int]:
+    """Mark machines down that are up or draining. Returns those changed. Locks: cell, then machines by id."""
+    with journal.write(cell_id, principal) as entry:
+        rows = _lock(cell_id, machine_ids, [UP, DRAINING])
+        _change_states(entry, {row.id: DOWN for row in rows}, reason)
+    return [row.id for row in rows]
+
+
+def machine_up(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
+    """It answers again. A machine that was draining before it went down drains on."""
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    with journal.write(machine.cell_id, principal) as entry:
+        machines_return(entry, [machine.id], reason)
+    machine.refresh_from_db()
+    return machine
+
+
+def machines_return(entry: Entry, machine_ids: Sequence[int], reason: str) -> list[int]:
+    """Down machines that answer again, under an open entry. Returns those changed."""
+    rows = _lock(entry.cell_id, machine_ids, [DOWN])
+    if rows:
+        draining = set(Drain.objects.filter(machine__in=rows).order_by().values_list("machine_id", flat=True))
+        _change_states(entry, {row.id: DRAINING if row.id in draining else UP for row in rows}, reason)
+    return [row.id for row in rows]
+
+
+def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> None:
+    """Forget a machine for good: its name may join again, its secret is void.
+
+    Refused while tasks run on a machine that answers; on one that is down they are evicted now. What its
+    Borglet still ran is the SRE's to clean up.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    with journal.write(machine.cell_id, principal) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        must_be_there(row)
+        tasks = list(
+            Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation")
+        )
+        if tasks and row.state != DOWN:
+            detail = f"{len(tasks)} tasks run on {row.hostname}; drain it and wait until they have left"
+            raise Conflict("machine-busy", detail, fields={"machine": detail}, figures={"tasks": len(tasks)})
+        cause = entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=reason))
+        transitions.tasks_evict(
+            entry,
+            [
+                Eviction(
+                    identity,
+                    incarnation,
+                    EvictionCause.MACHINE_SHUTDOWN.value,
+                    detail=f"{row.hostname} was removed: {reason}",
+                    gone=True,
+                    caused_by=cause,
+                )
+                for identity, incarnation in tasks
+            ],
+        )
+        left = Departure.objects.filter(machine=row).values_list("task_id", "incarnation")
+        departures.tasks_gone(entry, [(identity, incarnation, None) for identity, incarnation in left])
+        kept_allocs.forget_machine(row.id)
+        row.state, row.reason = REMOVED, reason
+        row.quarantined, row.kept, row.packages = [], [], []
+        credentials.void(row)
+        row.state_since = entry.time
+        row.save(
+            update_fields=[
+                "state",
+                "state_since",
+                "reason",
+                *credentials.SECRET,
+                "quarantined",
+                "kept",
+                "packages",
+                "session",
+            ]
+        )
+        Drain.objects.filter(machine=row).delete()
+        entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
+        publish_capacity(entry)
+    contact.forget(machine.cell_id, [machine.id])
+    machine.refresh_from_db()
+
+
+# -- quarantine
+
+
+def quarantine_release(
+    *, principal: Principal, machine: Machine, keys: Iterable[str] | None, action: str, reason: str = ""
+) -> Machine:
+    """Decide about incarnations that this cell's history doesn't know (`uid/index/incarnation`).
+
+    `keys`: None for all that are undecided. `action`: `stop` ends them; `keep` lets them run on and marks them as
+    decided.
+    """
+    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
+    if action not in ("stop", "keep"):
+        detail = f"{action!r}: one of stop, keep"
+        raise Refused("invalid", f"action: {detail}", fields={"action": detail})
+    with journal.write(machine.cell_id, principal) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        known = {item["key"] for item in row.quarantined}
+        undecided = {item["key"] for item in row.quarantined if not item.get("release")}
+        wanted = undecided if keys is None else set(keys)
+        if unknown := sorted(wanted - known):
+            detail = f"not in quarantine on {row.hostname}: {', '.join(unknown[:5])}"
+            raise Refused("not-in-quarantine", detail, fields={"keys": detail})
+        quarantine_set(
+            entry,
+            row,
+            [{**item, "release": action} if item["key"] in wanted else item for item in row.quarantined],
+            f"{action} {len(wanted)} in quarantine" + (f": {reason}" if reason else ""),
+        )
+    machine.refresh_from_db()
+    return machine
+
+
+def quarantine_set(entry: Entry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str) -> None:
+    """Store what is in quarantine on a locked machine; the event says so, its state stays."""
+    if list(items) == machine.quarantined:
+        return
+    machine.quarantined = list(items)
+    machine.save(update_fields=["quarantined"])
+    entry.append(events.MachineState(machine_id=machine.id, state=machine.state, reason=reason))
+
+
+# -- inside
+
+
+def _lock(cell_id: int, machine_ids: Sequence[int], states: Sequence[str]) -> list[Machine]:
+    return list(
+        Machine.objects.select_for_update()
+        .filter(cell_id=cell_id, pk__in=machine_ids, state__in=states)
+        .only("id")
+        .order_by("id")
+    )
+
+
+def _change_states(entry: Entry, states: Mapping[int, str], reason: str) -> None:
+    for state in sorted(set(states.values())):
+        _set_rows(entry, [machine for machine, wanted in states.items() if wanted == state], state, reason)
+    entry.extend(
+        events.MachineState(machine_id=machine, state=state, reason=reason)
+        for machine, state in sorted(states.items())
+    )
+
+
+def _set_rows(entry: Entry, machine_ids: Sequence[int], state: str, reason: str) -> None:
+    Machine.objects.filter(pk__in=machine_ids).update(
+        state=state, reason=reason[:300], state_since=entry.time
+    )
+
+
+def publish_capacity(entry: Entry) -> None:
+    """Tell quota what the cell has: all machines that belong to it, also those down for the moment."""
+    cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"
+            " unnest(m.capacity) WITH ORDINALITY AS part(amount, position)"
+            " WHERE m.cell_id = %s AND m.state <> %s GROUP BY part.position",
+            [entry.cell_id, REMOVED],
+        )
+        sums = dict(cursor.fetchall())
+    size = Facts.size(cell.extra_resources)
+    quota_capacity.publish(
+        cell=cell.name,
+        capacity=[sums.get(position, 0) for position in range(1, size + 1)],
+        revision=entry.revision,
+    )
+
+
+def told(problems: Mapping[str, str]) -> str:
+    shown = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
+    return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")

@@ -1,0 +1,204 @@
+"""Which machines have fallen silent, and whether to believe it (§4: a partition looks like many dead machines).
+
+    Redis: contacts, shards alive ──► Silence.judge ──► these are down | hold off, because …
+    rows:  machines up, draining ─────────┘
+
+A machine is silent only if this process watched for long enough. Counting starts from scratch when no shard is alive,
+when Redis was away or lost a machine, when this process stood still, and while a shard reports that it is overloaded.
+When too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a bounded
+time. It starts again whenever some of them are heard, because the others may only be waiting for their turn. Machines
+of a shard that died have that time to find another shard. Marking a machine down moves no task: `services.leaving`
+does that, behind the brake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import redis
+import structlog
+
+from quota.vocabulary.permissions import system
+from scheduling.machines import contact
+from scheduling.machines.contact import SHARD_TTL_S, Contacts
+from scheduling.machines.machines import DRAINING, UP, machines_down
+from scheduling.machines.pace import poll_interval
+from scheduling.models import Machine
+from scheduling.policy.brakes import ALWAYS_BELIEVED
+from scheduling.policy.cell_settings import CellSettings
+
+log = structlog.get_logger(__name__)
+
+# A sweep comes every second; one this late means that this process stood still.
+STANDSTILL_S = 5.0
+# Redis is not asked again for so long after it gave no answer: the master waits for each.
+AWAY_S = 5.0
+# A shard that reports that it is overloaded, and one whose machines come back slowly, are believed for so long; then
+# silent machines are judged all the same.
+OVERLOAD_BELIEVED_S = 600.0
+# Polls are held for up to a tenth longer than their interval.
+_JITTER = 1.1
+_WHOLE_CELL = ""
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """`late`: the fewest machines so far that were late at once. `hopeful_at`: when that number fell last."""
+
+    began_at: float
+    hopeful_at: float
+    late: int
+
+    def note(self, late: int, now: float) -> None:
+        if late < self.late:
+            self.late, self.hopeful_at = late, now
+
+    def holds(self, hold_s: float, now: float) -> bool:
+        return now - self.hopeful_at <= hold_s and now - self.began_at <= OVERLOAD_BELIEVED_S
+
+
+@dataclass(slots=True)
+class Silence:
+    """One per master. Times are Redis' clock, in seconds.
+
+    `late`: how many machines counted as alive missed their last poll, as of the last sweep. Those of a partition
+    answered last at different times, up to a poll's interval apart: when the first is silent, all of them are late.
+    """
+
+    late: int = 0
+    _since: dict[int, float] = field(default_factory=dict)
+    _heard: frozenset[int] = frozenset()  # of whom Redis knew at the last sweep when they answered
+    _swept: float = 0.0
+    _suspected: dict[str, _Suspicion] = field(default_factory=dict)  # by shard, or of the whole cell
+    _overloaded_since: float | None = None
+    _away_until: float = 0.0  # on this process' clock
+
+    def sweep(self, cell_id: int, settings: CellSettings) -> list[int]:
+        """Mark the machines down that are silent beyond doubt. Returns them."""
+        self.late = 0
+        if time.monotonic() < self._away_until:
+            return []
+        live = Machine.objects.filter(cell_id=cell_id, state__in=[UP, DRAINING])
+        ids = list(live.values_list("id", flat=True))
+        try:
+            contacts = contact.read(cell_id)
+            silent = self.judge(contacts, ids, settings, holders=lambda: contact.holders(cell_id))
+        except redis.RedisError as error:
+            if self._swept:
+                log.warning("contact unknown, nobody is judged", cell_id=cell_id, error=str(error))
+            self._start_anew()
+            self._away_until = time.monotonic() + AWAY_S
+            return []
+        if not silent:
+            return []
+        reason = f"not heard of for more than {settings.down_after_s:g} s"
+        down = machines_down(
+            principal=system("master"), cell_id=cell_id, machine_ids=silent, reason=reason
+        )  # fmt: skip
+        self.late = max(0, self.late - len(down))
+        log.warning("machines down", cell_id=cell_id, machines=down[:20], number=len(down))
+        return down
+
+    def judge(
+        self,
+        contacts: Contacts,
+        ids: Iterable[int],
+        settings: CellSettings,
+        *,
+        holders: Callable[[], Mapping[int, str]] = dict,
+    ) -> list[int]:
+        """Those to be marked down now. `ids`: machines that count as alive. Touches neither Redis nor rows.
+
+        `holders`: machine -> the shard that held its connection last; asked only when someone is silent.
+        """
+        now = contacts.now
+        ids = frozenset(ids)
+        emptied = not (self._heard & ids) <= contacts.last.keys()
+        if (
+            contacts.shards == 0
+            or emptied
+            or self._link_overloaded(contacts)
+            or not 0 <= now - self._swept <= STANDSTILL_S
+        ):
+            self._start_anew()
+        self._swept, self._heard = now, ids & contacts.last.keys()
+        self._since = {machine: self._since.get(machine, now) for machine in ids}
+        polled_s = poll_interval(len(self._since), settings.poll_interval_s) * _JITTER
+        late_s = max(0.0, settings.down_after_s - polled_s)
+        late = contact.silent_machines(contacts, self._since, after_s=late_s)
+        self.late = len(late)
+        silent = contact.silent_machines(contacts, self._since, after_s=settings.down_after_s)
+        if not silent:
+            self._suspected = {}
+            return []
+        held_by = holders()
+        doubted = self._doubt(late, held_by, settings, now)
+        if _WHOLE_CELL in doubted:
+            return []
+        return [
+            machine
+            for machine in silent
+            if (shard := held_by.get(machine)) is None
+            or (shard not in doubted and not _shard_died(contacts, shard, settings.suspect_hold_s))
+        ]
+
+    def _link_overloaded(self, contacts: Contacts) -> bool:
+        """Whether a shard says that it is overloaded: its machines, and those that look for one, wait to be served."""
+        if not contacts.overloaded:
+            self._overloaded_since = None
+            return False
+        if self._overloaded_since is None:
+            self._overloaded_since = contacts.now
+            log.warning(
+                "the link is overloaded: no machine is marked down", shards=sorted(contacts.overloaded)
+            )
+        return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
+
+    def _doubt(
+        self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float
+    ) -> set[str]:
+        """The shards, or the whole cell, of which so many are late that they themselves may be at fault."""
+        held = Counter(shard for machine in self._since if (shard := held_by.get(machine)) is not None)
+        held[_WHOLE_CELL] = len(self._since)
+        lost = Counter(shard for machine in late if (shard := held_by.get(machine)) is not None)
+        lost[_WHOLE_CELL] = len(late)
+        # Once suspected, a shard stays so until all are heard: else the rest would count as dead at half.
+        suspects = {
+            shard
+            for shard, number in lost.items()
+            if (number and shard in self._suspected)
+            or number > max(ALWAYS_BELIEVED, settings.suspect_share * held[shard])
+        }
+        for shard in sorted(suspects - self._suspected.keys()):
+            log.error(
+                "too many machines fell silent together: the link is suspected, none of them is marked down yet",
+                shard=shard or "all",
+                silent=lost[shard],
+                machines=held[shard],
+                hold_s=settings.suspect_hold_s,
+            )
+        self._suspected = {
+            shard: self._suspected.get(shard) or _Suspicion(now, now, lost[shard]) for shard in suspects
+        }
+        for shard, suspicion in self._suspected.items():
+            suspicion.note(lost[shard], now)
+        return {
+            shard
+            for shard, suspicion in self._suspected.items()
+            if suspicion.holds(settings.suspect_hold_s, now)
+        }
+
+    def _start_anew(self) -> None:
+        self._since = {}
+        self._heard = frozenset()
+        self._swept = 0.0
+        self._suspected = {}
+
+
+def _shard_died(contacts: Contacts, shard: str, grace_s: float) -> bool:
+    """It beats no more, not for long: its machines are looking for another."""
+    age = contacts.now - contacts.beats.get(shard, float("-inf"))
+    return SHARD_TTL_S < age <= grace_s

@@ -1,0 +1,87 @@
+"""What a task printed, read from its machine through the link."""
+
+from __future__ import annotations
+
+from borglet.messages import LogChunk, TaskKey
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenancy import require_tenant
+from scheduling.machines import log_requests
+from scheduling.models import Event, Job, Machine, Task
+
+STREAMS = ("stdout", "stderr")
+MAX_LOG_BYTES = log_requests.MAX_BYTES
+MAX_LINES = 1000
+MAX_SEARCH = 1000
+
+
+def task_log(
+    *,
+    principal: Principal,
+    job: Job,
+    task: Task,
+    stream: str,
+    offset: int,
+    limit_bytes: int,
+    incarnation: int = 0,
+    search: str = "",
+    ignore_case: bool = False,
+    since: float = 0.0,
+    limit_lines: int = 1000,
+) -> LogChunk:
+    """At most `limit_bytes` from `offset` (negative: from the end) of a task that runs, or of its last run; or of an
+    earlier `incarnation`, wherever that was. With `search`, the lines that hold it.
+
+    Raises `Refused` naming the field, `Conflict` when it never ran or is simulated, `LogUnavailable` when its machine
+    does not answer.
+    """
+    require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)
+    if stream not in STREAMS:
+        raise Refused(
+            "invalid", f"stream: {stream[:50]!r}; one of {', '.join(STREAMS)}", fields={"stream": "unknown"}
+        )
+    if len(search) > MAX_SEARCH:
+        problem = f"longer than {MAX_SEARCH} characters"
+        raise Refused("invalid", f"search: {problem}", fields={"search": problem})
+    if search and offset < 0:
+        offset = 0
+    if not 0 <= incarnation <= task.incarnation:
+        problem = f"there were {task.incarnation} so far, counted from 1"
+        raise Refused("invalid", f"incarnation: {incarnation}; {problem}", fields={"incarnation": problem})
+    number = incarnation or task.incarnation
+    machine = task.machine if task.machine is not None and number == task.incarnation else None
+    machine = machine or _machine_of(job, task, number)
+    if machine is None:
+        raise Conflict(
+            "no-log",
+            f"task {task.index} of job {job.name} has not run yet; see why with /why/?index={task.index}",
+        )
+    if machine.attributes.get("runtime") == "simulated":
+        raise Conflict("log-simulated", "Simulated tasks write no log.")
+    chunk = log_requests.fetch(
+        machine,
+        TaskKey(job.uid.hex, task.index, number),
+        stream=stream,
+        offset=offset,
+        limit_bytes=limit_bytes,
+        search=search,
+        ignore_case=ignore_case,
+        since=since,
+        limit_lines=limit_lines,
+    )
+    if chunk.error:
+        raise Conflict("log-unavailable", chunk.error)
+    return chunk
+
+
+def _machine_of(job: Job, task: Task, incarnation: int) -> Machine | None:
+    """Where an incarnation ran, as the journal tells."""
+    placed = Event.objects.filter(
+        cell_id=job.cell_id,
+        job_id=job.id,
+        task_index=task.index,
+        kind="task.placed",
+        data__incarnation=incarnation,
+    )
+    machine_id = placed.order_by("-revision", "-seq").values_list("machine_id", flat=True).first()
+    return Machine.objects.filter(pk=machine_id).first()

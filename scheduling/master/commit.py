@@ -1,0 +1,271 @@
+"""Apply a plan, or what still holds of it (§3.4, optimistic concurrency).
+
+    Plan made from revision R ──► lock the cell ──► what happened in (R, now]? ──► apply the rest, hand back these
+
+The journal tells what has changed since the plan's state: an assignment whose machine, job or task was
+touched meanwhile is handed back and reconsidered in the next pass; everything else holds as decided,
+because the pass had seen all there is to know about it. So any number of schedulers may work on one cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from django.db import connection
+
+from quota.vocabulary.permissions import Principal
+from scheduling.allocs import alloc_sets
+from scheduling.brakes import brakes
+from scheduling.core.vocabulary.plan import Assignment, Plan
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import EvictionCause, JobState
+from scheduling.journal import journal
+from scheduling.models import Job, Task
+from scheduling.tasks import counters, transitions
+from scheduling.tasks.changes import Eviction, Placement
+
+# News that can break a placement on the machine it is about. What only frees resources is not among them.
+_BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.removed")
+# News about a task, or all tasks of a job, that change what it needs, or what it holds where it runs.
+_BREAKS_TASK = ("task.updated", "task.placed", "task.ended")
+_BREAKS_JOB = ("job.changed", "job.ended")
+_BREAKS_MANY = ("reservations.set",)
+# News that uses up disruption budgets of the job it is about.
+_DISRUPTS = "task.evicted"
+# Whoever comes first in a large plan, a small job of high priority perhaps, need not wait until all of it is written.
+_URGENT, _MANY = 100, 500
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`applied` and `refused` together are the plan's assignments.
+
+    `records`: what was written here, by revision, so that whoever follows the journal need not read it again.
+    """
+
+    applied: list[Assignment] = field(default_factory=list)
+    refused: list[Assignment] = field(default_factory=list)
+    records: dict[int, list[journal.Record]] = field(default_factory=dict)
+
+    @property
+    def revisions(self) -> list[int]:
+        return list(self.records)
+
+
+def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> Outcome:
+    """Write the plan's assignments, about `chunk` under one revision; those of a gang under one, or none of them.
+
+    Locks: the cell's row, for one chunk at a time; then the tasks concerned, victims first, in order of id.
+    """
+    outcome = Outcome()
+    gangs = _gangs(cell_id) if plan.assignments else frozenset()
+    unfreed: set[int] = set()
+    for part in _parts(plan.assignments, chunk, gangs):
+        with journal.write(cell_id, principal) as entry:
+            victims = sum(len(a.victims) for a in part)
+            braked = not brakes.stops_pass(entry, victims, what="preemption")
+            holds, broken = _recheck(
+                cell_id,
+                part,
+                since=plan.revision,
+                own=outcome.revisions,
+                gangs=gangs,
+                unfreed=unfreed,
+                braked=braked,
+            )
+            applied = _apply(entry, holds)
+        if braked:
+            brakes.stops_wanted(cell_id, victims)
+        outcome.applied += applied
+        done = {(a.job_id, a.index) for a in applied}
+        outcome.refused += broken + [a for a in holds if (a.job_id, a.index) not in done]
+        if entry:
+            outcome.records[entry.revision] = entry.records()
+    return outcome
+
+
+def _gangs(cell_id: int) -> frozenset[int]:
+    """Live jobs whose tasks are placed together or not at all."""
+    rows = Job.objects.filter(cell_id=cell_id, gang=True).exclude(state=JobState.DEAD.value)
+    return frozenset(rows.order_by().values_list("id", flat=True))
+
+
+def _parts(
+    assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]
+) -> Iterator[Sequence[Assignment]]:
+    """`chunk` at a time, in order, the most urgent by themselves; longer where a gang would be cut."""
+    last = {a.job_id: position for position, a in enumerate(assignments) if a.job_id in gangs}
+    first = 0
+    while first < len(assignments):
+        end = seen = first
+        urgent = first == 0 and len(assignments) >= _MANY
+        reach = min(first + (min(chunk, _URGENT) if urgent else chunk), len(assignments))
+        while end < reach:
+            end = reach
+            reach = max([end, *[last[a.job_id] + 1 for a in assignments[seen:end] if a.job_id in last]])
+            seen = end
+        yield assignments[first:end]
+        first = end
+
+
+def _recheck(
+    cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int], gangs: frozenset[int],
+    unfreed: set[int], braked: bool = False,
+) -> tuple[list[Assignment], list[Assignment]]:  # fmt: skip
+    """What holds, and what does not; of a gang nothing holds as soon as one part does not.
+
+    `unfreed`: machines where victims stay because their preemptor was handed back, in this part of the plan or in one
+    before. Others may have been given the room that those would have left over: they are handed back too. `braked`:
+    nobody may be stopped now (`scheduling.policy.brakes`), so no preemptor holds.
+    """
+    touched = _touched(cell_id, since, own)
+    inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
+    left = inside - alloc_sets.still_there(inside)
+    if not touched and not left and not unfreed and not braked:
+        return list(assignments), []
+    limited = _with_budgets(touched.disrupted & {job for a in assignments for job, _ in a.victims})
+    broken = {
+        position
+        for position, a in enumerate(assignments)
+        if touched.breaks(a)
+        or (braked and a.victims)
+        or (a.alloc and (a.alloc, a.machine_id) in left)
+        or any(job in limited for job, _ in a.victims)
+    }
+    while True:
+        torn = {assignments[position].job_id for position in broken} & gangs
+        broken |= {
+            position
+            for position, a in enumerate(assignments)
+            if a.job_id in torn or (a.machine_id in unfreed and not a.alloc)
+        }
+        stay = {assignments[p].machine_id for p in broken if assignments[p].victims}
+        if stay <= unfreed and {assignments[p].job_id for p in broken} & gangs <= torn:
+            break
+        unfreed |= stay
+    holds: list[Assignment] = []
+    back: list[Assignment] = []
+    for position, a in enumerate(assignments):
+        (back if position in broken else holds).append(a)
+    return holds, back
+
+
+def _with_budgets(jobs: set[int]) -> set[int]:
+    """Those of the jobs that have a disruption budget: what was evicted meanwhile may have used it up."""
+    if not jobs:
+        return set()
+    rows = Job.objects.filter(pk__in=jobs, disruption_budget__gt=0)
+    return set(rows.order_by().values_list("id", flat=True))
+
+
+@dataclass(slots=True)
+class _Touched:
+    machines: set[int] = field(default_factory=set)
+    jobs: set[int] = field(default_factory=set)
+    tasks: set[tuple[int, int]] = field(default_factory=set)
+    disrupted: set[int] = field(default_factory=set)  # jobs of which a task was evicted
+
+    def __bool__(self) -> bool:
+        return bool(self.machines or self.jobs or self.tasks or self.disrupted)
+
+    def breaks(self, assignment: Assignment) -> bool:
+        return (
+            assignment.machine_id in self.machines
+            or assignment.job_id in self.jobs
+            or (assignment.job_id, assignment.index) in self.tasks
+        )
+
+
+def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
+    touched = _Touched()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT kind, job_id, task_index, machine_id, CASE WHEN kind = ANY(%s) THEN data -> 'tasks' END"
+            " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
+            " AND kind = ANY(%s)",
+            [
+                list(_BREAKS_MANY),
+                cell_id,
+                since,
+                own,
+                sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY, _DISRUPTS}),
+            ],
+        )
+        rows = cursor.fetchall()
+    if not rows:
+        return touched
+    for kind, job_id, index, machine_id, many in rows:
+        if kind in _BREAKS_MACHINE:
+            touched.machines.add(machine_id)
+        if kind in _BREAKS_TASK:
+            touched.tasks.add((job_id, index))
+        if kind in _BREAKS_JOB:
+            touched.jobs.add(job_id)
+        if kind == _DISRUPTS:
+            touched.disrupted.add(job_id)
+        if kind in _BREAKS_MANY:
+            touched.tasks.update(_pairs(many))
+    # What a touched task holds where it runs has changed too.
+    touched.machines.update(
+        Task.objects.filter(pk__in=[task_id(*pair) for pair in touched.tasks], machine__isnull=False)
+        .order_by()
+        .values_list("machine_id", flat=True)
+    )
+    touched.machines.update(
+        Task.objects.filter(job_id__in=touched.jobs, machine__isnull=False)
+        .order_by()
+        .values_list("machine_id", flat=True)
+    )
+    return touched
+
+
+def _pairs(many: object) -> list[tuple[int, int]]:
+    decoded = msgspec.json.decode(many) if isinstance(many, str | bytes) else many
+    return msgspec.convert(decoded, list[tuple[int, int]])
+
+
+def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assignment]:
+    claims = {task_id(*victim): assignment for assignment in assignments for victim in assignment.victims}
+    if claims:
+        # A victim that has left by itself meanwhile has freed its place as well.
+        there = {
+            row[0]: row[1:]
+            for row in Task.objects.filter(pk__in=claims, state=counters.RUNNING).values_list(
+                "id", "machine_id", "incarnation"
+            )
+        }
+        transitions.tasks_evict(
+            entry,
+            [
+                Eviction(
+                    task_id=victim,
+                    incarnation=there[victim][1],
+                    cause=EvictionCause.PREEMPTION.value,
+                    detail="preempted by a more urgent task",  # whose it is, `why` tells whoever may know
+                    preemptor=task_id(assignment.job_id, assignment.index),
+                )
+                for victim, assignment in claims.items()
+                if victim in there and there[victim][0] == assignment.machine_id
+            ],
+        )
+    placed = transitions.tasks_place(
+        entry,
+        [
+            Placement(
+                task_id=task_id(a.job_id, a.index),
+                machine_id=a.machine_id,
+                ports=a.ports,
+                score=a.score,
+                victims=tuple([task_id(*victim) for victim in a.victims]),
+                alloc=a.alloc,
+                devices=a.devices,
+                runners_up=a.runners_up,
+                packages=a.packages,
+            )
+            for a in assignments
+        ],
+    )
+    done = {placement.task_id for placement in placed}
+    return [a for a in assignments if task_id(a.job_id, a.index) in done]

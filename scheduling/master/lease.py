@@ -1,0 +1,132 @@
+"""Who runs a scheduler of a cell now (§3.1): a row with holder, epoch and expiry on the database's clock.
+
+A lease saves work; it is not what keeps two masters safe – `scheduling.master.commit` is. Its epoch goes out with every
+desired state, so that a Borglet refuses what an older master still says.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+from django.db import DatabaseError, connection
+
+from quota.vocabulary.permissions import system
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal
+
+log = structlog.get_logger(__name__)
+
+TTL_S = 6.0
+# A master that does not finish a load or a pass within this time loses its lease, so that another one can try.
+STUCK_AFTER_S = 300.0
+
+# One holder a process: a process started anew takes over as somebody else, with a new epoch.
+HOLDER = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
+    """Extend a lease that `holder` still has. Returns its epoch, None when it is lost."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
+            " WHERE cell_id = %s AND scheduler = %s AND holder = %s AND expires_at > clock_timestamp()"
+            " RETURNING epoch",
+            [ttl_s, cell_id, scheduler, holder],
+        )
+        row = cursor.fetchone()
+    return row[0] if row else None
+
+
+@contextmanager
+def renewed(
+    cell_id: int,
+    *,
+    scheduler: str,
+    needed: Callable[[], bool],
+    holder: str = HOLDER,
+    ttl_s: float = TTL_S,
+) -> Iterator[None]:
+    """Renew the lease in a thread while the body runs, whenever `needed` returns true.
+
+    The thread has a database connection of its own. It never takes a lease: if `holder` does not hold the lease,
+    or has lost it, the thread changes nothing.
+    """
+    done = threading.Event()
+
+    def renew_until_done() -> None:
+        while not done.wait(ttl_s / 3):
+            if not needed():
+                continue
+            try:
+                renew(cell_id, scheduler=scheduler, holder=holder, ttl_s=ttl_s)
+            except DatabaseError as error:
+                log.warning(
+                    "cannot renew the lease", cell_id=cell_id, scheduler=scheduler, error=str(error).strip()
+                )
+            finally:
+                connection.close()
+
+    thread = threading.Thread(target=renew_until_done, name="lease renewal", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def take(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
+    """Take a lease that is free or has run out, under a new epoch, and journal it. None when another has it.
+
+    Locks: the cell's row, then the lease's.
+    """
+    epoch = None
+    with journal.write(cell_id, system("master")) as entry, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO scheduling_lease AS l (cell_id, scheduler, holder, epoch, expires_at)"
+            " VALUES (%s, %s, %s, 1, clock_timestamp() + make_interval(secs => %s))"
+            " ON CONFLICT (cell_id, scheduler) DO UPDATE SET holder = excluded.holder,"
+            " epoch = l.epoch + 1, expires_at = excluded.expires_at"
+            " WHERE l.expires_at <= clock_timestamp() OR l.holder = excluded.holder OR l.holder = ''"
+            " RETURNING epoch",
+            [cell_id, scheduler, holder, ttl_s],
+        )
+        row = cursor.fetchone()
+        if row:
+            epoch = row[0]
+            entry.append(events.LeaseTaken(scheduler=scheduler, holder=holder, epoch=epoch))
+    return epoch
+
+
+def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
+    """Let the next master start at once."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_lease SET expires_at = clock_timestamp()"
+            " WHERE cell_id = %s AND scheduler = %s AND holder = %s",
+            [cell_id, scheduler, holder],
+        )
+
+
+def held() -> set[tuple[int, str]]:
+    """(id of the cell, scheduler) of the leases in force."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
+        return set(cursor.fetchall())
+
+
+def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
+    """(holder, epoch) by scheduler, of a cell."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT scheduler, holder, epoch FROM scheduling_lease"
+            " WHERE cell_id = %s AND expires_at > clock_timestamp()",
+            [cell_id],
+        )
+        return {scheduler: (holder, epoch) for scheduler, holder, epoch in cursor.fetchall()}

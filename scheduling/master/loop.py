@@ -1,0 +1,361 @@
+"""The master of a cell (§3.1): warm state, advanced from the journal; one pass after another.
+
+    journal.tail ─► CellState ─► schedule_pass ─► commit ─► journal
+                        ▲                           │
+                        └────────── news ───────────┘
+
+`Master.run` is a slice of work: it loads the state, takes or renews the lease, works until its time is up, and leaves
+the warm state in this process for the next slice. Whoever runs it, however many at once, the commit's re-check keeps
+the cell sound. A cell may have several (`scheduling.master.schedulers`), each for its own jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
+from django.utils import timezone
+
+from quota.admission import admission
+from quota.vocabulary.permissions import system
+from scheduling.allocs.kept_allocs import release_late
+from scheduling.brakes import brakes
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.forecast import Ends
+from scheduling.core.pass_ import schedule_pass
+from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.warm import compile_kernels
+from scheduling.jobs import updates
+from scheduling.journal import journal, wakeups
+from scheduling.machines import silence
+from scheduling.machines.evacuation import tasks_leave
+from scheduling.master import lease, pass_log, schedulers
+from scheduling.master.commit import Outcome, commit
+from scheduling.master.reclamation import Reclaimer
+from scheduling.master.schedulers import DEFAULT, Scheduler
+from scheduling.master.snapshot import load_state
+from scheduling.models import Cell
+from scheduling.policy import cell_settings
+from scheduling.tasks import verdicts
+
+log = structlog.get_logger(__name__)
+
+# What stays pending is looked at again after this long even without news: back-offs and crashed pairs run out.
+RETRY_EVERY_S = 5.0
+HOUSEKEEPING_EVERY_S = 1.0
+# While classes that were left over have not been examined, passes come at least this often, and examine so many.
+EXPLAIN_EVERY_S = 0.2
+IDLE_CLASSES = 32
+# Tasks placed by one pass: whoever comes meanwhile, however urgent, waits for that pass and its commit.
+PLACED_AT_ONCE = 2_500
+_AWAY_S = 1.0
+# A warm state that was not advanced for this long is loaded again: reading rows is then faster than the journal.
+_KEEP_WARM_S = 600.0
+# After so many passes in a row that the commit took nothing of, the next waits for news.
+_FRUITLESS = 3
+# After the first of them, the next is made under the cell's lock, and places so many at most.
+_UNDER_LOCK = 1_000
+# News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
+_CHANGES_NO_PLACEMENT = (
+    events.TaskReported,
+    events.TaskPlaced,
+    events.LeaseTaken,
+    events.BrakeSet,
+    events.PackagesHeld,
+    events.JobRejected,
+    events.UpdateStarted,
+    events.UpdateEnded,
+    events.ShellOpened,
+    events.ShellClosed,
+)
+
+
+@dataclass(slots=True)
+class Master:
+    """One per cell, scheduler and process. `state` is None until the first slice, and after anything unexpected.
+
+    A master loads its state before it takes the lease, and keeps the state when it loses the lease. `load` reads the
+    state of a cell from its rows. `holder` and `lease_ttl_s` are written into the lease.
+    """
+
+    cell_id: int
+    scheduler: Scheduler = DEFAULT
+    load: Callable[[int], CellState] = load_state
+    holder: str = lease.HOLDER
+    lease_ttl_s: float = lease.TTL_S
+    state: CellState | None = None
+    wanted: bool = True  # by the cell's settings, as last read
+    _name: str = ""
+    _policy: Policy | None = None
+    _settings: cell_settings.CellSettings = field(default_factory=cell_settings.CellSettings)
+    _rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    _renewed: float = 0.0
+    _advanced: float = 0.0
+    _passed: float = 0.0
+    _fruitless: int = 0  # passes in a row of which the commit took nothing
+    _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
+    _kept: float = 0.0
+    _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
+    _silence: silence.Silence = field(default_factory=silence.Silence)
+    _explainer: Explainer = field(default_factory=Explainer)
+    _memory: Memory = field(default_factory=Memory)
+    _book: verdicts.Book = field(default_factory=verdicts.Book)
+    _own: dict[int, list[journal.Record]] = field(default_factory=dict)  # committed here, not yet applied
+    _reclaimer: Reclaimer | None = None
+
+    def run(self, seconds: float) -> bool:
+        """Work for `seconds`. False at once when another holds the lease, and as soon as it is lost or the cell's
+        settings want no such scheduler any more."""
+        self._kept, self.wanted = 0.0, True
+        waiter = wakeups.Waiter([self.cell_id])
+        until = time.monotonic() + seconds
+        renewed = lease.renewed(
+            self.cell_id,
+            scheduler=self.scheduler.name,
+            holder=self.holder,
+            ttl_s=self.lease_ttl_s,
+            needed=self._is_busy,
+        )
+        with renewed, contextlib.closing(waiter):
+            while True:
+                try:
+                    if not self._hold_lease():
+                        return False
+                    again = self.tick()
+                    if not self.wanted:
+                        self._retire()
+                        return False
+                except (OperationalError, InterfaceError) as error:
+                    log.warning("database away", cell_id=self.cell_id, error=str(error).strip())
+                    again = False
+                    self._placeable = True  # a pass may have been lost
+                    self._renewed = 0.0
+                    connection.close()
+                    time.sleep(_AWAY_S)
+                if time.monotonic() >= until:
+                    return True
+                if not again:
+                    waiter.wait(min(wakeups.POLL_S, max(0.0, until - time.monotonic())))
+                close_old_connections()
+
+    def _is_busy(self) -> bool:
+        """Whether one tick takes so long that the lease would run out before its end."""
+        return self.lease_ttl_s / 3 < time.monotonic() - self._renewed < lease.STUCK_AFTER_S
+
+    def tick(self) -> bool:
+        """Take in the news; do what is due; if anything can be placed, place it. True: there is more to place."""
+        news = self._advance()
+        now = time.monotonic()
+        if now - self._kept >= HOUSEKEEPING_EVERY_S:
+            self._kept = now
+            self._read_settings()
+            if not self.wanted:
+                return False
+            if self.scheduler.keeps_house:
+                self._keep_house()
+                news |= self._advance()
+        if (news or self._updating) and self.scheduler.keeps_house:
+            self._updating = updates.updates_advance(self.cell_id)
+            if self._updating:
+                self._advance()
+        state = self._warm()
+        waited = now - self._passed
+        due = self._placeable or waited >= RETRY_EVERY_S
+        if state.pending and (due or (self._explainer.behind and waited >= EXPLAIN_EVERY_S)):
+            # A pass that can place nothing has time to explain.
+            self._explainer.budget = Budget() if self._placeable else Budget(classes=IDLE_CLASSES)
+            self._passed, self._placeable = now, False
+            self._pass(state)
+        return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
+
+    def _retire(self) -> None:
+        """Another kind of scheduler is wanted now: let go of the cell, and of what is warm."""
+        lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
+        self._renewed = 0.0
+        self.state = None
+        log.info("no longer wanted", cell_id=self.cell_id, scheduler=self.scheduler.name)
+
+    def _hold_lease(self) -> bool:
+        """Renew the lease, or take a free one. False when another master holds it."""
+        now = time.monotonic()
+        if now - self._renewed < self.lease_ttl_s / 3:
+            return True
+        name, holder, ttl_s = self.scheduler.name, self.holder, self.lease_ttl_s
+        if lease.renew(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s) is None:
+            if name in lease.in_force(self.cell_id):
+                return False
+            self._advance()  # a master that loads while it holds the lease would lose it to the next one
+            epoch = lease.take(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s)
+            if epoch is None:
+                return False
+            log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
+        self._renewed = time.monotonic()
+        return True
+
+    def _warm(self) -> CellState:
+        if self.state is None:
+            compile_kernels()  # from the cache: the first pass must not wait for it
+            started = time.perf_counter()
+            self.state = self.load(self.cell_id)
+            seen = self._explainer.seen
+            if seen is None or seen.limit.shape[1] != self.state.axis:
+                seen = Ends(self.state.axis)
+            self._explainer = Explainer(Budget(), seen=seen)
+            self._memory = Memory()
+            self._own = {}
+            log.info(
+                "warm state loaded",
+                cell_id=self.cell_id,
+                revision=self.state.revision,
+                seconds=round(time.perf_counter() - started, 3),
+            )
+        return self.state
+
+    def _advance(self) -> bool:
+        """Apply what the journal has beyond the warm state. True when there was any news."""
+        now = time.monotonic()
+        kept_s, self._advanced = now - self._advanced, now
+        if self.state is not None and kept_s <= _KEEP_WARM_S:
+            before = self.state.revision
+            if self._follow(self.state):
+                return self.state.revision != before
+        self.state = None
+        self._warm()
+        self._advanced = time.monotonic()
+        self._placeable = True
+        return True
+
+    def _follow(self, state: CellState) -> bool:
+        """False when the journal can't be followed, but rows have to be read. After any error the state is lost."""
+        try:
+            while records := journal.tail(self.cell_id, after=state.revision, known=self._own):
+                try:
+                    state.apply_all(self._news(state, records))
+                except _Unfollowable as gap:
+                    log.warning("reading rows", cell_id=self.cell_id, reason=str(gap))
+                    return False
+            self._own = {}
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            # A state that could not follow must not be used again; the next tick loads it from the rows.
+            self.state = None
+            raise
+        return True
+
+    def _news(
+        self, state: CellState, records: list[journal.Record]
+    ) -> Iterator[tuple[events.Event, int, float]]:
+        """Each event as the state takes it. Raises `_Unfollowable` before one that it can't take."""
+        lived_in = set(np.unique(state.tasks.job_alloc_set).tolist())
+        for record in records:
+            if record.revision > state.revision + 1:
+                # A new history, or a part is archived: what is warm may never have been.
+                raise _Unfollowable("the journal can't be followed")
+            if _widens(record.event, state):
+                raise _Unfollowable("the cell has a further resource")
+            time = record.time.timestamp()
+            if self._explainer.seen is not None:
+                self._explainer.seen.observe(state, record.event, time)
+            self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT) or (
+                # An alloc has a place: what waits to live in it has one.
+                isinstance(record.event, events.TaskPlaced) and record.event.job_id in lived_in
+            )
+            yield record.event, record.revision, time
+
+    def _read_settings(self) -> None:
+        cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
+        self._name, self._settings = cell.name, cell_settings.load(cell.settings)
+        self.wanted = self.scheduler in schedulers.wanted(self._settings)
+        self._policy = Policy(
+            bands=tuple(admission.bands()),
+            scorer=self._settings.scorer,
+            batch_in_prod_by_reservation=self._settings.batch_in_prod_by_reservation,
+            crashed_pair_s=self._settings.crashed_pair_s,
+            max_assignments=PLACED_AT_ONCE,
+            workload=self.scheduler.workload,
+        )
+
+    def _keep_house(self) -> None:
+        """What isn't placing: done by one scheduler of the cell."""
+        assert self._policy is not None
+        self._silence.sweep(self.cell_id, self._settings)
+        tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
+        brakes.stops_settle(self.cell_id)
+        release_late(self.cell_id)
+        self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
+        if wakeups.answers():
+            self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)
+
+    def _pass(self, state: CellState) -> None:
+        assert self._policy is not None
+        policy, done = self._policy, None
+        if self._fruitless:
+            # Others commit without a pause, and touch every machine meanwhile. Now they wait for us, not long.
+            policy = dataclasses.replace(policy, max_assignments=_UNDER_LOCK)
+            with transaction.atomic():
+                Cell.objects.select_for_update().only("id").get(pk=self.cell_id)
+                if self._follow(state):
+                    done = self._decide(state, policy)
+        else:
+            done = self._decide(state, policy)
+        if done is None:
+            return  # nothing pending is this scheduler's, or the state has to be read anew
+        plan, outcome, one = done
+        self._own = outcome.records
+        verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())
+        pass_log.record(self.cell_id, self._name, self.scheduler.name, one)
+        log.info("pass", cell_id=self.cell_id, scheduler=self.scheduler.name, **msgspec.structs.asdict(one))
+        self._fruitless = self._fruitless + 1 if outcome.refused and not outcome.applied else 0
+        if outcome.refused or plan.stats.cut:
+            self._placeable = True  # look again as soon as the news is in
+
+    def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, Outcome, pass_log.Pass] | None:
+        """A plan, and what of it was committed. None when nothing pending is of this scheduler."""
+        at, started = time.time(), time.perf_counter()
+        plan = schedule_pass(
+            state,
+            policy,
+            now=timezone.now().timestamp(),
+            rng=self._rng,
+            memory=self._memory,
+            explainer=self._explainer,
+        )
+        if plan.stats.pending == 0:
+            return None
+        decided = time.perf_counter()
+        outcome = commit(self.cell_id, plan, principal=system("scheduler"), chunk=self.scheduler.chunk)
+        took = time.perf_counter() - decided
+        return plan, outcome, pass_log.of(plan, outcome, at=at, pass_s=decided - started, commit_s=took)
+
+
+class _Unfollowable(Exception):
+    """The warm state can't become the present one by events: it has to be read from the rows."""
+
+
+def _widens(event: events.Event, state: CellState) -> bool:
+    """Vectors grow by it: they are columns of arrays, which a state has once and for all."""
+    return (
+        isinstance(event, events.CellSet)
+        and event.extra_resources is not None
+        and event.extra_resources != state.extra_resources
+    )
+
+
+_masters: dict[tuple[int, Scheduler], Master] = {}
+
+
+def master_of(cell_id: int, scheduler: Scheduler) -> Master:
+    """The warm master of this process."""
+    return _masters.setdefault((cell_id, scheduler), Master(cell_id, scheduler))

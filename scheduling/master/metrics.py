@@ -1,0 +1,168 @@
+"""Figures for Prometheus.
+
+What rows can tell is read from them at scrape time, by whichever web process answers (`CellCollector`). What only
+a process knows – how long a pass took – it counts itself; with `PROMETHEUS_MULTIPROC_DIR` the processes of a
+host share these figures, so that `/metrics` shows the master's too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Iterator, Mapping
+
+import redis
+import structlog
+from django.db.models import Count, Sum
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from scheduling.master import queue_health, schedulers
+from scheduling.master.utilisation import figures_of
+from scheduling.models import Brake, Cell, Machine, NoticeCount, Task
+from scheduling.policy.brakes import BrakeKind, BrakeState
+
+log = structlog.get_logger(__name__)
+
+_OF_SCHEDULER = ["cell", "scheduler"]
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+
+passes = Histogram("borg_pass_seconds", "Duration of scheduling passes", _OF_SCHEDULER, buckets=_SECONDS)
+commits = Histogram(
+    "borg_commit_seconds", "Duration of committing a pass' plan", _OF_SCHEDULER, buckets=_SECONDS
+)
+placements = Counter("borg_placements_total", "Tasks placed", _OF_SCHEDULER)
+conflicts = Counter("borg_conflicts_total", "Assignments refused at commit", _OF_SCHEDULER)
+preemptions = Counter("borg_preemptions_total", "Tasks preempted for those placed", _OF_SCHEDULER)
+cache_hits = Counter("borg_score_cache_hits_total", "Scores that a pass had kept", _OF_SCHEDULER)
+cache_misses = Counter("borg_score_cache_misses_total", "Scores that a pass had to compute", _OF_SCHEDULER)
+pass_pending = Gauge(
+    "borg_pass_pending_tasks",
+    "Pending tasks that the last pass saw",
+    _OF_SCHEDULER,
+    multiprocess_mode="mostrecent",
+)
+pass_classes = Gauge(
+    "borg_pass_classes", "Equivalence classes of the last pass", _OF_SCHEDULER, multiprocess_mode="mostrecent"
+)
+reservations = Counter(
+    "borg_reservations_changed_total", "Reservations raised and lowered (§5.5)", ["cell", "direction"]
+)
+shortage_evictions = Counter(
+    "borg_shortage_evictions_total", "Tasks evicted from machines short of RAM or disk", ["cell"]
+)
+machine_evictions = Counter(
+    "borg_machine_evictions_total",
+    "Tasks that machines ended because they were short, or asked to be rid of",
+    ["cell", "reason"],
+)
+
+
+class CellCollector(Collector):
+    """Figures of all cells: nine queries and one reply of Redis, whatever the number of rows."""
+
+    def collect(self) -> Iterator[Metric]:
+        cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
+        revision = GaugeMetricFamily(
+            "borg_cell_revision", "Newest revision of the cell's journal", labels=["cell"]
+        )
+        for cell in cells.values():
+            revision.add_metric([cell.name], cell.revision)
+        yield revision
+        live = Task.objects.exclude(job__state="dead").order_by()
+        tasks = GaugeMetricFamily("borg_tasks", "Tasks of live jobs, by state", labels=["cell", "state"])
+        for row in live.values("cell_id", "state").annotate(n=Count("id")):
+            tasks.add_metric([cells[row["cell_id"]].name, row["state"]], row["n"])
+        yield tasks
+        up = GaugeMetricFamily(
+            "borg_tasks_up", "Tasks that run, and are healthy where a check is declared", labels=["cell"]
+        )
+        for row in live.filter(up=True).values("cell_id").annotate(n=Count("id")):
+            up.add_metric([cells[row["cell_id"]].name], row["n"])
+        yield up
+        machines = GaugeMetricFamily("borg_machines", "Machines, by state", labels=["cell", "state"])
+        for row in Machine.objects.order_by().values("cell_id", "state").annotate(n=Count("id")):
+            machines.add_metric([cells[row["cell_id"]].name, row["state"]], row["n"])
+        yield machines
+        yield _notices(cells)
+        yield from _brakes(cells)
+        yield from self._utilisation(cells)
+        yield from _queues(cells)
+        missing = GaugeMetricFamily(
+            "borg_schedulers_missing",
+            "Schedulers that a cell's settings want and nobody runs",
+            labels=["cell"],
+        )
+        nobody = Counts(cell for cell, _ in schedulers.unheld())
+        for cell in cells.values():
+            missing.add_metric([cell.name], nobody[cell.name])
+        yield missing
+
+    def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
+        """Of the newest looks of reclamation; without Redis there are none."""
+        sums = GaugeMetricFamily(
+            "borg_cell_resources",
+            "Capacity of machines that are up; limits, reservations and usage of running tasks (§5.5)",
+            labels=["cell", "resource", "what"],
+        )
+        measured = GaugeMetricFamily("borg_tasks_measured", "Running tasks with fresh usage", labels=["cell"])
+        short = GaugeMetricFamily("borg_machines_short", "Machines short of RAM or disk", labels=["cell"])
+        try:
+            found = figures_of(cells)
+        except redis.RedisError as error:
+            log.warning("utilisation unknown", error=str(error))
+            found = {}
+        for cell_id, figures in found.items():
+            cell = cells[cell_id].name
+            for what in ("capacity", "limit", "reservation", "usage"):
+                for resource, amount in getattr(figures, what).items():
+                    sums.add_metric([cell, resource, what], amount)
+            measured.add_metric([cell], figures.measured)
+            short.add_metric([cell], figures.short)
+        yield from (sums, measured, short)
+
+
+def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
+    given = CounterMetricFamily(
+        "borg_notices",
+        "Tasks that had to leave, by how much of their notice they got (§2.3)",
+        labels=["cell", "cause", "delivered"],
+    )
+    rows = NoticeCount.objects.order_by().values("cell_id", "cause", "delivered").annotate(n=Sum("number"))
+    for row in rows:
+        given.add_metric([cells[row["cell_id"]].name, row["cause"], row["delivered"]], row["n"])
+    return given
+
+
+def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
+    """What waits for an SRE's word (`scheduling.policy.brakes`)."""
+    labels = ["cell", "brake"]
+    held = GaugeMetricFamily(
+        "borg_brake_held",
+        "Whether tasks wait for an SRE: lost, stops (1: somebody has to decide)",
+        labels=labels,
+    )
+    waiting = GaugeMetricFamily("borg_brake_tasks", "Tasks that the brake holds back", labels=labels)
+    known = {(brake.cell_id, brake.kind): brake for brake in Brake.objects.all()}
+    for cell in cells.values():
+        for kind in BrakeKind:
+            brake = known.get((cell.id, kind.value))
+            held.add_metric(
+                [cell.name, kind.value], int(brake is not None and brake.state == BrakeState.HELD.value)
+            )
+            waiting.add_metric([cell.name, kind.value], brake.wanted if brake is not None else 0)
+    yield from (held, waiting)
+
+
+def _queues(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
+    labels = ["cell", "band", "priority"]
+    tasks = GaugeMetricFamily("borg_pending_tasks", "Pending tasks, by priority", labels=labels)
+    oldest = GaugeMetricFamily(
+        "borg_oldest_pending_seconds", "How long the oldest pending task has waited", labels=labels
+    )
+    for queue in queue_health.queues():
+        of = [cells[queue.cell_id].name, queue.band, str(queue.priority)]
+        tasks.add_metric(of, queue.tasks)
+        oldest.add_metric(of, queue.oldest_s)
+    yield tasks
+    yield oldest

@@ -1,0 +1,130 @@
+"""What the passes of each scheduler did: the last of them in Redis, all of them summed up for Prometheus.
+
+    Master ─ record ─► Redis: a capped list per (cell, scheduler) ─ recent ─► Sigma, SRE console
+                   └─► metrics of this process ─► /metrics
+
+Derived, never truth: what Redis lost is not missed, and a pass doesn't wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from redis import Redis
+
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.journal import wakeups
+from scheduling.master import metrics
+from scheduling.master.commit import Outcome
+
+KEPT = 200
+_KEPT_S = 7 * 86_400
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True):
+    """One pass. `at`: when it began, seconds since the epoch. `conflicts`: assignments refused at commit."""
+
+    at: float
+    revision: int
+    pending: int
+    classes: int
+    placed: int
+    conflicts: int
+    preempted: int
+    unplaced: int
+    cache_hits: int
+    cache_misses: int
+    pass_ms: float
+    commit_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of some passes. Durations in ms; percentages are None of nothing."""
+
+    passes: int
+    placed: int
+    preempted: int
+    conflicts: int
+    pass_p50: float
+    pass_p99: float
+    commit_p50: float
+    commit_p99: float
+    conflict_percent: float | None
+    cache_percent: float | None
+
+
+def of(plan: Plan, outcome: Outcome, *, at: float, pass_s: float, commit_s: float) -> Pass:
+    stats = plan.stats
+    return Pass(
+        at=round(at, 3),
+        revision=plan.revision,
+        pending=stats.pending,
+        classes=stats.classes,
+        placed=len(outcome.applied),
+        conflicts=len(outcome.refused),
+        preempted=sum(len(assignment.victims) for assignment in outcome.applied),
+        unplaced=sum(count for why in plan.unplaced for _, count in why.tasks),
+        cache_hits=stats.cache_hits,
+        cache_misses=stats.cache_misses,
+        pass_ms=round(1000 * pass_s, 2),
+        commit_ms=round(1000 * commit_s, 2),
+    )
+
+
+def record(cell_id: int, cell: str, scheduler: str, one: Pass) -> None:
+    """Keep the figures of a pass. Waits for nobody."""
+    metrics.passes.labels(cell, scheduler).observe(one.pass_ms / 1000)
+    metrics.commits.labels(cell, scheduler).observe(one.commit_ms / 1000)
+    metrics.placements.labels(cell, scheduler).inc(one.placed)
+    metrics.conflicts.labels(cell, scheduler).inc(one.conflicts)
+    metrics.preemptions.labels(cell, scheduler).inc(one.preempted)
+    metrics.cache_hits.labels(cell, scheduler).inc(one.cache_hits)
+    metrics.cache_misses.labels(cell, scheduler).inc(one.cache_misses)
+    metrics.pass_pending.labels(cell, scheduler).set(one.pending)
+    metrics.pass_classes.labels(cell, scheduler).set(one.classes)
+    wakeups.send("pass", lambda redis: _push(redis, _key(cell_id, scheduler), msgspec.json.encode(one)))
+
+
+def recent(cell_id: int, scheduler: str, number: int = KEPT) -> list[Pass]:
+    """The last passes, newest first. Raises `redis.RedisError` while Redis is away."""
+    found = wakeups.client().lrange(_key(cell_id, scheduler), 0, number - 1)
+    return [msgspec.json.decode(one, type=Pass) for one in found]
+
+
+def summary(passes: Sequence[Pass]) -> Summary | None:
+    """None of no passes."""
+    if not passes:
+        return None
+    deciding, committing = (
+        np.percentile([getattr(one, name) for one in passes], (50, 99)) for name in ("pass_ms", "commit_ms")
+    )
+    placed, conflicts = sum(one.placed for one in passes), sum(one.conflicts for one in passes)
+    hits, misses = sum(one.cache_hits for one in passes), sum(one.cache_misses for one in passes)
+    return Summary(
+        passes=len(passes),
+        placed=placed,
+        preempted=sum(one.preempted for one in passes),
+        conflicts=conflicts,
+        pass_p50=float(deciding[0]),
+        pass_p99=float(deciding[1]),
+        commit_p50=float(committing[0]),
+        commit_p99=float(committing[1]),
+        conflict_percent=_percent(conflicts, placed),
+        cache_percent=_percent(hits, misses),
+    )
+
+
+def _push(redis: Redis, key: str, row: bytes) -> None:
+    redis.pipeline(transaction=False).lpush(key, row).ltrim(key, 0, KEPT - 1).expire(key, _KEPT_S).execute()
+
+
+def _key(cell_id: int, scheduler: str) -> str:
+    return f"borg:passes:{cell_id}:{scheduler}"
+
+
+def _percent(part: int, rest: int) -> float | None:
+    return 100 * part / (part + rest) if part + rest else None

@@ -1,0 +1,305 @@
+"""The cycle of reclamation (§5.5, DESIGN §8): usage in, reservations out, and relief for machines that run short.
+
+    Redis: usage of all tasks ─► look ─► what matters ─► turns: a chunk each ─► rows + journal
+    warm state, UsageHistory ─────┘ └──► machines short of RAM or disk ─► evictions
+
+It runs inside the master's housekeeping, on its warm state. A look, every 5 s, takes about 100 ms at 150,000 tasks;
+what it found is written during the seconds that follow, so that no pass waits for long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import redis
+import structlog
+from django.db import connection
+from numpy.typing import NDArray
+
+from quota.vocabulary.bands import MAX_PRIORITY, Band, band_of
+from quota.vocabulary.permissions import system
+from quota.vocabulary.resources import CPU, DISK, NAMES, RAM, describe
+from scheduling.brakes import brakes
+from scheduling.core.cell.machines import UP
+from scheduling.core.cell.state import CellState
+from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory, most_urgent
+from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, Occupants, Shortage, Victim, relieve
+from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.journal import journal
+from scheduling.master import metrics, utilisation
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.tasks import transitions
+from scheduling.tasks.changes import Eviction
+from scheduling.tasks.reservations import reservations_set
+from scheduling.usage import live
+
+log = structlog.get_logger(__name__)
+
+EVERY_S = 5.0
+# A sample older than this, or than three polls, is missing: its machine is silent.
+FRESH_S = 30.0
+# Raises can't wait; drops are written in smaller pieces, as many a look as there are turns until the next.
+RAISES_A_TURN = journal.CHUNK
+DROPS_A_TURN = 1_000
+CHANGES_A_LOOK = journal.CHUNK
+_ME = "reclamation"
+
+
+class Changes(NamedTuple):
+    """Reservations that one turn writes."""
+
+    task_id: NDArray[np.int64]
+    incarnation: NDArray[np.int32]
+    wanted: NDArray[np.int64]
+    raised: int
+
+
+@dataclass(slots=True)
+class Reclaimer:
+    """One per master. Losing it loses the peaks seen: the next one observes for 300 s before it lowers anything."""
+
+    cell_id: int
+    cell: str = ""
+    history: UsageHistory = field(default_factory=UsageHistory)
+    _state: CellState | None = None
+    _looked: float = -math.inf
+    _due: list[Changes] = field(default_factory=list)
+    _away: bool = False
+    _prod: tuple[tuple[Band, ...], NDArray[np.bool_]] | None = None
+
+    def turn(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, now: float) -> int:
+        """One bounded piece of work: a look when it is time, then one chunk of what is due. Returns changes written.
+
+        `now`: seconds, monotonic. `state` must hold what earlier turns have written.
+        """
+        if now - self._looked >= EVERY_S:
+            self._look(state, bands, settings, passed_s=min(now - self._looked, 3600.0))
+            self._looked = now
+        return self._write()
+
+    # --- a look
+
+    def _look(
+        self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, passed_s: float
+    ) -> None:
+        if state is not self._state:
+            self.history.follow(state.tasks)
+            self._state = state
+        self._due = []
+        samples, now = self._samples(settings)
+        found = self.history.look(
+            state.tasks,
+            samples,
+            PRESETS[settings.reclamation],
+            passed_s=passed_s,
+            fixed_jobs=self._fixed_jobs(state),
+        )
+        self._plan(state, found)
+        short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)
+        self._tell(state, found, samples.demand, settings, now, short)
+
+    def _samples(self, settings: CellSettings) -> tuple[Samples, float]:
+        """Fresh ones, and Redis' time. None at all while Redis is away: everything is held."""
+        try:
+            read = live.read_cell(self.cell_id)
+        except redis.RedisError as error:
+            if not self._away:
+                log.warning("usage unknown, reservations are held", cell_id=self.cell_id, error=str(error))
+            self._away = True
+            return Samples.none(), 0.0
+        self._away = False
+        rows = read.rows
+        oldest = read.now - max(FRESH_S, 3 * settings.poll_interval_s)
+        fresh = np.flatnonzero((rows["at"] >= oldest) & (rows["task_id"] > 0))
+        demand = np.empty((len(fresh), len(KINDS)), dtype=np.int64)
+        demand[:, CPU] = rows["cpu_milli"][fresh]
+        demand[:, CPU] += rows["throttled_milli"][fresh]
+        demand[:, RAM], demand[:, DISK] = rows["ram_bytes"][fresh], rows["disk_bytes"][fresh]
+        return Samples(rows["task_id"][fresh], rows["incarnation"][fresh], demand), read.now
+
+    def _fixed_jobs(self, state: CellState) -> NDArray[np.bool_]:
+        fixed = np.zeros(len(state.tasks.job_at), dtype=np.bool_)
+        for job_id in jobs_without_reclamation(self.cell_id):
+            job = state.tasks.jobs.get(job_id)
+            if job is not None:
+                fixed[job.slot] = True
+        return fixed
+
+    def _plan(self, state: CellState, found: Reservations) -> None:
+        """Queue what matters, raises first. What finds no place comes again with the next look."""
+        raises = int(found.raised.sum())
+        chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
+        raises = min(raises, len(chosen))
+        bounds = [*range(0, raises, RAISES_A_TURN), *range(raises, len(chosen), DROPS_A_TURN), len(chosen)]
+        for first, last in itertools.pairwise(bounds):
+            part = chosen[first:last]
+            slots = found.slots[part]
+            self._due.append(
+                Changes(
+                    state.tasks.id[slots],
+                    state.tasks.incarnation[slots],
+                    found.wanted[part],
+                    raised=max(0, min(last, raises) - first),
+                )
+            )
+
+    def _write(self) -> int:
+        if not self._due:
+            return 0
+        changes = self._due.pop(0)
+        with journal.write(self.cell_id, system(_ME)) as entry:
+            written = reservations_set(entry, changes.task_id, changes.incarnation, changes.wanted)
+        metrics.reservations.labels(self.cell, "raised").inc(changes.raised)
+        metrics.reservations.labels(self.cell, "lowered").inc(max(0, written - changes.raised))
+        return written
+
+    # --- machines that run short
+
+    def _relieve(
+        self,
+        state: CellState,
+        found: Reservations,
+        demand: NDArray[np.int64],
+        bands: tuple[Band, ...],
+        share: float,
+    ) -> int:
+        """Evict whoever must leave (DESIGN §7). Those already told to leave don't count. Returns machines short."""
+        if share == 0:
+            return 0
+        tasks, machines = state.tasks, state.machines
+        measured = np.flatnonzero(found.sample >= 0)
+        on = tasks.machine[found.slots[measured]]
+        measured, on = measured[on >= 0], on[on >= 0]
+        # Sums of one machine are far below 2**53, so that floats are exact.
+        short_of = np.zeros(len(machines.id), dtype=np.bool_)
+        for resource in INCOMPRESSIBLE:
+            weights = demand[found.sample[measured], resource].astype(np.float64)
+            used = np.bincount(on, weights=weights, minlength=len(machines.id))
+            short_of |= used > machines.capacity[:, resource] * share
+        measured = measured[short_of[on]]
+        if not len(measured):
+            return 0
+        slots = found.slots[measured]
+        priority = tasks.job_priority[tasks.job[slots]]
+        occupants = Occupants(
+            task_id=tasks.id[slots],
+            machine=tasks.machine[slots].astype(np.int64),
+            priority=priority.astype(np.int64),
+            prod=self._prod_of(bands)[np.clip(priority, 0, MAX_PRIORITY)],
+            usage=demand[found.sample[measured]],
+            limit=tasks.shapes.limit[tasks.shape[slots]],
+        )
+        short = relieve(occupants, state.machines.capacity, share=share)
+        leaving = [
+            Eviction(
+                int(occupants.task_id[victim.position]),
+                int(tasks.incarnation[slots[victim.position]]),
+                EvictionCause.OUT_OF_RESOURCES.value,
+                detail=_told(state, shortage, victim, occupants),
+                avoid=True,
+            )
+            for shortage in short
+            for victim in shortage.victims
+        ][: journal.CHUNK]
+        if leaving:
+            evicted = []
+            with journal.write(self.cell_id, system(_ME)) as entry:
+                passed = brakes.stops_pass(entry, len(leaving), what="a shortage of machines")
+                if passed:
+                    evicted = transitions.tasks_evict(entry, leaving)
+            if not passed:
+                brakes.stops_wanted(self.cell_id, len(leaving))
+            metrics.shortage_evictions.labels(self.cell).inc(len(evicted))
+        for shortage in short:
+            if shortage.left_short:
+                log.warning(
+                    "machine short, and nobody else may be evicted",
+                    cell_id=self.cell_id,
+                    machine=state.machines.facts[shortage.machine].hostname,
+                    resource=NAMES[shortage.resource],
+                    short_bytes=shortage.left_short,
+                )
+        return len({shortage.machine for shortage in short})
+
+    def _prod_of(self, bands: tuple[Band, ...]) -> NDArray[np.bool_]:
+        """Whether each priority is prod."""
+        if self._prod is None or self._prod[0] != bands:
+            prod = np.zeros(MAX_PRIORITY + 1, dtype=np.bool_)
+            for band in bands:
+                prod[band.low : band.high + 1] = band_of(band.low, bands).prod
+            self._prod = (bands, prod)
+        return self._prod[1]
+
+    # --- for people
+
+    def _tell(
+        self,
+        state: CellState,
+        found: Reservations,
+        demand: NDArray[np.int64],
+        settings: CellSettings,
+        now: float,
+        short: int,
+    ) -> None:
+        if self._away:
+            return
+        measured = found.sample[found.sample >= 0]
+        unknown = np.ones(len(demand), dtype=np.bool_)
+        unknown[measured] = False
+        machines = state.machines
+        figures = utilisation.Figures(
+            at=now,
+            setting=settings.reclamation,
+            running=len(found.slots),
+            measured=len(measured),
+            short=short,
+            capacity=_sums(machines.capacity[machines.status == UP]),
+            limit=_sums(machines.limits),
+            reservation=_sums(machines.reserved),
+            usage=_sums(demand, but=demand[unknown]),
+        )
+        try:
+            utilisation.tell(self.cell_id, figures)
+        except redis.RedisError as error:
+            log.warning("figures of reclamation not told", cell_id=self.cell_id, error=str(error))
+
+
+def jobs_without_reclamation(cell_id: int) -> list[int]:
+    """Ids of live jobs whose spec switches reclamation off (a capability, §2.5). One indexed query."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT j.id FROM scheduling_jobspec AS s JOIN scheduling_job AS j"
+            " ON j.id = s.job_id AND j.spec_version = s.version"
+            " WHERE (s.spec -> 'reclamation') = 'false'::jsonb AND j.cell_id = %s AND j.state <> 'dead'",
+            [cell_id],
+        )
+        return [job_id for (job_id,) in cursor.fetchall()]
+
+
+def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:
+    """By resource, less those of `but`."""
+    total = vectors.sum(axis=0)
+    if but is not None:
+        total = total - but.sum(axis=0)
+    return {NAMES[kind]: int(total[kind]) for kind in KINDS}
+
+
+def _told(state: CellState, shortage: Shortage, victim: Victim, occupants: Occupants) -> str:
+    resource = shortage.resource
+
+    def amount(value: Any) -> str:
+        return describe(resource, int(value))
+
+    uses = amount(occupants.usage[victim.position, resource])
+    limit = amount(occupants.limit[victim.position, resource])
+    why = f"over its limit of {limit}" if victim.over else f"within its limit of {limit}, but is not prod"
+    return (
+        f"machine {state.machines.facts[shortage.machine].hostname} is short of {NAMES[resource]}:"
+        f" its tasks use {amount(shortage.used)} where {amount(shortage.bound)} is the most;"
+        f" this one uses {uses}, {why}"
+    )

@@ -1,0 +1,67 @@
+"""Which schedulers a cell has (§3.4): one for all of its work, or one for services and one for batch.
+
+    Cell.settings.schedulers ─► wanted() ─► unheld() ─► masters_ensure ─► one queue, process and warm state each
+
+They work at once, each on its own copy of the cell, and agree by the commit's re-check: a conflict costs the
+loser another look. What isn't placing – silent machines, drains, updates – is done by the first of them alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from quota.vocabulary.errors import Refused
+from scheduling.core.vocabulary.policy import Workload
+from scheduling.journal import journal
+from scheduling.master import lease
+from scheduling.models import Cell
+from scheduling.policy import cell_settings
+from scheduling.policy.cell_settings import CellSettings
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """`name`: of its lease and its figures. `keeps_house`: whether it does what isn't placing, too.
+
+    `chunk`: how many placements it commits under one revision; others wait for the cell's lock meanwhile.
+    """
+
+    name: str
+    workload: Workload
+    keeps_house: bool
+    chunk: int = journal.CHUNK
+
+
+DEFAULT = Scheduler("default", "", keeps_house=True)
+SERVICE = Scheduler("service", "service", keeps_house=True)
+BATCH = Scheduler("batch", "batch", keeps_house=False, chunk=1_000)
+# By the value of the cell's setting. The first keeps house.
+KINDS = {"one": (DEFAULT,), "by-workload": (SERVICE, BATCH)}
+BY_NAME = {scheduler.name: scheduler for kind in KINDS.values() for scheduler in kind}
+
+
+def wanted(settings: CellSettings) -> tuple[Scheduler, ...]:
+    return KINDS[settings.schedulers]
+
+
+def queue_of(cell: str, scheduler: Scheduler) -> str:
+    """The Celery queue of a scheduler, for workers with concurrency one. Names of cells contain no dot."""
+    return f"cell.{cell}" if scheduler.keeps_house else f"cell.{cell}.{scheduler.name}"
+
+
+def unheld() -> list[tuple[str, Scheduler]]:
+    """(cell, scheduler) wherever nobody runs one that is wanted. Two queries."""
+    held = lease.held()
+    missing: list[tuple[str, Scheduler]] = []
+    for cell_id, name, settings in Cell.objects.order_by("id").values_list("id", "name", "settings"):
+        try:
+            schedulers = wanted(cell_settings.load(settings))
+        except Refused as refusal:
+            log.error("a cell without valid settings has no master", cell=name, problem=refusal.detail)
+            continue
+        missing += [(name, one) for one in schedulers if (cell_id, one.name) not in held]
+    return missing

@@ -1,0 +1,237 @@
+"""Packages (§3.2): uploaded, tagged, deleted. Archives go to `packages.store`.
+
+    upload ─► draft ─► store ─┐ shared lock
+                              ├─► rows + records, the stream of what belongs to no job
+    sweep  ─► no row names ───┘ exclusive lock
+
+What is running never changes because a tag was moved: jobs are stored with digests (`services.pinning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+from django.db import connection
+from django.db.models import Q, Sum
+from django.utils import timezone
+
+from quota import records
+from quota.models import Tenant
+from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenancy import require_tenant
+from scheduling.models import Cell, Package, PackageTag
+from scheduling.packages.choice import store as the_store
+from scheduling.packages.store import Store, StoreAway
+from scheduling.packages.uploads import Draft, Readable
+from scheduling.packages.users import in_use
+from scheduling.policy import cell_settings
+from scheduling.spec import package_names
+
+log = structlog.get_logger(__name__)
+
+_LOCK = 0x70616B73  # "paks": with the cell's id the advisory lock between uploads and the sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """`outcome`: uploaded, moved (the tag named other content before), or unchanged."""
+
+    package: Package
+    tag: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """In bytes: of one package, and what the tenant may still bring."""
+
+    most: int
+    left: int
+
+
+def may_upload(*, principal: Principal, cell: Cell, tenant: str) -> Allowance:
+    """What a caller may bring now. Raises `NotFound` and `Forbidden`."""
+    owner = _owner(principal, cell, tenant)
+    loaded = cell_settings.load(cell.settings)
+    used = Package.objects.filter(cell=cell, tenant=owner).aggregate(used=Sum("size_bytes"))["used"] or 0
+    return Allowance(int(loaded.package_max_gib * 2**30), int(loaded.packages_per_tenant_gib * 2**30) - used)
+
+
+def package_upload(
+    *,
+    principal: Principal,
+    cell: Cell,
+    tenant: str,
+    name: str,
+    tag: str,
+    stream: Readable,
+    digest: str = "",
+    format: str = "",
+    dry_run: bool = False,
+) -> Stored:
+    """Take an archive into the cell's store under `name@tag`. The same again changes nothing.
+
+    `digest`, `format`: as the caller knows them; empty: not said. `dry_run`: the archive isn't kept; the caller takes
+    back the rows. Raises `Refused` naming the field, and leaves
+    nothing behind then; `NotFound`, `Forbidden`; `StoreAway` as a refusal with status 503.
+    Locks: uploads and the sweep of a cell, shared; the tenant's row; then the records' stream.
+    """
+    owner = _owner(principal, cell, tenant)
+    _check_names(name, tag, digest, format)
+    allowed = may_upload(principal=principal, cell=cell, tenant=tenant)
+    with _store_told() as store, Draft(store, most_bytes=allowed.most) as draft:
+        draft.take(stream)
+        draft.check(format=format, digest=digest)
+        if draft.size_bytes > allowed.left and not _known(cell, owner, name, draft.digest):
+            raise _over_quota(tenant, draft.size_bytes, allowed.left)
+        if not dry_run:
+            draft.keep(cell.name)
+        with records.write(principal) as entry:
+            lock_store(cell, exclusive=False)
+            # Of two uploads at once each counts the other.
+            Tenant.objects.select_for_update(no_key=True).get(pk=owner.pk)
+            left = may_upload(principal=principal, cell=cell, tenant=tenant).left
+            if draft.size_bytes > left and not _known(cell, owner, name, draft.digest):
+                raise _over_quota(tenant, draft.size_bytes, left)
+            if not dry_run and store.size(cell.name, draft.digest) != draft.size_bytes:
+                # The sweep was between the two: rare, and over in the moment of asking again.
+                raise Conflict("store-busy", "the store is being cleared up; send the package again")
+            package, made = Package.objects.get_or_create(
+                cell=cell, tenant=owner, name=name, digest=draft.digest,
+                defaults={"size_bytes": draft.size_bytes, "format": draft.format, "uploaded_by": principal.name},
+            )  # fmt: skip
+            if made:
+                entry.append(
+                    "package.uploaded", tenant=tenant, cell=cell.name, name=name, digest=package.digest,
+                    size_bytes=package.size_bytes, format=package.format,
+                )  # fmt: skip
+            outcome = _set_tag(entry, principal, package, tag)
+    return Stored(package, tag, "uploaded" if made else outcome)
+
+
+def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag: str, digest: str) -> Stored:
+    """Let `name@tag` mean an archive that is there already. Idempotent. Raises `Refused` naming the field.
+
+    Locks: uploads and the sweep of a cell, shared; then the records' stream.
+    """
+    owner = _owner(principal, cell, tenant)
+    _check_names(name, tag, digest, "")
+    with records.write(principal) as entry:
+        lock_store(cell, exclusive=False)
+        package = Package.objects.filter(cell=cell, tenant=owner, name=name, digest=digest).first()
+        if package is None:
+            raise NotFound("package", f"{name}@{digest}")
+        outcome = _set_tag(entry, principal, package, tag)
+    return Stored(package, tag, outcome)
+
+
+def package_delete(
+    *, principal: Principal, cell: Cell, tenant: str, name: str, reference: str
+) -> Package | None:
+    """Remove a tag, and the archive with its last one; or, by digest, the archive with all its tags.
+
+    Returns the archive if it went. Raises `Conflict` while a live job may run it. The bytes go with a later sweep.
+    Locks: the cell's row (so does who submits), then the records' stream.
+    """
+    owner = _owner(principal, cell, tenant)
+    with records.write(principal) as entry:
+        Cell.objects.select_for_update().get(pk=cell.pk)
+        rows = Package.objects.filter(cell=cell, tenant=owner, name=name)
+        by_digest = package_names.is_digest(reference)
+        package = rows.filter(Q(digest=reference) if by_digest else Q(tags__tag=reference)).first()
+        if package is None:
+            raise NotFound("package", f"{name}@{reference}")
+        others = [] if by_digest else list(package.tags.exclude(tag=reference).values_list("tag", flat=True))
+        if not others and (jobs := in_use(cell.pk, [package.digest]).get((owner.pk, package.digest))):
+            told = f"{name}@{reference} is what {', '.join(jobs[:5])} may run; kill or update them first"
+            raise Conflict("package-in-use", told, figures={"jobs": jobs[:100]})
+        if others:
+            package.tags.filter(tag=reference).delete()
+            entry.append(
+                "package.untagged",
+                tenant=tenant,
+                cell=cell.name,
+                name=name,
+                tag=reference,
+                digest=package.digest,
+            )
+            return None
+        package.delete()
+        entry.append("package.deleted", tenant=tenant, cell=cell.name, name=name, digest=package.digest)
+    return package
+
+
+def _known(cell: Cell, owner: Tenant, name: str, digest: str) -> bool:
+    return Package.objects.filter(cell=cell, tenant=owner, name=name, digest=digest).exists()
+
+
+def _owner(principal: Principal, cell: Cell, tenant: str) -> Tenant:
+    require_tenant(principal, Action.PACKAGE_WRITE, tenant, cell.name)
+    owner = Tenant.objects.filter(name=tenant).first()
+    if owner is None:
+        raise NotFound("tenant", tenant)
+    return owner
+
+
+def _check_names(name: str, tag: str, digest: str, format: str) -> None:
+    problems: dict[str, str] = {}
+    if not package_names.is_name(name):
+        problems["name"] = f"{name[:80]!r} is no name of a package; {package_names.NAME_CURE}"
+    if not package_names.is_tag(tag):
+        problems["tag"] = f"{tag[:80]!r} is no tag; {package_names.TAG_CURE}"
+    if digest and not package_names.is_digest(digest):
+        problems["digest"] = f"{digest[:80]!r} is no digest; {package_names.DIGEST_CURE}"
+    if format and format not in package_names.FORMATS:
+        problems["format"] = f"{format[:80]!r}: one of {', '.join(package_names.FORMATS)}"
+    if problems:
+        told = "; ".join(f"{field}: {what}" for field, what in problems.items())
+        raise Refused("invalid", told, fields=problems)
+
+
+def _set_tag(entry: records.Entry, principal: Principal, package: Package, tag: str) -> str:
+    known = {"cell_id": package.cell_id, "tenant_id": package.tenant_id, "name": package.name, "tag": tag}
+    row = PackageTag.objects.select_for_update().select_related("package").filter(**known).first()
+    if row is not None and row.package_id == package.pk:
+        return "unchanged"
+    before = row.package.digest if row is not None else ""
+    PackageTag.objects.update_or_create(
+        **known, defaults={"package": package, "moved_by": principal.name, "moved_at": timezone.now()}
+    )
+    entry.append(
+        "package.tagged", tenant=package.tenant.name, cell=package.cell.name, name=package.name, tag=tag,
+        digest=package.digest, before=before,
+    )  # fmt: skip
+    return "moved"
+
+
+def _over_quota(tenant: str, size: int, left: int) -> Refused:
+    told = (
+        f"tenant {tenant} may bring {max(left, 0)} bytes more into this cell's store, the package has {size}; "
+        "delete packages with `borgctl package delete`, or ask an SRE for more"
+    )
+    return Refused(
+        "store-quota-exceeded", told, figures={"left_bytes": max(left, 0), "bytes": size}, status=403
+    )
+
+
+def lock_store(cell: Cell, *, exclusive: bool) -> None:
+    """Until the end of the transaction. Who uploads shares the cell's store; the sweep has it alone."""
+    function = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {function}(%s, %s)", [_LOCK, cell.pk])
+
+
+@contextmanager
+def _store_told() -> Iterator[Store]:
+    """The store, its troubles as refusals."""
+    try:
+        yield the_store()
+    except StoreAway as error:
+        log.error("package store away", error=str(error))
+        raise Refused(
+            "store-away", "the cell's package store can't be reached; come back, or tell an SRE", status=503
+        ) from error

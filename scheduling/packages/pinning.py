@@ -1,0 +1,127 @@
+"""Jobs that name packages: each mention gets the digest that it means when the job is submitted or updated.
+
+spec: web@v2 ─► pin ─► spec: web@v2@sha256:…  ─► JobSpec.spec, its digest
+                  └──► {digest: size, format} ─► JobSpec.packages ─► RunTask.packages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import connection
+
+from quota.models import Tenant
+from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenancy import require_tenant
+from scheduling.models import Cell
+from scheduling.spec import job_spec as spec
+from scheduling.spec import package_pins, parser
+from scheduling.spec.package_names import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """A spec whose packages have their digests, and what `JobSpec.packages` keeps of them."""
+
+    spec: spec.JobSpec
+    packages: dict[str, dict[str, object]]
+
+
+def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpec]]) -> list[Pins | Refused]:
+    """For each (tenant id, spec): the spec pinned, or why not, by its path in the file. One query at most."""
+    mentioned: list[dict[str, Reference] | Refused] = []
+    for _, job_spec in asked:
+        try:
+            mentioned.append(package_pins.mentions(job_spec) if _names_any(job_spec) else {})
+        except Refused as problem:
+            mentioned.append(problem)
+    known = _resolve(
+        cell,
+        {
+            (tenant, reference)
+            for (tenant, _), found in zip(asked, mentioned, strict=True)
+            if not isinstance(found, Refused)
+            for reference in found.values()
+        },
+    )
+    return [
+        found if isinstance(found, Refused) else _pinned(job_spec, tenant, found, known)
+        for (tenant, job_spec), found in zip(asked, mentioned, strict=True)
+    ]
+
+
+def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpec) -> Pins:
+    """Raises `Refused` naming the packages by their paths in the file."""
+    (done,) = pin(cell, [(tenant_id, job_spec)])
+    if isinstance(done, Refused):
+        raise done
+    return done
+
+
+def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpec) -> spec.JobSpec:
+    """The spec with digests behind its packages, for who may submit it. Raises `NotFound`, `Forbidden`, `Refused`."""
+    if not _names_any(job_spec):
+        return job_spec
+    require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
+    owner = Tenant.objects.filter(name=job_spec.tenant).first()
+    if owner is None:
+        raise NotFound("tenant", job_spec.tenant)
+    return pin_one(cell, owner.pk, job_spec).spec
+
+
+_Known = dict[
+    tuple[int, str, str], tuple[str, int, str]
+]  # (tenant, name, tag or digest) -> digest, size, format
+
+
+def _names_any(job_spec: spec.JobSpec) -> bool:
+    return bool(job_spec.base.packages) or any(override.task.packages for override in job_spec.overrides)
+
+
+def _resolve(cell: Cell, wanted: set[tuple[int, Reference]]) -> _Known:
+    if not wanted:
+        return {}
+    known: _Known = {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT p.tenant_id, p.name, t.tag, p.digest, p.size_bytes, p.format FROM scheduling_package AS p"
+            " LEFT JOIN scheduling_packagetag AS t ON t.package_id = p.id AND t.tag = ANY(%s)"
+            " WHERE p.cell_id = %s AND p.tenant_id = ANY(%s) AND p.name = ANY(%s)"
+            " AND (t.id IS NOT NULL OR p.digest = ANY(%s))",
+            [
+                sorted({reference.wanted_tag for _, reference in wanted}),
+                cell.pk,
+                sorted({tenant for tenant, _ in wanted}),
+                sorted({reference.name for _, reference in wanted}),
+                sorted({reference.digest for _, reference in wanted}),
+            ],
+        )
+        for tenant, name, tag, *facts in cursor.fetchall():
+            known[tenant, name, facts[0]] = known[tenant, name, tag or ""] = tuple(facts)
+    return known
+
+
+def _pinned(
+    job_spec: spec.JobSpec, tenant: int, found: dict[str, Reference], known: _Known
+) -> Pins | Refused:
+    digests: dict[str, str] = {}
+    packages: dict[str, dict[str, object]] = {}
+    problems: dict[str, str] = {}
+    for text, reference in found.items():
+        facts = known.get((tenant, reference.name, reference.digest or reference.wanted_tag))
+        if facts is None:
+            tagged = "" if reference.digest else f" --tag {reference.wanted_tag}"
+            wanted = reference.digest or f"tag {reference.wanted_tag!r}"
+            problems[package_pins.path_of(job_spec, text)] = (
+                f"tenant {job_spec.tenant} has no package {reference.name!r} with {wanted} in this cell; upload it "
+                f"with `borgctl package upload FILE --name {reference.name}{tagged}`, or name one of `borgctl package"
+                " list`"
+            )
+            continue
+        digests[text] = facts[0]
+        packages[facts[0]] = {"size_bytes": facts[1], "format": facts[2]}
+    if problems:
+        return package_pins.refusal(problems)
+    return Pins(parser.with_sizes(package_pins.pinned(job_spec, digests), packages), packages)

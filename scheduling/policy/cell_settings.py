@@ -1,0 +1,157 @@
+"""A cell's settings: `Cell.settings`, validated, with a sentence under each. An SRE changes them in the admin."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from quota.vocabulary.errors import Refused
+from scheduling.core.vocabulary.presets import PRESETS
+
+# A machine may miss one poll, each held for at most a tenth longer than its interval, before it counts as silent.
+POLLS_MISSED = 2.2
+# Where the interval goes by the number of machines (`link.pace`).
+LONGEST_POLL_S = 5.0
+
+
+class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that differs from cell to cell. Absent means the default here."""
+
+    scorer: str = "hybrid"
+    """How machines are scored (§3.2): hybrid, best-fit or e-pvm."""
+
+    schedulers: str = "one"
+    """Who places (§3.4): one scheduler, or by-workload: one for services, one for batch, at the same time."""
+
+    batch_in_prod_by_reservation: bool = False
+    """Footnote 4 of §5.5: batch tasks in prod bands may be placed in reclaimed resources."""
+
+    crashed_pair_s: float = 600.0
+    """How long a task is kept off a machine it crashed on (§4)."""
+
+    poll_interval_s: float = 0.0
+    """Seconds between polls of one Borglet; 0: by the number of machines, 2 to 5."""
+
+    down_after_s: float = 12.0
+    """A machine silent for this long is marked down."""
+
+    suspect_share: float = 0.5
+    """When more than this share of the machines, or of those of one shard, falls silent together, the link is
+    suspected first."""
+
+    suspect_hold_s: float = 60.0
+    """How long such a suspicion holds marking machines down; also, how long machines of a dead shard have to return."""
+
+    believed_share: float = 0.05
+    """While no more than this share of the machines has vanished together (three always may), their tasks are placed
+    elsewhere at once."""
+
+    vanished_share_per_min: float = 0.05
+    """Beyond it, tasks that make up this share of those running are placed elsewhere a minute: a partition looks like
+    many dead machines (§4)."""
+
+    vanished_most_share: float = 0.5
+    """Beyond this share, no task of vanished machines is placed elsewhere before an SRE says so."""
+
+    evictions_per_s: float = 100.0
+    """That minute's share is never more than this many tasks a second; 0: no task of a dead machine leaves it."""
+
+    stop_share: float = 0.3
+    """The cell by itself (preemption, shortages, superseded tasks) stops at most this share of its running tasks, and
+    always 500, within five minutes; what goes beyond waits for an SRE."""
+
+    confirm_share: float = 0.2
+    """Who kills, or drains, more than this share of the cell's running tasks at once (and more than 500), has to
+    confirm the number."""
+
+    drain_per_s: float = 50.0
+    """How fast tasks leave draining machines."""
+
+    drain_patience_s: float = 600.0
+    """A task that has been down for this long holds up the drain of its siblings no more."""
+
+    rotate_secrets_s: float = 86400.0
+    """A machine's secret is replaced when it is this old, give or take a fifth; 0: only when somebody asks."""
+
+    reclamation: str = "medium"
+    """How closely reservations follow usage (§5.5): off, baseline, medium or aggressive (Figure 12)."""
+
+    package_max_gib: float = 4.0
+    """The largest package, in GiB, that the cell's store takes."""
+
+    packages_per_tenant_gib: float = 100.0
+    """How much, in GiB, the packages of one tenant may take in the store."""
+
+    package_keep_days: float = 30.0
+    """Packages without a tag that no live job may run are let go of when they are so old."""
+
+    shortage_at: float = 0.97
+    """When tasks use more than this share of a machine's RAM or disk, some are evicted (§6.2); 0: never."""
+
+
+def load(settings: dict[str, object]) -> CellSettings:
+    """Raises `Refused` naming the setting and what it takes."""
+    try:
+        loaded = msgspec.convert(settings, CellSettings)
+    except msgspec.ValidationError as error:
+        told, fields = _misread(settings, error)
+        raise Refused("invalid-settings", told, fields=fields) from error
+    problems = {
+        name: "must not be negative"
+        for name in CellSettings.__struct_fields__
+        if isinstance(value := getattr(loaded, name), float) and value < 0
+    }
+    if loaded.scorer not in ("hybrid", "best-fit", "e-pvm"):
+        problems["scorer"] = "is one of hybrid, best-fit, e-pvm"
+    if loaded.reclamation not in PRESETS:
+        problems["reclamation"] = f"is one of {', '.join(PRESETS)}"
+    if loaded.shortage_at > 1:
+        problems["shortage_at"] = "lies between 0 and 1"
+    if loaded.schedulers not in ("one", "by-workload"):
+        problems["schedulers"] = "is one of one, by-workload"
+    for name in ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share"):
+        if not 0 < getattr(loaded, name) <= 1:
+            problems[name] = "lies above 0, up to 1"
+    if problems:
+        raise Refused(
+            "invalid-settings",
+            "; ".join(f"{name} {what}" for name, what in problems.items()),
+            fields={f"settings.{name}": what for name, what in problems.items()},
+        )
+    return loaded
+
+
+def accept(settings: dict[str, object]) -> CellSettings:
+    """As `load`, of settings that someone wants: what contradicts itself is refused, too."""
+    loaded = load(settings)
+    least = POLLS_MISSED * (loaded.poll_interval_s or LONGEST_POLL_S)
+    if loaded.down_after_s < least:
+        what = (
+            f"{loaded.down_after_s:g} s: a machine that is asked every {least / POLLS_MISSED:g} s would be taken for"
+            f" dead between two answers; give at least {least:g}, or ask more often (poll_interval_s)"
+        )
+        raise Refused("invalid-settings", f"down_after_s {what}", fields={"settings.down_after_s": what})
+    if loaded.vanished_most_share < loaded.believed_share:
+        what = f"must not be below believed_share, {loaded.believed_share:g}"
+        raise Refused(
+            "invalid-settings", f"vanished_most_share {what}", fields={"settings.vanished_most_share": what}
+        )
+    return loaded
+
+
+def _misread(settings: object, error: msgspec.ValidationError) -> tuple[str, dict[str, str]]:
+    """What the matter is with settings that can't be read: the message, and the same by field."""
+    known = CellSettings.__struct_fields__
+    every = f"the settings of a cell are {', '.join(known)}"
+    if not isinstance(settings, dict):
+        told = f"must be a JSON object such as {{}}; {every}"
+        return f"settings {told}", {"settings": told}
+    if unknown := sorted(map(str, settings.keys() - set(known))):
+        told = f"unknown: {', '.join(unknown)}; {every}"
+        return f"settings {told}", {"settings": told}
+    name = str(error).rpartition("`$.")[2].rstrip("`")
+    default = getattr(CellSettings(), name)
+    wanted = {bool: "true or false", float: "a number", str: "text"}[type(default)]
+    told = f"must be {wanted}, such as {json.dumps(default)}; leave it out for the default"
+    return f"{name} {told}", {f"settings.{name}": told}

@@ -1,0 +1,222 @@
+"""Shells in tasks: asked for at the portal, granted by the shard that holds the machine, opened by its Borglet.
+
+    shell_ask ─── row, shell.opened ──► asked
+    shell_grant ─── once, at the shard ──► granted ─── signed, to the machine
+    shell_connected ─── once, when it dials ──► open ─── shell_seen every few seconds: may they still?
+    shell_close ─── shell.closed ──► closed
+
+Nobody can open one by what goes through Redis: the shard signs what this row says, the Borglet believes the
+signature, and each step is taken once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from borglet.messages import Phase, ShellClaims, ShellGrant, TaskKey
+from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.permissions import Action, Principal, may, system
+from scheduling.access.tenancy import require_tenant
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import TaskState
+from scheduling.identity import authority
+from scheduling.journal import journal
+from scheduling.models import Job, ShellSession, Task
+
+PER_USER, PER_TASK = 10, 5
+IDLE_S, LONGEST_S = 1800.0, 12 * 3600.0
+GRANT_S = 60.0
+# A session whose portal said nothing for this long is over: the portal asks every few seconds.
+LOST_S = 60.0
+MAX_COMMAND_BYTES = 16 * 1024
+MAX_SIDE = 1000
+
+
+def shell_ask(
+    *,
+    principal: Principal,
+    job: Job,
+    task: Task,
+    command: Sequence[str] = (),
+    rows: int = 24,
+    cols: int = 80,
+    plain: bool = False,
+    peer: str = "",
+) -> ShellSession:
+    """A session, journalled, for `shell_grant`. Raises `Refused`, `Conflict` for a task without processes or too
+    many shells. Locks: the cell's row, so that counting and adding are one."""
+    require_shell(principal, job)
+    problems = {}
+    if not (1 <= rows <= MAX_SIDE and 1 <= cols <= MAX_SIDE):
+        problems["rows" if not 1 <= rows <= MAX_SIDE else "cols"] = f"1 to {MAX_SIDE}"
+    if sum(len(word.encode("utf-8", "surrogateescape")) + 1 for word in command) > MAX_COMMAND_BYTES:
+        problems["command"] = f"longer than {MAX_COMMAND_BYTES} bytes"
+    if any("\x00" in word for word in command) or (command and not command[0]):
+        problems["command"] = "a program and its arguments, without NUL characters"
+    if problems:
+        detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
+        raise Refused("invalid", detail, fields=problems)
+    now = timezone.now()
+    with journal.write(job.cell_id, principal) as entry:
+        held = Task.objects.select_related("machine").get(pk=task.pk)
+        if held.state != TaskState.RUNNING or held.machine is None or held.phase != Phase.UP:
+            standing = held.phase or held.state
+            raise Conflict(
+                "not-running",
+                f"task {held.index} of job {job.name} is {standing}; a shell can be opened once it is up",
+                fields={"index": standing},
+            )
+        _room(job, held, principal)
+        made = ShellSession.objects.create(
+            id=uuid.uuid4(), cell_id=job.cell_id, job=job, task_index=held.index, incarnation=held.incarnation,
+            machine=held.machine, actor=principal.name, peer=peer[:64], request_id=principal.request_id,
+            command=list(command), rows=rows, cols=cols, plain=plain, asked_at=now, seen_at=now,
+        )  # fmt: skip
+        entry.append(
+            events.ShellOpened(
+                job_id=job.id, index=held.index, machine_id=held.machine.id, incarnation=held.incarnation,
+                session=made.id.hex, peer=made.peer, command=tuple(word[:200] for word in command[:50]),
+            )
+        )  # fmt: skip
+    return made
+
+
+def require_shell(principal: Principal, job: Job) -> None:
+    """Raises `Forbidden`, or `NotFound` for a tenant that the caller may not know."""
+    require_tenant(principal, Action.SHELL_OPEN, job.tenant.name, job.cell.name)
+
+
+def may_open_shells(principal: Principal, job: Job) -> bool:
+    return may(principal, Action.SHELL_OPEN, tenant=job.tenant.name, cell=job.cell.name)
+
+
+def _room(job: Job, task: Task, principal: Principal) -> None:
+    open_ones = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(cell_id=job.cell_id)
+    mine = open_ones.filter(actor=principal.name).count()
+    if mine >= PER_USER:
+        raise Conflict(
+            "too-many-shells",
+            f"{principal.name} has {mine} shells open in cell {job.cell.name}; close one (at most {PER_USER})",
+            fields={"user": f"at most {PER_USER}"},
+        )
+    here = open_ones.filter(job=job, task_index=task.index).count()
+    if here >= PER_TASK:
+        raise Conflict(
+            "too-many-shells",
+            f"{here} shells are open in task {task.index} of job {job.name}; close one (at most {PER_TASK})",
+            fields={"index": f"at most {PER_TASK}"},
+        )
+
+
+def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
+    """What the Borglet wants to see, once a session. Raises `Conflict` when it may not be granted (any more)."""
+    now = timezone.now()
+    with transaction.atomic():
+        row = (
+            ShellSession.objects.select_for_update(of=("self",))
+            .select_related("machine")
+            .filter(pk=session, machine_id=machine_id)
+            .first()
+        )
+        if row is None or row.state != ShellSession.ASKED:
+            raise Conflict("no-such-shell", "no shell of this number waits for a grant")
+        if now - row.asked_at > dt.timedelta(seconds=GRANT_S):
+            raise Conflict("no-such-shell", "this shell was asked for too long ago; ask again")
+        if not _still_there(row):
+            raise Conflict("not-running", "the task has just left its machine")
+        row.state = ShellSession.GRANTED
+        row.save(update_fields=["state"])
+    claims = ShellClaims(
+        session=row.id.hex,
+        machine=row.machine.hostname,
+        key=TaskKey(row.job.uid.hex, row.task_index, row.incarnation),
+        user=row.actor,
+        issued_at=now.timestamp(),
+        expires_at=now.timestamp() + GRANT_S,
+        idle_s=IDLE_S,
+        longest_s=LONGEST_S,
+        command=list(row.command),
+        rows=row.rows,
+        cols=row.cols,
+        plain=row.plain,
+    )
+    content = msgspec.json.encode(claims)
+    return ShellGrant(content, authority.sign_shell(content))
+
+
+def shell_connected(session: uuid.UUID, *, machine_id: int) -> bool:
+    """The machine dials for a session: True once, and only for one that was granted to it."""
+    waiting = ShellSession.objects.filter(pk=session, machine_id=machine_id, state=ShellSession.GRANTED)
+    return bool(waiting.update(state=ShellSession.OPEN))
+
+
+def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed: int) -> str:
+    """The client is still there. Returns why the shell has to end, empty when it may go on."""
+    row = ShellSession.objects.select_related("job__tenant", "job__cell").filter(pk=session).first()
+    if row is None or row.state == ShellSession.CLOSED:
+        return "the session was closed"
+    if not may_open_shells(principal, row.job):
+        return "the right to open shells was withdrawn"
+    if not _still_there(row):
+        return "the task ended or left its machine"
+    ShellSession.objects.filter(pk=session).update(
+        seen_at=timezone.now(), bytes_typed=typed, bytes_printed=printed
+    )
+    return ""
+
+
+def shell_close(
+    session: uuid.UUID,
+    *,
+    principal: Principal,
+    how: str,
+    typed: int | None = None,
+    printed: int | None = None,
+) -> bool:
+    """Journalled once, whoever comes first. Locks: the cell's row, then the session's."""
+    row = ShellSession.objects.filter(pk=session).first()
+    if row is None or row.state == ShellSession.CLOSED:
+        return False
+    with journal.write(row.cell_id, principal) as entry:
+        row = ShellSession.objects.select_for_update().get(pk=session)
+        if row.state == ShellSession.CLOSED:
+            return False
+        now = timezone.now()
+        row.state, row.closed_at, row.how = ShellSession.CLOSED, now, how[:300]
+        row.bytes_typed = row.bytes_typed if typed is None else typed
+        row.bytes_printed = row.bytes_printed if printed is None else printed
+        row.save(update_fields=["state", "closed_at", "how", "bytes_typed", "bytes_printed"])
+        entry.append(
+            events.ShellClosed(
+                job_id=row.job_id, index=row.task_index, machine_id=row.machine_id, incarnation=row.incarnation,
+                session=row.id.hex, how=row.how, seconds=round((now - row.asked_at).total_seconds(), 1),
+                bytes_typed=row.bytes_typed, bytes_printed=row.bytes_printed,
+            )
+        )  # fmt: skip
+    return True
+
+
+def shells_sweep() -> int:
+    """Close sessions whose portal died without a word; their Borglets have noticed by themselves. How many."""
+    silent = timezone.now() - dt.timedelta(seconds=LOST_S)
+    lost = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(seen_at__lt=silent)
+    closed = 0
+    for session in list(lost.values_list("id", flat=True)[:1000]):
+        closed += shell_close(session, principal=system("shells"), how="the portal that held it is gone")
+    return closed
+
+
+def _still_there(row: ShellSession) -> bool:
+    return Task.objects.filter(
+        job_id=row.job_id,
+        index=row.task_index,
+        incarnation=row.incarnation,
+        machine_id=row.machine_id,
+        state=TaskState.RUNNING,
+    ).exists()

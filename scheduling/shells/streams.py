@@ -1,0 +1,238 @@
+"""Shells between the portal and a task: two bounded streams in Redis a session, so that any shard can take any.
+
+    portal ── in ──► shard ── WebSocket /shell ──► Borglet ── terminal
+           ◄─ out ──       ◄───────────────────────
+
+Who sends keeps to the window of what the far end consumed (`borglet.messages`); who doesn't is cut off here. What was
+passed on is deleted at once, and a stream that nobody touches is gone after `_TTL_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import redis
+import redis.asyncio
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+
+from borglet.messages import (
+    SHELL_FRAME_BYTES,
+    SHELL_LEAST_COST,
+    SHELL_WINDOW_BYTES,
+    MalformedMessage,
+    ShellFrame,
+    ShellGrant,
+    shell_frame,
+    shell_frame_of,
+)
+from quota.vocabulary.errors import Refused
+from scheduling.journal import wakeups
+from scheduling.machines import contact
+from scheduling.shells.shells import shell_connected, shell_grant
+
+log = structlog.get_logger(__name__)
+
+# A window of the smallest frames, one more for each in flight that is no data, and some room.
+MAX_WAITING = SHELL_WINDOW_BYTES // SHELL_LEAST_COST * 2 + 256
+TAKE_S = 5.0
+_AT_ONCE = 32
+_TTL_S = 120
+
+
+class Overrun(Exception):
+    """A side sent more than the other had room for."""
+
+
+class ShellUnavailable(Refused):
+    """The task's machine can't be asked for a shell now."""
+
+    status = 503
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What travels to the shard that holds the machine. It grants nothing: the session's row does."""
+
+    machine_id: int
+    session: str
+
+
+def channel(shard: str) -> str:
+    return f"borg:link:{shard}:shells"
+
+
+def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> None:
+    """Tell the shard that holds the machine. Raises `ShellUnavailable`."""
+    try:
+        holder = contact.holder_of(cell_id, machine_id)
+        asked = msgspec.json.encode(Asked(machine_id, session.hex))
+        if holder is None or not wakeups.client().publish(channel(holder), asked):
+            raise ShellUnavailable(
+                "machine-not-connected",
+                f"machine {hostname} is connected to no link shard now; try again once it is back",
+                fields={"machine": hostname},
+            )
+    except redis.RedisError as error:
+        raise ShellUnavailable(
+            "redis-away", f"shells travel through Redis, which does not answer: {error}"
+        ) from error
+
+
+def connect(url: str) -> redis.asyncio.Redis:
+    """A pool for shells: its reads wait for up to `TAKE_S`."""
+    return redis.asyncio.Redis.from_url(
+        url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None
+    )
+
+
+# What is typed and printed may hold secrets, so nothing of it goes into Redis' append-only file or to its replicas.
+# Redis before 7 needs `replicate_commands` for that. KEYS: the stream. ARGV: seconds to keep it, then the frames.
+_PUT = """
+redis.replicate_commands()
+redis.set_repl(redis.REPL_NONE)
+for number = 2, #ARGV do redis.call('XADD', KEYS[1], '*', 'f', ARGV[number]) end
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return redis.call('XLEN', KEYS[1])
+"""
+
+
+class Stream:
+    """One direction of one session. Each end has its own; `take` is for one reader."""
+
+    def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:
+        self._redis = connection
+        self._key = f"borg:shell:{session}:{direction}"
+        self._last = b"0"
+        self._read: list[bytes] = []
+
+    async def put(self, *frames: bytes) -> None:
+        """Raises `Overrun`, `redis.RedisError`."""
+        waiting = await self._redis.eval(_PUT, 1, self._key, _TTL_S, *frames)
+        if waiting > MAX_WAITING:
+            raise Overrun(f"{waiting} frames wait for the other side")
+
+    async def take(self) -> list[bytes]:
+        """The next frames, in order; none after `TAKE_S` without any. Raises `redis.RedisError`."""
+        if self._read:
+            read, self._read = self._read, []
+            await self._redis.xdel(self._key, *read)
+        found = await self._redis.xread({self._key: self._last}, count=_AT_ONCE, block=int(TAKE_S * 1000))
+        if not found:
+            return []
+        entries = found[0][1]
+        self._read = [entry for entry, _ in entries]
+        self._last = self._read[-1]
+        return [fields[b"f"] for _, fields in entries]
+
+    async def drop(self) -> None:
+        await self._redis.delete(self._key)
+
+
+def inward(connection: redis.asyncio.Redis, session: str) -> Stream:
+    return Stream(connection, session, "in")
+
+
+def outward(connection: redis.asyncio.Redis, session: str) -> Stream:
+    return Stream(connection, session, "out")
+
+
+async def grant(asked: Asked) -> ShellGrant:
+    """Raises `Refused`."""
+    return await _in_database(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
+
+
+async def refuse(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
+    """Tell the client why there is no shell. Raises `redis.RedisError`."""
+    await outward(connection, session).put(shell_frame(ShellFrame.FAILED, reason.encode()))
+
+
+async def relay(
+    pool: redis.asyncio.Redis,
+    session: str,
+    machine_id: int,
+    receive: Callable[[], Awaitable[bytes | str]],
+    send: Callable[[bytes], Awaitable[None]],
+) -> str:
+    """Between a machine's socket and the session's streams, until either ends. `receive` raises when the socket is
+    gone. Returns why it was cut off; empty: the machine hung up. Raises `Refused` for a session that was not granted
+    to this machine."""
+    try:
+        number = uuid.UUID(session)
+    except ValueError as error:
+        raise Refused("not-found", "session: no number of a shell", status=404) from error
+    if not await _in_database(shell_connected, number, machine_id=machine_id):
+        raise Refused("not-found", "session: no shell of this number waits for this machine", status=404)
+    return await _Relay(inward(pool, session), outward(pool, session), receive, send).run()
+
+
+class _Relay:
+    def __init__(
+        self,
+        away: Stream,
+        back: Stream,
+        receive: Callable[[], Awaitable[bytes | str]],
+        send: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        self._away, self._back, self._receive, self._send = away, back, receive, send
+        self._last = ShellFrame.ALIVE  # kind of the last frame for the client
+
+    async def run(self) -> str:
+        work = [asyncio.ensure_future(self._to_client()), asyncio.ensure_future(self._to_machine())]
+        try:
+            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            if isinstance(_error_of(work[1]), OSError):
+                # It hung up; what it said before that may not have been read yet.
+                await asyncio.wait({work[0]}, timeout=TAKE_S)
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+        reason = ""
+        for error in map(_error_of, work):
+            if isinstance(error, Overrun | MalformedMessage | redis.RedisError):
+                reason = reason or str(error) or type(error).__name__
+        if self._last not in (ShellFrame.EXIT, ShellFrame.FAILED):
+            told = reason or "the machine hung up: its Borglet ended"
+            try:
+                await self._back.put(shell_frame(ShellFrame.FAILED, told.encode()))
+            except (Overrun, redis.RedisError) as error:
+                log.warning("a shell's end was not told", error=str(error))
+        return reason
+
+    async def _to_machine(self) -> None:
+        while True:
+            for frame in await self._away.take():
+                await self._send(frame)
+
+    async def _to_client(self) -> None:
+        while True:
+            frame = await self._receive()
+            raw = frame.encode() if isinstance(frame, str) else frame
+            kind, payload = shell_frame_of(raw)
+            if len(payload) > SHELL_FRAME_BYTES:
+                raise MalformedMessage(f"a frame of {len(payload)} bytes; at most {SHELL_FRAME_BYTES}")
+            await self._back.put(raw)
+            self._last = kind
+
+
+def _error_of(task: asyncio.Future[None]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
+async def _in_database(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Shells are rare: not on the shard's thread, so that reports don't wait for them."""
+    return await asyncio.get_running_loop().run_in_executor(None, _guarded, function, args, named)
+
+
+def _guarded(function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
+    try:
+        close_old_connections()
+        return function(*args, **named)
+    except (OperationalError, InterfaceError) as error:
+        raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+    finally:
+        connection.close()

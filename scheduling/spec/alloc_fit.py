@@ -1,0 +1,58 @@
+"""What fits inside an alloc set (§2.4): the envelope, and the jobs submitted into it. Pure.
+
+alloc set ─ each alloc is an envelope ─┐
+                                       ├─► misfits ─► {"task.limit.cpu": what can never fit, and the cure}
+job inside ─ each of its tasks ────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quota.vocabulary.resources import NAMES, PORTS, Vector, describe
+from scheduling.spec.job_spec import JobSpec
+
+
+def misfits(alloc_set: JobSpec, job: JobSpec) -> dict[str, str]:
+    """Why a job can never live in an alloc set, by path in its file; empty when it may.
+
+    A task must fit into one alloc at least, and no job is more urgent than the set that pays for it. Ports are
+    those of the machine: an alloc has none.
+    """
+    problems: dict[str, str] = {}
+    if job.priority > alloc_set.priority:
+        problems["priority"] = (
+            f"{job.priority} is above that of alloc set {alloc_set.name}, {alloc_set.priority}; tasks inside an"
+            " alloc are at most as urgent as the alloc"
+        )
+    envelopes = [task.limit for _, _, task in alloc_set.segments()]
+    keys = {override.first: override.key for override in job.overrides}
+    for first, _, task in job.segments():
+        if not any(fits(task.limit, envelope) for envelope in envelopes):
+            path = f"overrides.{keys[first]}" if first in keys else "task"
+            problems |= _too_large(f"{path}.limit", task.limit, envelopes, alloc_set)
+    return problems
+
+
+def fits(limit: Sequence[int], envelope: Sequence[int]) -> bool:
+    """Whether a vector fits into another, ports aside. A shorter envelope has nothing of what comes later."""
+    padded = [*envelope, *[0] * (len(limit) - len(envelope))]
+    return all(
+        asked <= have
+        for position, (asked, have) in enumerate(zip(limit, padded, strict=False))
+        if position != PORTS
+    )
+
+
+def _too_large(path: str, limit: Vector, envelopes: Sequence[Vector], alloc_set: JobSpec) -> dict[str, str]:
+    names = (*NAMES, *alloc_set.extra)
+    largest = [max(column) for column in zip(*envelopes, strict=True)]
+    found = {
+        f"{path}.{names[i]}": (
+            f"asks for {describe(i, asked, extra=alloc_set.extra)}, an alloc of {alloc_set.name} has"
+            f" {describe(i, have, extra=alloc_set.extra)}; ask for less, or enlarge the alloc set first"
+        )
+        for i, (asked, have) in enumerate(zip(limit, largest, strict=True))
+        if i != PORTS and asked > have
+    }
+    return found or {path: f"no single alloc of {alloc_set.name} has all of it; ask for less of something"}

@@ -1,0 +1,268 @@
+"""Job specs, version `borg/v1`: what they ask for, and how two compare. Pure.
+
+jobfile.parse ─► JobSpec ── groups ──► equal requirements as ranges of indexes
+                    ├────── task(i) ─► TaskSpec, the override merged in
+                    └────── to_json ─► a job file that parses to an equal spec
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from quota.vocabulary.bands import FREE_PRIORITY
+from quota.vocabulary.resources import CPU, Vector, add, scale
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.requirement import Group, Requirement
+from scheduling.spec import package_names as names
+from scheduling.spec.schema import API_VERSION, Names, Rolling, Spread
+from scheduling.spec.task_spec import Change, TaskSpec
+from scheduling.spec.task_spec import change as task_change
+
+KINDS = {"Job": "job", "AllocSet": "alloc-set"}
+# What tasks may do with the REST API, from the least to the most (`scheduling.identity.tokens`).
+API_LEVELS = ("none", "read", "submit")
+LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
+MAX_LEAVE_S = 600.0
+
+
+class Override(msgspec.Struct, frozen=True):
+    """Tasks `first` to `last` differ: `patch` is merged into the job's task (RFC 7396), `task` the result."""
+
+    first: int
+    last: int
+    patch: dict[str, Any]
+    task: TaskSpec
+
+    @property
+    def key(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+class JobSpec(msgspec.Struct, frozen=True, dict=True):
+    """One version of a job, normalised. `base` is the file's `task`; `overrides` in order, never overlapping.
+
+    `saves_for_s`: after their alloc has left a machine its tasks run there again, until each has ended with status 0,
+    for so long at most (§4). `gang`: its pending tasks are placed together, victims included, or none of them.
+    `disruption_budget`: so many of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`:
+    the name of the alloc set that its tasks live in (§2.4). `api`: what its tasks may do with the REST API. `names`:
+    how its names are published (§2.6). `sizes`: bytes of its packages by digest, where these are known; no part of the
+    file.
+    """
+
+    name: str
+    tasks: int
+    base: TaskSpec
+    tenant: str = ""
+    cell: str = ""
+    kind: str = "job"
+    labels: dict[str, str] = {}
+    priority: int = FREE_PRIORITY
+    latency_sensitive: bool = False
+    overrides: tuple[Override, ...] = ()
+    spread: Spread = Spread()
+    update: Rolling = Rolling()
+    alloc_set: str = ""
+    reclamation: bool = True
+    gang: bool = False
+    disruption_budget: int = 0
+    saves_for_s: float = 0.0
+    api: str = "none"
+    names: Names = Names()
+    extra: tuple[str, ...] = ()
+    sizes: dict[str, int] = {}
+
+    def task(self, index: int) -> TaskSpec:
+        """What task `index` is asked to be. Raises `IndexError`."""
+        if not 0 <= index < self.tasks:
+            raise IndexError(f"job {self.name} has tasks 0 to {self.tasks - 1}, not {index}")
+        position = bisect.bisect_right(self._starts, index) - 1
+        if position >= 0 and index <= self.overrides[position].last:
+            return self.overrides[position].task
+        return self.base
+
+    def segments(self) -> Iterator[tuple[int, int, TaskSpec]]:
+        """`(first, last, task)` over all indexes, in order; at most twice as many as overrides, plus one."""
+        after = 0
+        for override in self.overrides:
+            if after < override.first:
+                yield after, override.first - 1, self.base
+            yield override.first, override.last, override.task
+            after = override.last + 1
+        if after < self.tasks:
+            yield after, self.tasks - 1, self.base
+
+    def requirement(self, index: int) -> Requirement:
+        return self.requirement_of(self.task(index))
+
+    def requirement_of(self, task: TaskSpec) -> Requirement:
+        return Requirement(
+            limit=task.limit,
+            # Tasks in an alloc go where the alloc is, whatever they need of its machine.
+            constraints=task.constraints if self.alloc_set else task.demands(),
+            max_per_machine=self.spread.max_per_machine,
+            max_per_rack=self.spread.max_per_rack,
+            max_per_power_domain=self.spread.max_per_power_domain,
+            whole_cores=task.limit[CPU] // 1000 if task.whole_cores and self.latency_sensitive else 0,
+            packages=() if self.alloc_set or not self.sizes else self._packages(task),
+        )
+
+    def _packages(self, task: TaskSpec) -> tuple[tuple[str, int], ...]:
+        digests = {names.parse(text).digest for text in task.packages}
+        return tuple(sorted((digest, self.sizes[digest]) for digest in digests & self.sizes.keys()))
+
+    def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
+        """Tasks `first` to `last` (default: all) by equal requirement, adjacent ranges joined."""
+        last = self.tasks - 1 if last is None else last
+        if not self.overrides and (first, last) == (0, self.tasks - 1):
+            return (Group(self.requirement_of(self.base), ((first, last),)),)
+        ranges: dict[Requirement, list[tuple[int, int]]] = {}
+        for low, high, task in self.segments():
+            low, high = max(low, first), min(high, last)
+            if low > high:
+                continue
+            known = ranges.setdefault(self.requirement_of(task), [])
+            if known and known[-1][1] + 1 == low:
+                known[-1] = (known[-1][0], high)
+            else:
+                known.append((low, high))
+        return tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items())
+
+    def total(self) -> Vector:
+        """What all tasks together ask for."""
+        return self._total
+
+    def charged(self) -> Vector:
+        """What of it costs quota: nothing inside an alloc set, which has paid for the envelope (§2.4)."""
+        return (0,) * len(self.base.limit) if self.alloc_set else self.total()
+
+    def max_down(self) -> int:
+        """How many tasks an update may have down at once."""
+        return self.update.max_down or max(1, self.tasks // 10)
+
+    def may_be_down(self) -> int:
+        """How many tasks preemption and drains may have down at once: its budget, or as many as an update may."""
+        return self.disruption_budget or self.max_down()
+
+    def published(self) -> Published:
+        """How its names are published: adjacent tasks of one weight joined, those of weight 1 left out."""
+        weights: list[tuple[int, int, int]] = []
+        for first, last, task in self.segments():
+            if task.weight == 1:
+                continue
+            if weights and weights[-1][1:] == (first - 1, task.weight):
+                weights[-1] = (weights[-1][0], last, task.weight)
+            else:
+                weights.append((first, last, task.weight))
+        return Published(self.names.ttl_s, tuple(weights))
+
+    def leave_s(self, task: TaskSpec, *, ttl_s: int) -> float:
+        """How long one of its tasks that was up is out of the answers before SIGTERM: as long as clients remember
+        where it was, and a second. `ttl_s`: what the installation says of that."""
+        if self.names.leave_s is not None:
+            return self.names.leave_s
+        return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
+
+    def at(self, *, cell: str, tenant: str) -> JobSpec:
+        """The same for a cell and tenant that the file left out."""
+        return msgspec.structs.replace(self, cell=cell, tenant=tenant)
+
+    def to_json(self) -> dict[str, Any]:
+        """A job file, ready for JSON, that parses to an equal spec: all fields, `_LATER` ones where they are set."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": next(kind for kind, stored in KINDS.items() if stored == self.kind),
+            "name": self.name,
+            "tenant": self.tenant,
+            "cell": self.cell,
+            "labels": dict(sorted(self.labels.items())),
+            "priority": self.priority,
+            "appclass": LATENCY_SENSITIVE if self.latency_sensitive else BATCH,
+            "tasks": self.tasks,
+            "task": self.base.to_json(extra=self.extra),
+            "overrides": {override.key: override.patch for override in self.overrides},
+            "spread": msgspec.to_builtins(self.spread),
+            "update": msgspec.to_builtins(self.update),
+            "alloc_set": self.alloc_set,
+            "reclamation": self.reclamation,
+        } | {
+            name: msgspec.to_builtins(value)
+            for name, default in _LATER.items()
+            if (value := getattr(self, name)) != default
+        }
+
+    def digest(self) -> str:
+        """Equal for equal specs, whatever the order or spelling of the file. SHA-256, hexadecimal."""
+        return hashlib.sha256(self.canonical).hexdigest()
+
+    @cached_property
+    def _total(self) -> Vector:
+        if not self.overrides:
+            return scale(self.base.limit, self.tasks)
+        result: Vector = (0,) * len(self.base.limit)
+        for first, last, task in self.segments():
+            result = add(result, scale(task.limit, last - first + 1))
+        return result
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """`to_json` as JSON, its keys in order."""
+        return msgspec.json.encode(self.to_json(), order="deterministic")
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [override.first for override in self.overrides]
+
+
+def change(old: JobSpec, new: JobSpec, index: int) -> Change:
+    """What following `new` means for running task `index` of `old`. Raises `IndexError` when either lacks it."""
+    return _change(old, new, old.task(index), new.task(index))
+
+
+def changes(old: JobSpec, new: JobSpec) -> list[tuple[int, int, Change]]:
+    """`(first, last, change)` over the indexes that both have, in order; neighbours of one kind are joined."""
+    result: list[tuple[int, int, Change]] = []
+    ours, theirs = list(old.segments()), list(new.segments())
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        first, last = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+        kind = _change(old, new, ours[i][2], theirs[j][2])
+        if result and result[-1][2] is kind:
+            result[-1] = (result[-1][0], last, kind)
+        else:
+            result.append((first, last, kind))
+        i, j = i + (ours[i][1] == last), j + (theirs[j][1] == last)
+    return result
+
+
+def _change(old: JobSpec, new: JobSpec, before: TaskSpec, after: TaskSpec) -> Change:
+    if (old.latency_sensitive, old.spread) != (new.latency_sensitive, new.spread):
+        return Change.RESTART
+    kind = task_change(before, after)
+    if kind is Change.NONE and _of_the_job(old) != _of_the_job(new):
+        return Change.IN_PLACE
+    return kind
+
+
+def _of_the_job(spec: JobSpec) -> tuple[object, ...]:
+    """What is in force at once, and disturbs no task."""
+    return (
+        spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s, spec.api,
+        spec.names,
+    )  # fmt: skip
+
+
+# Fields that specs stored by an older version don't have: they are written only when they say something, so that
+# what was stored keeps its digest.
+_LATER: dict[str, object] = {
+    "gang": False,
+    "disruption_budget": 0,
+    "saves_for_s": 0.0,
+    "api": "none",
+    "names": Names(),
+}

@@ -1,0 +1,83 @@
+"""What a change of a job means for who asks for it by name (§2.6), in sentences for plans. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scheduling.spec.job_spec import JobSpec
+from scheduling.spec.schema import SERVICE_LABEL, Names
+
+MOST_RANGES = 5  # of weights that are told one by one
+
+
+def told(old: JobSpec | None, new: JobSpec, *, ttl_s: int) -> tuple[str, ...]:
+    """All of it in force at once. `old` None: the job is new. `ttl_s`: what the installation says."""
+    return (*_times(old, new, ttl_s), *_service(old, new), *_weights(old, new))
+
+
+def _times(old: JobSpec | None, new: JobSpec, ttl_s: int) -> Iterator[str]:
+    if old is None and new.names == Names():
+        return
+    lives = [spec.names.ttl_s or ttl_s for spec in (old, new) if spec is not None]
+    if old is None or lives[0] != lives[-1]:
+        yield f"Clients may remember where its tasks are for {lives[-1]} s{_before(lives)}."
+    leaves = [f"{spec.leave_s(spec.base, ttl_s=ttl_s):g}" for spec in (old, new) if spec is not None]
+    if old is None or leaves[0] != leaves[-1]:
+        yield f"Tasks that are to stop leave the answers {leaves[-1]} s before SIGTERM{_before(leaves)}."
+
+
+def _before(values: list[int] | list[str]) -> str:
+    return f", {values[0]} s until now" if len(values) > 1 else ""
+
+
+def _service(old: JobSpec | None, new: JobSpec) -> Iterator[str]:
+    before, after = (None if spec is None else spec.labels.get(SERVICE_LABEL) for spec in (old, new))
+    if before == after:
+        return
+    if before is not None:
+        yield f"It answers for service {before} no more."
+    if after is not None:
+        yield f"It answers for service {after}."
+
+
+def _weights(old: JobSpec | None, new: JobSpec) -> Iterator[str]:
+    changed = list(_changed(old, new))
+    for first, last, before, after in changed[:MOST_RANGES]:
+        which = f"Task {first} has" if first == last else f"Tasks {first}-{last} have"
+        until = "" if before is None else f", {before} until now"
+        yield f"{which} weight {after} among the tasks that clients are sent to{until}."
+    if len(changed) > MOST_RANGES:
+        yield f"So it goes on for {len(changed) - MOST_RANGES} more ranges of tasks."
+
+
+def _changed(old: JobSpec | None, new: JobSpec) -> Iterator[tuple[int, int, int | None, int]]:
+    """`(first, last, before, after)` in order, neighbours joined. New tasks have no weight before, and are told of
+    when theirs is not 1."""
+    run: tuple[int, int, int | None, int] | None = None
+    for first, last, before, after in _pieces(old, new):
+        if before == after or (before is None and after == 1):
+            continue
+        if run is not None and (run[1] + 1, *run[2:]) == (first, before, after):
+            run = (run[0], last, before, after)
+            continue
+        if run is not None:
+            yield run
+        run = (first, last, before, after)
+    if run is not None:
+        yield run
+
+
+def _pieces(old: JobSpec | None, new: JobSpec) -> Iterator[tuple[int, int, int | None, int]]:
+    """The whole of `new`, in ranges that have one weight before and one after."""
+    before = [] if old is None else [(last, task.weight) for _, last, task in old.segments()]
+    position = 0
+    for first, last, task in new.segments():
+        while first <= last:
+            while position < len(before) and before[position][0] < first:
+                position += 1
+            if position == len(before):
+                yield first, last, None, task.weight
+                break
+            end = min(last, before[position][0])
+            yield first, end, before[position][1], task.weight
+            first = end + 1

@@ -1,0 +1,67 @@
+"""How packages are named: `web`, `web@v2`, `web@sha256:…`, and pinned, as stored specs say it, `web@v2@sha256:…`. Pure.
+
+A name alone means its tag `latest`. A tag may be moved to other content, a digest never: what a job runs is decided
+when it is submitted or updated, by writing the digest behind the name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+LATEST = "latest"
+FORMATS = ("tar", "tar+gzip", "oci")  # as `borglet.packages.archives.archive` reads them
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?")
+_TAG = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,62}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+NAME_CURE = "use lower-case letters, digits, '-', '.' and '_', at most 63, a letter or digit first and last"
+TAG_CURE = "use letters, digits, '-', '.' and '_', at most 63"
+DIGEST_CURE = "write sha256: and 64 hexadecimal digits, in lower case"
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def is_tag(text: str) -> bool:
+    return _TAG.fullmatch(text) is not None
+
+
+def is_digest(text: str) -> bool:
+    return _DIGEST.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """One mention of a package. `digest` decides where it is given; then `tag` is only told to people."""
+
+    name: str
+    tag: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return "@".join(part for part in (self.name, self.tag, self.digest) if part)
+
+    @property
+    def wanted_tag(self) -> str:
+        """The tag that decides; empty where the digest does."""
+        return "" if self.digest else self.tag or LATEST
+
+    def pinned(self, digest: str) -> Reference:
+        return Reference(self.name, self.tag, digest)
+
+
+def parse(text: str) -> Reference:
+    """Raises `ValueError` that says what is wrong and the cure."""
+    name, *rest = text.split("@")
+    if not is_name(name):
+        raise ValueError(f"{text[:100]!r}: {name[:80]!r} is no name of a package; {NAME_CURE}")
+    digest = rest.pop() if rest and rest[-1].startswith("sha256:") else ""
+    if digest and not is_digest(digest):
+        raise ValueError(f"{text[:100]!r}: {digest[:80]!r} is no digest; {DIGEST_CURE}")
+    if len(rest) > 1 or (rest and not is_tag(rest[0])):
+        raise ValueError(
+            f"{text[:100]!r} names no package; write name, name@tag or name@sha256:…; in tags {TAG_CURE}"
+        )
+    return Reference(name, rest[0] if rest else "", digest)

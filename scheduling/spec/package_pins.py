@@ -1,0 +1,84 @@
+"""The packages that a spec names, found and replaced by pinned ones. Pure.
+
+A stored spec says `web@v2@sha256:…`: equal specs then run equal bytes, and a tag that moves changes nothing before
+the next submission or update, which writes the digest that the tag means by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from quota.vocabulary.errors import Refused
+from scheduling.spec import package_names
+from scheduling.spec.job_spec import JobSpec, Override
+from scheduling.spec.package_names import Reference
+from scheduling.spec.task_spec import TaskSpec
+
+
+def mentions(spec: JobSpec) -> dict[str, Reference]:
+    """Every package the spec names, by the text that names it. Raises `Refused` for what names none, by its path."""
+    found: dict[str, Reference] = {}
+    problems: dict[str, str] = {}
+    for path, task in _tasks(spec):
+        seen: dict[str, str] = {}
+        for number, text in enumerate(task.packages):
+            here = f"{path}.packages[{number}]"
+            try:
+                reference = found.get(text) or package_names.parse(text)
+            except ValueError as error:
+                problems.setdefault(here, str(error))
+                continue
+            if reference.name in seen:
+                told = f"{text[:100]!r}: {reference.name!r} is {seen[reference.name]} already; name a package once"
+                problems.setdefault(here, told)
+            found[text], seen[reference.name] = reference, here
+    if problems:
+        raise refusal(problems)
+    return found
+
+
+def path_of(spec: JobSpec, text: str) -> str:
+    """Where the spec names this package first."""
+    for path, task in _tasks(spec):
+        if text in task.packages:
+            return f"{path}.packages[{task.packages.index(text)}]"
+    raise LookupError(text)
+
+
+def pinned(spec: JobSpec, digests: Mapping[str, str]) -> JobSpec:
+    """The same with a digest behind each package. `digests`: by the text that names it."""
+    written = {text: str(package_names.parse(text).pinned(digest)) for text, digest in digests.items()}
+    if all(text == pin for text, pin in written.items()):
+        return spec
+    return msgspec.structs.replace(
+        spec,
+        base=_task(spec.base, written),
+        overrides=tuple(_override(override, written) for override in spec.overrides),
+    )
+
+
+def refusal(problems: Mapping[str, str]) -> Refused:
+    told = "; ".join(f"{path}: {message}" for path, message in list(problems.items())[:3])
+    return Refused("invalid-spec", told, fields=problems)
+
+
+def _tasks(spec: JobSpec) -> Iterator[tuple[str, TaskSpec]]:
+    yield "task", spec.base
+    for override in spec.overrides:
+        if "packages" in override.patch:
+            yield f"overrides.{override.key}", override.task
+
+
+def _task(task: TaskSpec, written: Mapping[str, str]) -> TaskSpec:
+    return msgspec.structs.replace(task, packages=tuple(written[text] for text in task.packages))
+
+
+def _override(override: Override, written: Mapping[str, str]) -> Override:
+    task = _task(override.task, written)
+    if "packages" not in override.patch:
+        return msgspec.structs.replace(override, task=task)
+    return msgspec.structs.replace(
+        override, task=task, patch={**override.patch, "packages": list(task.packages)}
+    )

@@ -1,0 +1,49 @@
+"""What a job file may ask for by a capability alone (§2.5): its reservations left alone, cores of its own.
+
+What was granted to a job stays with it: an update needs the capability only where it asks for more than before.
+"""
+
+from __future__ import annotations
+
+from quota.vocabulary.errors import Forbidden
+from quota.vocabulary.permissions import CapabilityKind, Principal
+from quota.vocabulary.resources import CPU
+from scheduling.spec.job_spec import JobSpec
+
+
+def privilege_refusal(
+    principal: Principal, cell: str, wanted: JobSpec, before: JobSpec | None = None
+) -> Forbidden | None:
+    """Why `principal` may not let the job be so, with the field and the cure; None when it may."""
+    if not wanted.reclamation and (before is None or before.reclamation):
+        refusal = _unless(
+            principal, CapabilityKind.NO_RECLAMATION, cell, "reclamation", "leave out `reclamation: false`"
+        )
+        if refusal is not None:
+            return refusal
+    if whole_cores_milli(wanted) > (0 if before is None else whole_cores_milli(before)):
+        return _unless(
+            principal, CapabilityKind.RESERVE_CORES, cell, "task.whole_cores", "leave out `whole_cores`"
+        )
+    return None
+
+
+def whole_cores_milli(spec: JobSpec) -> int:
+    """CPU of all its tasks that have their cores for themselves, in milli-cores."""
+    return sum(
+        (last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores
+    )
+
+
+def _unless(
+    principal: Principal, kind: CapabilityKind, cell: str, field: str, otherwise: str
+) -> Forbidden | None:
+    if principal.has(kind, cell):
+        return None
+    problem = Forbidden(
+        kind,
+        f"{field}: that needs the capability {kind} in cell {cell}, which {principal.name} has not; ask the SREs"
+        f" for it on the portal's page Capabilities of the tenant, or {otherwise}",
+    )
+    problem.fields = {field: f"needs the capability {kind}"}
+    return problem

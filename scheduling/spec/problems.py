@@ -1,0 +1,142 @@
+"""What is wrong with a job file, told by the path in it and with the cure. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from quota.vocabulary.resources import format_number
+from scheduling.core.vocabulary.requirement import Relation
+
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at most 63 characters"
+
+
+class Problems:
+    """What is wrong with a file: `{path: what was found and what to do}`, in the order found."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def add(self, path: str, message: str) -> None:
+        # Messages quote what was given, which may be as long as the file.
+        self.found.setdefault(path[:200], message[:500])
+
+    def number(self, path: str, value: float, low: float, high: float) -> None:
+        if not low <= value <= high:  # true of NaN too
+            shown = format_number(float(value), 6, separators=False) if abs(value) < 1e18 else "this"
+            least, most = (format_number(bound, 12, separators=False) for bound in (low, high))
+            self.add(path, f"{shown} is out of range; give a number from {least} to {most}")
+
+    def text(self, path: str, value: str, longest: int) -> None:
+        if "\x00" in value:
+            self.add(path, "holds a NUL character; remove it")
+        elif len(value) > longest:
+            self.add(path, f"has {len(value)} characters; at most {longest} are kept")
+
+    def label(self, path: str, value: str) -> None:
+        if not DNS_LABEL.fullmatch(value):
+            self.add(path, f"{value!r} is no DNS label; {LABEL_CURE}")
+
+
+MOST_SHAPES = 20  # wrong shapes of one file that are named
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`, got")
+_GIVE = {
+    "bool": "true or false",
+    "int": "a whole number, without quotes",
+    "float": "a number, without quotes",
+    "str": "text; numbers and such in quotes",
+    "array": "a list",
+    "object": "fields with values",
+}
+
+
+def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
+    """Return `given` in the shape of a struct, and add every part of a wrong shape to `problems` under its path.
+
+    msgspec stops at the first of them, so each one is left out of a copy and the rest is read again, at most
+    `MOST_SHAPES` times. The caller checks the content of what is left. None if `given` itself lacks what it must have.
+    """
+    for _attempt in range(MOST_SHAPES):
+        try:
+            return msgspec.convert(given, shape)
+        except msgspec.ValidationError as error:
+            inner, name = _add(str(error), shape, problems, path)
+        at = _steps(inner)
+        given, removed = _without(given, [*at, name] if name else at)
+        if not removed:  # a field is missing there: without the whole of it
+            given, removed = _without(given, at)
+        if not removed:
+            return None
+    return None
+
+
+def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) -> tuple[str, str]:
+    """Add one error of msgspec's; return its path in `given`, and the name of the field there that is unknown."""
+    where = _PATH.search(text)
+    inner = where.group(1) if where else ""
+    text = _PATH.sub("", text)
+    path = ".".join(part for part in (path, inner) if part)
+    if unknown := _UNKNOWN.match(text):
+        name = unknown.group(1)
+        known = _fields_at(shape, inner)
+        close = difflib.get_close_matches(name, known, 1)
+        cure = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        problems.add(f"{path}.{name}" if path else name, f"unknown field; {cure}")
+        return inner, name
+    if missing := _MISSING.match(text):
+        name = missing.group(1)
+        problems.add(f"{path}.{name}" if path else name, "is missing; give it")
+        return inner, name
+    expected = _EXPECTED.match(text)
+    cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
+    cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
+    problems.add(path or "file", text[0].lower() + text[1:] + cure)
+    return inner, ""
+
+
+def _steps(inner: str) -> list[str | int]:
+    """`constraints[2].relation` as its keys and indexes; `[...]`, any key of a mapping, ends it."""
+    steps: list[str | int] = []
+    for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", inner.partition("[...]")[0]):
+        steps.append(name if name else int(index))
+    return steps
+
+
+def _without(given: Any, steps: list[str | int]) -> tuple[Any, bool]:
+    """Return a copy of `given` without what lies at `steps`, and whether anything lay there. Other parts are shared."""
+    if not steps:
+        return given, False
+    first, rest = steps[0], steps[1:]
+    there = first in given if isinstance(given, dict) else isinstance(given, list) and isinstance(first, int)
+    if not there:
+        return given, False
+    fresh = given.copy()
+    if rest:
+        fresh[first], removed = _without(given[first], rest)
+        return fresh, removed
+    del fresh[first]
+    return fresh, True
+
+
+def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
+    """Names of the fields of the struct that lies at `inner` (`health`, `constraints[2]`) of `shape`."""
+    for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:
+        for field in msgspec.structs.fields(shape):
+            if field.encode_name == part and (nested := _struct_in(field.type)) is not None:
+                shape = nested
+    return [field.encode_name for field in msgspec.structs.fields(shape)]
+
+
+def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
+            return candidate
+    return None

@@ -1,0 +1,110 @@
+"""The shapes of a job file, version `borg/v1`: fields, their types and defaults. Checked elsewhere. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from borglet.messages import RestartPolicy, Slack
+from quota.vocabulary.bands import FREE_PRIORITY
+from scheduling.core.vocabulary.requirement import Constraint
+
+API_VERSION = "borg/v1"
+SERVICE_LABEL = "service"  # jobs whose label has one value answer together, by the name of their service
+
+
+class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):
+    """The Borglet's policy, and how often a task that crash-loops is tried on another machine (§4)."""
+
+    max_moves: int = 3
+
+    def policy(self) -> RestartPolicy:
+        return RestartPolicy(
+            self.on, self.max_failures, self.window_s, self.backoff_s, self.backoff_max_s
+        )  # fmt: skip
+
+
+class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    http: str | None = None
+    tcp: bool = False
+    port: str | None = None
+    interval_s: float = 5.0
+    timeout_s: float = 2.0
+    grace_s: float = 30.0
+    failures: int = 3
+
+
+class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape of `task` in a job file."""
+
+    command: list[str] = []
+    env: dict[str, Any] = {}
+    limit: dict[str, Any] = {}
+    ports: list[str] = []
+    health: HealthFile | None = None
+    constraints: list[Constraint] = []
+    notice_s: float = 10.0
+    restart: Restart = Restart()
+    max_processes: int = 1024
+    working_dir: str = ""
+    user: str = ""
+    packages: list[str] = []
+    root: str = "host"
+    network: str = "host"
+    slack: Slack = Slack()
+    whole_cores: bool = False
+    flags: dict[str, Any] = {}
+    weight: int = 1
+
+
+class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many tasks of the job may share a machine, a rack, a power domain; 0 is no bound."""
+
+    max_per_machine: int = 0
+    max_per_rack: int = 0
+    max_per_power_domain: int = 0
+
+
+class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How updates go (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no bound."""
+
+    max_down: int = 0
+    max_disruptions: int = 0
+
+
+class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the job's names are published (§2.6), in force at once for all its tasks.
+
+    `ttl_s`: how long clients may remember an answer; 0: as long as the installation says. `leave_s`: how long a task
+    that is to stop is out of the answers before SIGTERM; null: the TTL and a second, ten minutes at most, nothing for
+    tasks without ports.
+    """
+
+    ttl_s: int = 0
+    leave_s: float | None = None
+
+
+class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape of a job file. `task` and the overrides are read by `scheduling.spec.task_spec`."""
+
+    name: str
+    task: dict[str, Any]
+    apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling
+    kind: str = "Job"
+    tenant: str = ""
+    cell: str = ""
+    labels: dict[str, Any] = {}
+    priority: int | str = FREE_PRIORITY
+    appclass: str | None = None
+    tasks: int = 1
+    overrides: dict[str, Any] = {}
+    spread: Spread = Spread()
+    update: Rolling = Rolling()
+    alloc_set: str = ""
+    reclamation: bool = True
+    gang: bool = False
+    disruption_budget: int = 0
+    saves_for_s: float = 0.0
+    api: str = "none"
+    names: Names = Names()

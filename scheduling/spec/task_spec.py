@@ -1,0 +1,462 @@
+"""What one task is asked to be: the `task` part of a job file, read and checked. Pure.
+
+Reading collects every problem under its path in the user's file (`task.limit.cpu`) instead of stopping at the
+first, except where the shape itself is wrong. Quantities become integers over `quota.vocabulary.resources.AXIS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from borglet import variables
+from borglet.messages import HealthCheck, Slack
+from quota.vocabulary.resources import (
+    ACCELERATORS,
+    CPU,
+    DEVICE,
+    NAMES,
+    PORTS,
+    QuantityError,
+    Vector,
+    parse_quantity,
+)
+from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
+from scheduling.spec.masking import MASK
+from scheduling.spec.problems import Problems, convert
+from scheduling.spec.schema import HealthFile, Restart, TaskFile
+
+# A task that says nothing about its size gets this much: enough for a small server in any language.
+DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
+
+MAX_COMMAND_BYTES = 64 * 1024
+MAX_ENV_BYTES = 64 * 1024
+MAX_PORTS = 64
+MAX_CONSTRAINTS = 32
+MAX_PACKAGES = 64
+MAX_FLAGS = 256
+MAX_WEIGHT = 65_535  # of an SRV record (RFC 2782)
+
+_FLAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,127}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_PORT_NAME = re.compile(
+    r"[a-z]([-a-z0-9]{0,13}[a-z0-9])?"
+)  # RFC 6335: a service name has 15 characters at most
+_USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
+
+
+# Older Borglets know no packages, roots and networks, and would run such a task as a plain process. The link notes what
+# each machine speaks.
+SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
+
+
+class Change(StrEnum):
+    """What following another version of the spec means for a running task."""
+
+    NONE = "none"
+    IN_PLACE = "in-place"
+    RESTART = "restart"
+
+
+class TaskSpec(msgspec.Struct, frozen=True):
+    """One task, normalised. `limit` is a vector over the axis, its ports the number of `ports`. `weight`: its share of
+    the clients that ask for the job or its service by name; 0: only where no other serves."""
+
+    limit: Vector
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    ports: tuple[str, ...] = ()
+    health: HealthCheck | None = None
+    constraints: tuple[Constraint, ...] = ()
+    notice_s: float = 10.0
+    restart: Restart = Restart()
+    max_processes: int = 1024
+    working_dir: str = ""
+    user: str = ""
+    packages: tuple[str, ...] = ()
+    root: str = "host"
+    network: str = "host"
+    slack: Slack = Slack()
+    whole_cores: bool = False
+    flags: dict[str, str | bool] = {}
+    weight: int = 1
+
+    def demands(self) -> tuple[Constraint, ...]:
+        """Its constraints, and those that follow from what it needs of a machine's runtime."""
+        implied = []
+        if self.packages or self.root != "host" or self.network != "host":
+            implied.append(SPEAKS)
+        if self.root == "packages":
+            implied.append(Constraint("runtime", Relation.EQUAL, "oci"))
+        if self.network == "own":
+            implied.append(Constraint("isolation.network", Relation.EQUAL, "own"))
+        if self.whole_cores:
+            implied.append(Constraint("isolation.cores", Relation.NOT_EQUAL, "none"))
+        return tuple(sorted({*self.constraints, *implied})) if implied else self.constraints
+
+    @property
+    def argv(self) -> list[str]:
+        """The command with its flags behind it, by name: `--name=value`, `--name` for true, nothing for false."""
+        flags = [
+            f"--{name}" if value is True else f"--{name}={value}"
+            for name, value in sorted(self.flags.items())
+            if value is not False
+        ]
+        return [*self.command, *flags]
+
+    def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
+        """As a job file would say it, `_LATER` fields where they are set: `read_task` makes an equal value of it."""
+        return {
+            "command": list(self.command),
+            "env": dict(sorted(self.env.items())),
+            "limit": _limit_json(self.limit, extra),
+            "ports": list(self.ports),
+            "health": None if self.health is None else _health_json(self.health),
+            "constraints": [msgspec.to_builtins(constraint) for constraint in self.constraints],
+            "notice_s": self.notice_s,
+            "restart": msgspec.to_builtins(self.restart),
+            "max_processes": self.max_processes,
+            "working_dir": self.working_dir,
+            "user": self.user,
+            "packages": list(self.packages),
+        } | {
+            name: msgspec.to_builtins(value)
+            for name, default in _LATER.items()
+            if (value := getattr(self, name)) != default
+        }
+
+
+# Fields that specs stored by an older version don't have: written only when they say something, so that what was
+# stored keeps its digest.
+_LATER: dict[str, object] = {
+    "root": "host",
+    "network": "host",
+    "slack": Slack(),
+    "whole_cores": False,
+    "flags": {},
+    "weight": 1,
+}
+
+# What a running task can only get by starting again; its other fields change in place.
+_RESTARTS = (
+    "command", "flags", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network",
+)  # fmt: skip
+
+
+def change(old: TaskSpec, new: TaskSpec) -> Change:
+    """Sizes, slack, whole cores, weight, health check, notice and restart policy change in place; devices don't."""
+    if old is new or old == new:
+        return Change.NONE
+    if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
+        return Change.RESTART
+    if _contents(old.packages) != _contents(new.packages):
+        return Change.RESTART
+    if old.limit[ACCELERATORS] != new.limit[ACCELERATORS] or len(old.limit) != len(new.limit):
+        return Change.RESTART
+    return Change.IN_PLACE
+
+
+def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What is under which name: another tag of the same content changes nothing for a task."""
+    split = [text.split("@") for text in packages]
+    return [
+        (parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """`allocation`: it is an alloc (§2.4), which runs nothing itself. `inside`: it lives in one. `stored`: it was
+    accepted before, perhaps by an older version that checked less. `batch`: of its job's appclass."""
+
+    allocation: bool = False
+    inside: bool = False
+    stored: bool = False
+    batch: bool = False
+
+
+def read_task(
+    given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: Role = Role()
+) -> TaskSpec | None:
+    """The task in `given`, as decoded from JSON. None when its shape is wrong; see `problems`.
+
+    `extra`: the cell's own resources.
+    """
+    file = convert(given, TaskFile, problems, path)
+    if file is None:
+        return None
+    _check_command(file, problems, path, role)
+    _check_env(file.env, problems, f"{path}.env", stored=role.stored)
+    _check_flags(file.flags, problems, f"{path}.flags", role)
+    ports = _check_ports(file.ports, problems, f"{path}.ports")
+    _check_constraints(file.constraints, problems, f"{path}.constraints")
+    if role.inside and file.constraints:
+        told = "tasks in an alloc go where the alloc is; put constraints into the alloc set"
+        problems.add(f"{path}.constraints", told)
+    _check_restart(file.restart, problems, f"{path}.restart")
+    problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
+    problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
+    problems.number(f"{path}.weight", file.weight, 0, MAX_WEIGHT)
+    if role.allocation and file.weight != 1:
+        problems.add(f"{path}.weight", "an alloc answers no client; give weights to the jobs inside it")
+    problems.text(f"{path}.working_dir", file.working_dir, 4096)
+    if ".." in file.working_dir.split("/") and not role.stored:
+        told = f"{file.working_dir!r} climbs out with '..'; give a path without it"
+        problems.add(f"{path}.working_dir", told)
+    if file.user and not _USER.fullmatch(file.user):
+        problems.add(f"{path}.user", f"{file.user!r} is no user name; leave it out to run as the cell's own")
+    if len(file.packages) > MAX_PACKAGES:
+        problems.add(f"{path}.packages", f"{len(file.packages)} packages; at most {MAX_PACKAGES}")
+    for number, package in enumerate(file.packages):
+        if not _PACKAGE.fullmatch(package):
+            told = f"{package!r} is no package: write NAME, NAME@TAG or NAME@sha256:…"
+            problems.add(f"{path}.packages[{number}]", told)
+    limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
+    _check_place(file, limit, problems, path)
+    if file.whole_cores and role.batch and not role.stored:
+        told = "only latency-sensitive tasks have cores kept free of others; set appclass: latency-sensitive"
+        problems.add(f"{path}.whole_cores", f"{told}, or leave it out")
+    if not role.stored:
+        _check_variables(file, problems, path)
+        _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
+    return TaskSpec(
+        limit=limit,
+        command=tuple(file.command),
+        env={name: value for name, value in file.env.items() if isinstance(value, str)},
+        ports=ports,
+        health=_read_health(file.health, ports, problems, f"{path}.health"),
+        constraints=tuple(sorted(file.constraints)),
+        notice_s=file.notice_s,
+        restart=file.restart,
+        max_processes=file.max_processes,
+        working_dir=file.working_dir,
+        user=file.user,
+        packages=tuple(file.packages),
+        root=file.root,
+        network=file.network,
+        slack=file.slack,
+        whole_cores=file.whole_cores,
+        flags={name: _flag(value) for name, value in file.flags.items()},
+        weight=file.weight,
+    )
+
+
+def _check_command(file: TaskFile, problems: Problems, path: str, role: Role) -> None:
+    if role.allocation:
+        if file.command or file.health is not None:
+            problems.add(f"{path}.command", "an alloc set runs nothing itself; submit a job into it")
+        if file.ports:
+            problems.add(f"{path}.ports", "an alloc listens nowhere; name ports in the jobs inside it")
+        return
+    if not file.command or not file.command[0]:
+        problems.add(f"{path}.command", "is missing; give the program and its arguments as a list of texts")
+    elif sum(len(part.encode()) + 1 for part in file.command) > MAX_COMMAND_BYTES:
+        problems.add(f"{path}.command", f"is longer than {MAX_COMMAND_BYTES} bytes; put it into a file")
+    for number, part in enumerate(file.command):
+        problems.text(f"{path}.command[{number}]", part, MAX_COMMAND_BYTES)
+
+
+def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bool) -> None:
+    size = 0
+    for name, value in env.items():
+        if not _ENV_NAME.fullmatch(name):
+            problems.add(f"{path}.{name}", "is no name of a variable; use letters, digits and underscores")
+        if not isinstance(value, str):
+            problems.add(f"{path}.{name}", f"{value!r} is no text; put it between quotes")
+            continue
+        if MASK in value and not stored:
+            told = (
+                f"{MASK!r} stands for a hidden value, which the cell does not fill in; give the value itself"
+            )
+            problems.add(f"{path}.{name}", told)
+        problems.text(f"{path}.{name}", value, MAX_ENV_BYTES)
+        size += len(name.encode()) + len(value.encode()) + 2
+    if size > MAX_ENV_BYTES:
+        problems.add(path, f"holds {size} bytes; at most {MAX_ENV_BYTES}")
+
+
+def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Role) -> None:
+    if flags and role.allocation:
+        problems.add(path, "an alloc set runs nothing itself; submit a job into it")
+    if len(flags) > MAX_FLAGS:
+        problems.add(path, f"{len(flags)} flags; at most {MAX_FLAGS}")
+    for name, value in flags.items():
+        if not _FLAG.fullmatch(name):
+            cure = "use letters, digits, '-', '_' and '.', a letter first, and leave the dashes before it out"
+            problems.add(f"{path}.{name}", f"{name!r} is no name of a flag; {cure}")
+        if isinstance(value, str | bool | int | float):
+            problems.text(f"{path}.{name}", str(value), MAX_ENV_BYTES)
+        else:
+            problems.add(
+                f"{path}.{name}", f"{value!r} is no value of a flag; give text, a number, true or false"
+            )
+
+
+def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
+    """Each `$(name)` names a variable that the Borglet defines; another one would make the task fail at each start."""
+    defined = variables.defined(file.ports, packages=bool(file.packages))
+    texts = {f"command[{number}]": part for number, part in enumerate(file.command)}
+    texts |= {f"env.{name}": value for name, value in file.env.items()}
+    texts |= {f"flags.{name}": value for name, value in file.flags.items()}
+    for place, text in texts.items():
+        if not isinstance(text, str):
+            continue
+        for name in variables.referenced(text):
+            if name not in defined:
+                found = f"$({name[:64]}) is not a variable of this task"
+                cure = f"write $$({name[:64]}) if the program shall see the text itself, or use one of"
+                problems.add(f"{path}.{place}", f"{found}; {cure} {', '.join(defined)}")
+                break
+
+
+def _flag(value: Any) -> str | bool:
+    """Numbers as people write them, so that 3 and '3' are one flag."""
+    return value if isinstance(value, bool) else str(value)
+
+
+def _check_ports(names: list[str], problems: Problems, path: str) -> tuple[str, ...]:
+    if len(names) > MAX_PORTS:
+        problems.add(path, f"{len(names)} ports; at most {MAX_PORTS} a task")
+    for number, name in enumerate(names):
+        if not _PORT_NAME.fullmatch(name):
+            cure = "use lower-case letters, digits and hyphens, a letter first, at most 15 characters"
+            problems.add(f"{path}[{number}]", f"{name!r} is no name of a port; {cure}")
+        elif name in names[:number]:
+            problems.add(f"{path}[{number}]", f"{name!r} is named twice")
+    return tuple(names)
+
+
+def _check_constraints(constraints: list[Constraint], problems: Problems, path: str) -> None:
+    if len(constraints) > MAX_CONSTRAINTS:
+        problems.add(path, f"{len(constraints)} constraints; at most {MAX_CONSTRAINTS}")
+    for number, constraint in enumerate(constraints[:MAX_CONSTRAINTS]):
+        here = f"{path}[{number}]"
+        if not constraint.attribute:
+            problems.add(f"{here}.attribute", "is empty; name an attribute of machines")
+        problems.text(f"{here}.attribute", constraint.attribute, 255)
+        problems.text(f"{here}.value", constraint.value, 255)
+        bare = constraint.relation in (Relation.PRESENT, Relation.ABSENT)
+        if bare and constraint.value:
+            problems.add(f"{here}.value", f"{constraint.relation} takes no value; leave it out")
+        problems.number(f"{here}.weight", constraint.weight, 0, 1000)
+
+
+def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -> None:
+    """What the task sees of its machine: root, network, cores."""
+    if file.root not in ("host", "packages"):
+        problems.add(f"{path}.root", f"{file.root!r}: one of host, packages")
+    elif file.root == "packages" and not file.packages:
+        problems.add(f"{path}.root", "'packages' needs one; name it in task.packages, or take root: host")
+    if file.network not in ("host", "own"):
+        problems.add(f"{path}.network", f"{file.network!r}: one of host, own")
+    if file.whole_cores and (limit[CPU] == 0 or limit[CPU] % 1000):
+        problems.add(
+            f"{path}.whole_cores", f"limit.cpu is {limit[CPU]}m; ask for whole cores, such as cpu: 2"
+        )
+
+
+def _check_restart(restart: Restart, problems: Problems, path: str) -> None:
+    if restart.on not in ("failure", "always", "never"):
+        problems.add(f"{path}.on", f"{restart.on!r}: one of failure, always, never")
+    problems.number(f"{path}.max_failures", restart.max_failures, 0, 1_000_000)
+    problems.number(f"{path}.window_s", restart.window_s, 1, 7 * 86400)
+    problems.number(f"{path}.backoff_s", restart.backoff_s, 0, 3600)
+    problems.number(f"{path}.backoff_max_s", restart.backoff_max_s, 0, 86400)
+    problems.number(f"{path}.max_moves", restart.max_moves, 0, 1_000_000)
+
+
+def _read_limit(
+    given: dict[str, Any], ports: int, problems: Problems, path: str, extra: Sequence[str]
+) -> Vector:
+    names = (*NAMES, *extra)
+    vector = [DEFAULT_LIMIT.get(name, 0) for name in names]
+    vector[PORTS] = ports
+    for name, quantity in given.items():
+        if name not in names:
+            problems.add(f"{path}.{name}", f"no such resource in this cell; it has {', '.join(names)}")
+        elif name == NAMES[PORTS]:
+            problems.add(f"{path}.{name}", "ports are asked for by name: put their names into task.ports")
+        else:
+            try:
+                vector[names.index(name)] = parse_quantity(name, quantity)
+            except QuantityError as error:
+                problems.add(f"{path}.{name}", str(error))
+            # To a Borglet no limit would mean: as much as there is.
+            if name in ("ram", "disk") and vector[names.index(name)] == 0:
+                problems.add(f"{path}.{name}", "0 is not possible, every task takes some; give its most")
+    return tuple(vector)
+
+
+def _check_accelerators(milli: int, problems: Problems, path: str) -> None:
+    """A share is of one device; several devices are whole ones (a share of each would be scraps of several)."""
+    if milli > DEVICE and milli % DEVICE:
+        whole = milli // DEVICE
+        problems.add(
+            path,
+            f"{milli}m is more than one device and no whole number of them; ask for {whole} or {whole + 1}, or for"
+            " a share of one device, such as '500m'",
+        )
+
+
+def _read_health(
+    file: HealthFile | None, ports: tuple[str, ...], problems: Problems, path: str
+) -> HealthCheck | None:
+    if file is None:
+        return None
+    if (file.http is None) == (not file.tcp):
+        problems.add(path, "give either http with a path, such as '/', or tcp: true")
+    if file.http is not None and not re.fullmatch(r"/[\x21-\x7e]{0,1023}", file.http):
+        problems.add(f"{path}.http", f"{file.http!r} is no path of a URL; it begins with '/'")
+    port = file.port or (ports[0] if len(ports) == 1 else "")
+    if port not in ports:
+        declared = f"declared are {', '.join(ports)}" if ports else "no port is declared"
+        problems.add(f"{path}.port", f"{port!r} is not in task.ports ({declared}); name one of them")
+    problems.number(f"{path}.interval_s", file.interval_s, 0.1, 3600)
+    problems.number(f"{path}.timeout_s", file.timeout_s, 0.05, 600)
+    problems.number(f"{path}.grace_s", file.grace_s, 0, 86400)
+    problems.number(f"{path}.failures", file.failures, 1, 1000)
+    return HealthCheck(
+        kind="tcp" if file.http is None else "http",
+        port=port,
+        path=file.http if file.http is not None else "/",
+        interval_s=file.interval_s,
+        timeout_s=file.timeout_s,
+        grace_s=file.grace_s,
+        failures=file.failures,
+    )
+
+
+def _health_json(check: HealthCheck) -> dict[str, Any]:
+    kind: dict[str, Any] = {"tcp": True} if check.kind == "tcp" else {"http": check.path}
+    return kind | {
+        "port": check.port,
+        "interval_s": check.interval_s,
+        "timeout_s": check.timeout_s,
+        "grace_s": check.grace_s,
+        "failures": check.failures,
+    }
+
+
+def _limit_json(limit: Vector, extra: Sequence[str]) -> dict[str, int | str]:
+    return {
+        name: _quantity_json(name, value)
+        for index, (name, value) in enumerate(zip((*NAMES, *extra), limit, strict=False))
+        if index != PORTS and (value or name in DEFAULT_LIMIT)
+    }
+
+
+def _quantity_json(name: str, value: int) -> int | str:
+    """The shortest exact way to write a quantity: 2000 milli-cores are `2`, 2**26 bytes `"64Mi"`."""
+    if name in ("cpu", "accelerators"):
+        return value // 1000 if value % 1000 == 0 else f"{value}m"
+    if name in ("ram", "disk", "disk_bandwidth"):
+        for suffix, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if value and value % size == 0:
+                return f"{value // size}{suffix}"
+    return value

@@ -1,0 +1,90 @@
+"""How many tasks of a job may be down: what a drain takes from its budget (§2.3, §4)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from django.db import connection
+from django.db.models import Count, F
+
+from scheduling.allocs.alloc_sets import KIND
+from scheduling.models import JobSpec, Task
+from scheduling.spec import parser
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Of one job: `may` of its tasks may be down at once, `down` of them are."""
+
+    may: int
+    down: int
+
+
+class Budgets:
+    """How many more tasks of each job may be down. Tasks never placed yet are no disruption.
+
+    One that has been down for longer than `patience_s` counts as down no more: it may never come up again. What is on a
+    machine that is down counts as down, whatever was last heard of it.
+    """
+
+    def __init__(self, job_ids: set[int], patience_s: float) -> None:
+        """Two queries."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT t.job_id, count(*) FROM scheduling_task AS t"
+                " LEFT JOIN scheduling_machine AS m ON m.id = t.machine_id"
+                " WHERE t.job_id = ANY(%s) AND t.state <> 'dead' AND ((t.up AND m.state = 'down') OR (NOT t.up"
+                " AND t.incarnation > 0 AND t.since > now() - make_interval(secs => %s))) GROUP BY t.job_id",
+                [sorted(job_ids), patience_s],
+            )
+            down = dict(cursor.fetchall())
+        rows = (
+            JobSpec.objects.filter(job_id__in=job_ids, version=F("job__spec_version"))
+            .select_related("job__cell")
+            .order_by()
+        )
+        self.of: dict[int, Budget] = {}
+        for row in rows:
+            job_spec = parser.load(row.spec, extra=row.job.cell.extra_resources)
+            self.of[row.job_id] = Budget(job_spec.may_be_down(), down.get(row.job_id, 0))
+        self._left = defaultdict(int, {job: budget.may - budget.down for job, budget in self.of.items()})
+        self._untouched = {job for job, budget in self.of.items() if not budget.down}
+
+    def open(self) -> list[int]:
+        """Jobs of which another task may leave."""
+        return [job for job, left in self._left.items() if left > 0]
+
+    def take(self, task: Task, inside: Mapping[int, int]) -> bool:
+        """Whether a task may leave now, and `inside` with it: tasks that are up by job. Takes what it costs."""
+        # An alloc can't leave in part: more than the whole budget may leave where nobody is down yet.
+        costs = _costs(task, inside)
+        if any(self._left[job] < number and job not in self._untouched for job, number in costs.items()):
+            return False
+        self.spend(task, inside)
+        return True
+
+    def spend(self, task: Task, inside: Mapping[int, int]) -> None:
+        """It leaves, whatever is left."""
+        for job, number in _costs(task, inside).items():
+            self._left[job] -= number
+            self._untouched.discard(job)
+
+
+def _costs(task: Task, inside: Mapping[int, int]) -> dict[int, int]:
+    costs = dict(inside)
+    if task.up:
+        costs[task.job_id] = costs.get(task.job_id, 0) + 1
+    return costs
+
+
+def inside_allocs(tasks: Iterable[Task]) -> dict[int, dict[int, int]]:
+    """Tasks that are up inside each alloc among `tasks`, by job."""
+    allocs = [task.id for task in tasks if task.job.kind == KIND]
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    if allocs:
+        rows = Task.objects.filter(alloc__in=allocs, up=True).order_by().values_list("alloc_id", "job_id")
+        for alloc, job, number in rows.annotate(number=Count("id")):
+            found[alloc][job] = number
+    return found

@@ -1,0 +1,63 @@
+"""Rows of new tasks, by one statement for many jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import connection
+
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import INDEX_BITS
+from scheduling.journal.copy_rows import column
+from scheduling.journal.journal import Entry
+from scheduling.tasks.counters import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class NewTasks:
+    """Rows to be made for one job: `groups` as in the event that announces them."""
+
+    job_id: int
+    groups: tuple[events.Group, ...]
+    spec_version: int
+
+
+def tasks_create(entry: Entry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
+    """Make pending tasks, by one statement. The caller appends `JobSubmitted` or `TasksAdded`. Returns their number.
+
+    `counted`: the jobs' rows were made with their counters already.
+    """
+    spans = [
+        (new.job_id, new.spec_version, column(group.requirement.limit), first, last)
+        for new in many
+        for group in new.groups
+        for first, last in group.ranges
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH span AS MATERIALIZED (SELECT job_id, version, vector::bigint[] AS vector, first, last"
+            " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';'), %s::integer[], %s::integer[])"
+            " AS s(job_id, version, vector, first, last))"
+            " INSERT INTO scheduling_task (id, cell_id, job_id, index, state, incarnation, spec_version,"
+            ' "limit", reservation, ports, phase, health, up, restarts, evictions, outcome, detail, since)'
+            " SELECT (s.job_id << %s) | i, %s, s.job_id, i, 'pending', 0, s.version, s.vector, s.vector, '{}',"
+            " '', '', false, 0, 0, '', '', %s FROM span AS s, generate_series(s.first, s.last) AS i",
+            [
+                column([job_id for job_id, *_ in spans]),
+                column([version for _, version, *_ in spans]),
+                ";".join([vector for _, _, vector, *_ in spans]),
+                column([first for *_, first, _ in spans]),
+                column([last for *_, last in spans]),
+                INDEX_BITS,
+                entry.cell_id,
+                entry.time,
+            ],
+        )
+        made = cursor.rowcount
+    if not counted:
+        counts = Counts()
+        for new in many:
+            counts.add(new.job_id, sum(group.size for group in new.groups))
+        counts.store(entry)
+    return made

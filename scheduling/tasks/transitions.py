@@ -1,0 +1,299 @@
+"""Every change of a task's state, set-based, under an open journal entry (Figure 2; the table is `core.states`).
+
+All functions here are for callers that hold the cell's row lock through `journal.write`. Each applies what
+still holds – the task is in the state, and is the incarnation, that the caller believes – appends the events,
+keeps departures and the jobs' counters, ends jobs whose tasks are all dead and gives their quota back. What
+no longer holds is left out of the answer: the caller looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db import connection
+
+from borglet.messages import Phase
+from scheduling.allocs import alloc_sets, kept_allocs
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import Requirement, split_task_id
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.journal.copy_rows import column
+from scheduling.journal.journal import Entry
+from scheduling.tasks.changes import WAS, Ending, Eviction, Placement, Was, as_json, read_was
+from scheduling.tasks.counters import DEAD, PENDING, RUNNING, Counts
+from scheduling.tasks.departures import depart
+
+# A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
+# or a Borglet would take a task placed anew for one that it has (DESIGN §2.4).
+INCARNATIONS_A_HISTORY = 1_000_000
+
+
+def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement]:
+    """Give pending tasks their machines, and their allocs where those still run there. Returns those applied."""
+    allocs_there = alloc_sets.still_there((p.alloc, p.machine_id) for p in placements if p.alloc)
+    by_id = {p.task_id: p for p in placements if not p.alloc or (p.alloc, p.machine_id) in allocs_there}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_task AS t SET state = 'running', machine_id = p.machine_id,"
+            " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
+            " WHERE id = %s)) + 1, ports = p.ports::integer[], alloc_id = nullif(p.alloc, 0),"
+            " devices = p.devices::smallint[], phase = %s, health = '',"
+            " address = '', restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
+            " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';'), %s::bigint[],"
+            " string_to_array(%s, ';')) AS p(id, machine_id, ports, alloc, devices)"
+            " WHERE t.id = p.id AND t.state = 'pending'"
+            " RETURNING t.id, t.incarnation, t.spec_version",
+            [
+                INCARNATIONS_A_HISTORY,
+                entry.cell_id,
+                Phase.ASSIGNED.value,
+                entry.time,
+                column(by_id),
+                column([p.machine_id for p in by_id.values()]),
+                ";".join([column(p.ports) for p in by_id.values()]),
+                column([p.alloc for p in by_id.values()]),
+                ";".join([column(p.devices) for p in by_id.values()]),
+            ],
+        )
+        placed = {identity: (incarnation, version) for identity, incarnation, version in cursor.fetchall()}
+    counts = Counts()
+    applied = []
+    for identity, placement in by_id.items():
+        if identity not in placed:
+            continue
+        job_id, index = split_task_id(identity)
+        incarnation, version = placed[identity]
+        entry.append(
+            events.TaskPlaced(
+                job_id=job_id,
+                index=index,
+                machine_id=placement.machine_id,
+                incarnation=incarnation,
+                ports=placement.ports,
+                spec_version=version,
+                score=placement.score,
+                victims=tuple([split_task_id(victim) for victim in placement.victims]),
+                alloc=placement.alloc,
+                devices=placement.devices,
+                runners_up=placement.runners_up,
+                packages=placement.packages,
+            )
+        )
+        counts.move(job_id, PENDING, RUNNING)
+        applied.append(placement)
+    counts.store(entry)
+    return applied
+
+
+def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
+    """Send running tasks back to the queue; whoever lives in an alloc among them comes along, before it (§2.4).
+
+    Returns what the evicted ones were, those that came along included.
+    """
+    came = _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in evictions]))
+    return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
+
+
+def _along(entry: Entry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
+    """Evictions of whoever lives in allocs that leave: for the reason that they leave for. What these leave on their
+    machines is kept for those among them that save it (§4)."""
+    why = {identity: change for identity, _, change in leaving}
+    inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])
+    kept_allocs.allocs_keep(entry, [inner.task_id for inner in inside if not why[inner.alloc_id].gone])
+    result = []
+    for inner in inside:
+        own = why.get(inner.task_id)
+        if isinstance(own, Eviction) and own.incarnation == inner.incarnation:
+            result.append(own)
+            continue
+        alloc = why[inner.alloc_id]
+        result.append(
+            Eviction(
+                inner.task_id,
+                inner.incarnation,
+                EvictionCause.OTHER.value,
+                detail=f"left with its alloc {inner.alloc}: {alloc.detail or alloc.cause}",
+                gone=alloc.gone,
+                preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
+                notice_s=alloc.notice_s,
+                caused_by=alloc.caused_by,
+            )
+        )
+    return result
+
+
+def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
+    if not evictions:
+        return []
+    by_id = {eviction.task_id: eviction for eviction in evictions}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH was AS (SELECT {WAS}, a.detail AS new_detail, a.exit AS new_exit"
+            " FROM scheduling_task AS t"
+            " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[])"
+            " AS a(id, incarnation, detail, exit) ON a.id = t.id AND a.incarnation = t.incarnation"
+            " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
+            " UPDATE scheduling_task AS t SET state = 'pending', machine_id = NULL, phase = '', health = '',"
+            " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
+            " evictions = t.evictions + 1,"
+            " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
+            f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
+            [
+                column(by_id),
+                column([e.incarnation for e in by_id.values()]),
+                [e.detail[:500] for e in by_id.values()],
+                [as_json(e.exit) for e in by_id.values()],
+                entry.time,
+            ],
+        )
+        evicted = read_was(cursor.fetchall())
+    counts = Counts()
+    for was in evicted:
+        eviction = by_id[was.task_id]
+        entry.append(
+            events.TaskEvicted(
+                job_id=was.job_id,
+                index=was.index,
+                machine_id=was.machine_id or 0,
+                incarnation=was.incarnation,
+                cause=eviction.cause,
+                detail=eviction.detail,
+                gone=eviction.gone,
+                avoid=eviction.avoid,
+                preemptor=split_task_id(eviction.preemptor) if eviction.preemptor is not None else None,
+                exit=eviction.exit,
+            ),
+            caused_by=eviction.caused_by,
+        )
+        counts.move(was.job_id, RUNNING, PENDING, was_up=was.up)
+    depart(
+        entry,
+        [(was, e.cause, e.notice_s, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone],
+    )
+    _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
+    counts.store(entry)
+    return evicted
+
+
+def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
+    """Let tasks die, pending or running. Jobs left without a live task end too.
+
+    Whoever lives in an alloc that dies goes back to the queue, before it (§2.4).
+    """
+    _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
+    by_id = {ending.task_id: ending for ending in endings}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH was AS (SELECT {WAS}, a.how AS new_how, a.detail AS new_detail, a.exit AS new_exit"
+            " FROM scheduling_task AS t"
+            " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[])"
+            " AS a(id, incarnation, how, detail, exit)"
+            " ON a.id = t.id AND coalesce(a.incarnation, t.incarnation) = t.incarnation"
+            " WHERE t.state <> 'dead' ORDER BY t.id FOR UPDATE OF t)"
+            " UPDATE scheduling_task AS t SET state = 'dead', machine_id = NULL, phase = '', health = '',"
+            " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
+            " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
+            f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
+            [
+                column(by_id),
+                column([e.incarnation for e in by_id.values()]),
+                [e.how for e in by_id.values()],
+                [e.detail[:500] for e in by_id.values()],
+                [as_json(e.exit) for e in by_id.values()],
+                entry.time,
+            ],
+        )
+        ended = read_was(cursor.fetchall())
+    counts = Counts()
+    for was in ended:
+        ending = by_id[was.task_id]
+        entry.append(
+            events.TaskEnded(
+                job_id=was.job_id,
+                index=was.index,
+                machine_id=was.machine_id or 0,
+                incarnation=was.incarnation,
+                how=ending.how,
+                detail=ending.detail,
+                gone=ending.gone or was.machine_id is None,
+                exit=ending.exit,
+            ),
+            caused_by=ending.caused_by,
+        )
+        counts.move(was.job_id, was.state, DEAD, was_up=was.up)
+    depart(
+        entry,
+        [
+            (was, e.cause, e.notice_s, None)
+            for was in ended
+            if not (e := by_id[was.task_id]).gone and was.machine_id is not None
+        ],
+    )
+    counts.store(entry)
+    return ended
+
+
+def tasks_revive(entry: Entry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
+    """dead -> pending, following `spec_version`. Returns the ids revived."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
+            " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",
+            [spec_version, entry.time, list(task_ids)],
+        )
+        revived = sorted(row[0] for row in cursor.fetchall())
+    counts = Counts()
+    for identity in revived:
+        job_id, index = split_task_id(identity)
+        entry.append(events.TaskRevived(job_id=job_id, index=index, spec_version=spec_version))
+        counts.move(job_id, DEAD, PENDING)
+    counts.store(entry)
+    return revived
+
+
+def tasks_follow(entry: Entry, changes: Sequence[tuple[int, int, Requirement]]) -> list[int]:
+    """Let tasks follow another version of their spec, in the state they are in: (task id, version, requirement).
+
+    A running task stays where it is: the caller has checked that the change is in place and that its new
+    limit fits; to restart one, evict it with cause `update` first. Returns the ids changed.
+    """
+    by_id = {identity: (version, requirement) for identity, version, requirement in changes}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'UPDATE scheduling_task AS t SET spec_version = c.version, "limit" = c.vector::bigint[],'
+            # a limit from before the cell had further resources is shorter, and asks for none of those
+            " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
+            " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
+            " ELSE c.vector::bigint[] END"
+            " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';')) AS c(id, version, vector)"
+            " WHERE t.id = c.id RETURNING t.id",
+            [
+                column(by_id),
+                column([version for version, _ in by_id.values()]),
+                ";".join([column(requirement.limit) for _, requirement in by_id.values()]),
+            ],
+        )
+        changed = sorted(row[0] for row in cursor.fetchall())
+    for identity in changed:
+        job_id, index = split_task_id(identity)
+        version, requirement = by_id[identity]
+        entry.append(
+            events.TaskUpdated(job_id=job_id, index=index, spec_version=version, requirement=requirement)
+        )
+    return changed
+
+
+def _avoid(entry: Entry, crashed: Sequence[Was]) -> None:
+    if not crashed:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO scheduling_crashedpair (task_id, machine_id, at)"
+            " SELECT c.id, c.machine_id, %s FROM unnest(%s::bigint[], %s::bigint[]) AS c(id, machine_id)"
+            " ON CONFLICT (task_id, machine_id) DO UPDATE SET at = excluded.at",
+            [
+                entry.time,
+                column([was.task_id for was in crashed]),
+                column([was.machine_id for was in crashed]),
+            ],
+        )

@@ -1,0 +1,114 @@
+"""Why tasks are pending, kept per job for whoever asks: the last pass' answer (§2.6). Derived, not journalled.
+
+A pass comes many times a second and says nearly the same of nearly all jobs: only what changed is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+from django.db import connection, transaction
+
+from scheduling.core.explaining.waiting import of_job
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.reasons import Why
+
+# What moves all the time – who is ahead, the expected start – is written anew after so long.
+FRESH_S = 5.0
+# Rows written after one pass; the others follow after the next, those never written first.
+MOST_ROWS = 300
+# Rows of jobs with nothing pending, left by another master, are looked for this often.
+SWEEP_EVERY_S = 60.0
+
+
+class _Row(NamedTuple):
+    reasons: int  # hash of what is said, but for what moves all the time
+    all: int
+    at: float
+
+
+@dataclass(slots=True)
+class Book:
+    """What a master knows to be written. A new one writes all of it once more."""
+
+    rows: dict[int, _Row] = field(default_factory=dict)  # by job id
+    swept: float = float("-inf")
+
+
+def store(
+    cell_id: int, plan: Plan, *, book: Book | None = None, now: float = 0.0, most: int = MOST_ROWS
+) -> int:
+    """Bring the verdicts of the jobs that the plan leaves over up to date. Returns how many rows it wrote.
+
+    At most three statements, whatever the number of jobs. `now`: seconds on any clock; `most`: rows. A class may
+    hold tasks of thousands of jobs, of many tenants: each job hears of its own. Of classes not examined yet what was
+    said before stays. Other jobs of the cell, which another scheduler may be about, are left alone, unless nothing
+    of theirs is pending.
+    """
+    book = book if book is not None else Book()
+    by_job: dict[int, list[tuple[Why, int]]] = {}
+    for why in plan.unplaced:
+        for job_id, number in why.tasks:
+            whys = by_job.setdefault(job_id, [])
+            if why.code:
+                whys.append((why, number))
+    hashes = {id(why): _hashes(why) for why in plan.unplaced}
+    due: list[tuple[float, int, _Row]] = []
+    for job_id, whys in by_job.items():
+        if not whys:
+            continue
+        known = book.rows.get(job_id)
+        row = _Row(
+            hash(tuple((hashes[id(why)][0], number) for why, number in whys)),
+            hash(tuple((hashes[id(why)][1], number) for why, number in whys)),
+            now,
+        )
+        if known is None:
+            due.append((float("-inf"), job_id, row))
+        elif known.reasons != row.reasons or (known.all != row.all and now - known.at >= FRESH_S):
+            due.append((known.at, job_id, row))
+    due = sorted(due)[:most]
+    # Of tasks that the pass did not come to, what was said before stays.
+    over = [] if plan.stats.cut else [job_id for job_id in book.rows if job_id not in by_job]
+    with transaction.atomic(), connection.cursor() as cursor:
+        if now - book.swept >= SWEEP_EVERY_S:
+            book.swept = now
+            cursor.execute(
+                "DELETE FROM scheduling_pendingverdict AS v USING scheduling_job AS j"
+                " WHERE j.id = v.job_id AND j.cell_id = %s AND j.tasks_pending = 0",
+                [cell_id],
+            )
+        if over:
+            cursor.execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [over])
+        if due:
+            texts = [
+                msgspec.json.encode([of_job(why, job_id) for why, _ in by_job[job_id]]).decode()
+                for _, job_id, _ in due
+            ]
+            cursor.execute(
+                "INSERT INTO scheduling_pendingverdict (job_id, revision, at, whys)"
+                " SELECT n.id, %s, clock_timestamp(), n.whys::jsonb"
+                " FROM unnest(%s::bigint[], %s::text[]) AS n(id, whys) JOIN scheduling_job AS j ON j.id = n.id"
+                " ON CONFLICT (job_id) DO UPDATE SET whys = excluded.whys, revision = excluded.revision,"
+                " at = excluded.at",
+                [plan.revision, [job_id for _, job_id, _ in due], texts],
+            )
+    for job_id in over:
+        del book.rows[job_id]
+    for _, job_id, row in due:
+        book.rows[job_id] = row
+    return len(due)
+
+
+def read(whys: object) -> list[Why]:
+    """The values behind `PendingVerdict.whys`."""
+    return msgspec.convert(whys, list[Why])
+
+
+def _hashes(why: Why) -> tuple[int, int]:
+    """Of the reasons alone, and of all that is said; the revision it was said at is in neither."""
+    said = msgspec.structs.replace(why, tasks=(), revision=0)
+    lasting = msgspec.structs.replace(said, ahead=0, ahead_of=(), ahead_tenants=0, places=(), expected=None)
+    return hash(lasting), hash(said)

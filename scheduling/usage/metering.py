@@ -1,0 +1,278 @@
+"""What every job asked for, had reserved and used in an hour, reported to quota once the hour is over (§2.5, §5.5).
+
+    every 5 minutes: task rows ─► `look` ─► ReservedInHour
+    every hour:  jobs, versions of specs ─┐
+                 ReservedInHour ──────────┼─► `rows_of` ─► quota.billing.metering.meter, once an hour
+                 windows of usage ────────┘
+
+How true it is:
+
+* limits are exact: what quota was charged with, from the submission to the end of a job, each version of its spec for
+  as long as it was in force. What is inside an alloc set asks for nothing; the set does.
+* reservations are looked at every five minutes: a task that starts or ends is counted up to one look (300 s of its
+  reservation) too much or too little, neither more often than the other. Looks missed count as the mean of those
+  taken; an hour without any has nothing reserved. What runs inside an alloc uses what the alloc has reserved.
+* usage is what machines measured, by windows of five minutes, counted in the hour that they begin in. A window that
+  comes more than `SETTLED` after the hour (a machine that was cut off) is left out: in doubt less is counted. CPU, RAM,
+  disk and disk bandwidth are measured; accelerators belong to their task alone, so that what is reserved is used.
+* reservations and usage of a job that changed its band belong to the band that it had last.
+* amounts of limits and usage are exact integers, whatever their size; sums of looks end at 64 bits.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from quota.admission.admission import bands
+from quota.billing.metering import MeteredRow
+from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
+from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, DISK_BANDWIDTH, RAM, SIZE, ZERO, Vector, add
+from scheduling.models import Cell, JobSpec, MeteringHour, ReservedInHour
+from scheduling.spec import parser
+from scheduling.usage.usage_windows import TABLE
+
+HOUR = dt.timedelta(hours=1)
+EVERY_S = 300.0
+# Beat may be doubled, and Celery may deliver twice: looks closer together than this count once.
+APART = dt.timedelta(seconds=EVERY_S / 2)
+# After the end of an hour: windows come with the next report, machines that were cut off later.
+SETTLED = dt.timedelta(minutes=15)
+_KEPT = dt.timedelta(days=60)
+_MOST = 2**63 - 1
+_MICROS = 1_000_000
+_HOUR_S = 3600
+
+
+class Meter(Protocol):
+    """Takes an hour's rows; called in the transaction that marks the hour."""
+
+    def __call__(self, *, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> object: ...
+
+
+def look(cell: Cell, *, now: dt.datetime) -> bool:
+    """Add what running tasks have reserved now to the sums of the hour. False when the last look was just now.
+
+    Two statements. Locks the hour's row.
+    """
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO scheduling_meteringhour AS h (cell_id, hour, looks, looked_at) VALUES (%s, %s, 1, %s)"
+            " ON CONFLICT (cell_id, hour) DO UPDATE SET looks = h.looks + 1, looked_at = excluded.looked_at"
+            " WHERE h.metered_at IS NULL AND (h.looked_at IS NULL OR h.looked_at <= excluded.looked_at - %s)",
+            [cell.id, hour, now, APART],
+        )
+        if cursor.rowcount == 0:
+            return False
+        cursor.execute(_LOOK, {"cell": cell.id, "hour": hour, "most": _MOST})
+    return True
+
+
+def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: Meter) -> list[dt.datetime]:
+    """Report every hour that is over and not reported yet, oldest first, as far back as windows are kept.
+
+    Each is one transaction with `meter`. Returns the hours reported. A cell begins with the hour of its first look.
+    """
+    done = []
+    for hour in _due(cell, now=now, keep_hours=keep_hours):
+        with transaction.atomic():
+            MeteringHour.objects.bulk_create([MeteringHour(cell=cell, hour=hour)], ignore_conflicts=True)
+            row = MeteringHour.objects.select_for_update().get(cell=cell, hour=hour)
+            if row.metered_at is not None:
+                continue
+            meter(cell=cell.name, hour=hour, rows=rows_of(cell, hour, looks=row.looks))
+            row.metered_at = timezone.now()
+            row.save(update_fields=["metered_at"])
+            ReservedInHour.objects.filter(cell=cell, hour=hour).delete()
+        done.append(hour)
+    return done
+
+
+def forget_old(*, now: dt.datetime) -> None:
+    """Drop marks of hours long reported, and what was reserved in hours that never will be."""
+    MeteringHour.objects.filter(hour__lt=now - _KEPT).delete()
+    ReservedInHour.objects.filter(hour__lt=now - _KEPT).delete()
+
+
+def rows_of(cell: Cell, hour: dt.datetime, *, looks: int) -> list[MeteredRow]:
+    """One row per job and band that it was at in the hour, by job; jobs of which nothing is to be told are left out.
+
+    Four queries, and one more where specs changed in the hour.
+    """
+    reserved = _reserved(cell, hour, looks)
+    used = _used(cell, hour)
+    known, extra = bands(), tuple(cell.extra_resources)
+    jobs = _jobs(cell, hour, sorted(reserved.keys() | used.keys()))
+    changed = _changed(hour, jobs)
+    result = []
+    for job in jobs:
+        asked = _asked(job, changed.get(job.id, ()), extra, known)
+        last = _account(job.priority, known)
+        had = reserved.get(job.id, ZERO)
+        vectors = {band: (limit, ZERO, ZERO) for band, limit in asked.items()}
+        spent = list(used.get(job.id, ZERO))
+        spent[ACCELERATORS] = had[ACCELERATORS]
+        vectors[last] = (asked.get(last, ZERO), had, tuple(spent))
+        for band, (limit, kept, taken) in vectors.items():
+            if any(limit) or any(kept) or any(taken):
+                result.append(
+                    MeteredRow(
+                        job.tenant_id,
+                        band,
+                        job.uid,
+                        job.name,
+                        job.labels,
+                        limit,
+                        kept,
+                        taken,
+                    )
+                )
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    id: int
+    uid: str
+    tenant_id: int
+    name: str
+    labels: Mapping[str, str]
+    priority: int
+    requested: Vector
+    version: int
+    begins_at: dt.datetime  # of its life in the hour
+    ends_at: dt.datetime
+
+
+def _due(cell: Cell, *, now: dt.datetime, keep_hours: int) -> list[dt.datetime]:
+    marks = MeteringHour.objects.filter(cell=cell)
+    last = marks.filter(metered_at__isnull=False).order_by("-hour").values_list("hour", flat=True).first()
+    first = marks.order_by("hour").values_list("hour", flat=True).first()
+    if first is None:
+        return []
+    begin = max(first if last is None else last + HOUR, _floor(now) - keep_hours * HOUR)
+    hours = []
+    while begin + HOUR + SETTLED <= now:
+        hours.append(begin)
+        begin += HOUR
+    return hours
+
+
+def _floor(moment: dt.datetime) -> dt.datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+_LOOK = (
+    "INSERT INTO scheduling_reservedinhour AS r (cell_id, hour, job_id, reserved)"
+    " SELECT %(cell)s, %(hour)s, job_id, ARRAY["
+    + ", ".join(f"least(sum(reservation[{place}]), %(most)s)::bigint" for place in range(1, SIZE + 1))
+    + "] FROM scheduling_task WHERE cell_id = %(cell)s AND machine_id IS NOT NULL AND alloc_id IS NULL GROUP BY job_id"
+    " ON CONFLICT (cell_id, hour, job_id) DO UPDATE SET reserved = ARRAY["
+    + ", ".join(
+        f"least(r.reserved[{place}]::numeric + excluded.reserved[{place}], %(most)s)::bigint"
+        for place in range(1, SIZE + 1)
+    )
+    + "]"
+)
+
+
+def _reserved(cell: Cell, hour: dt.datetime, looks: int) -> dict[int, Vector]:
+    rows = ReservedInHour.objects.filter(cell=cell, hour=hour).values_list("job_id", "reserved")
+    return {job: tuple(value * _HOUR_S // looks for value in vector) for job, vector in rows} if looks else {}
+
+
+_SPAN = "extract(epoch FROM end_time - start_time)::float8"
+
+
+def _used(cell: Cell, hour: dt.datetime) -> dict[int, Vector]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT collection_id, sum(average_usage_cpus * {_SPAN}) * 1000, sum(average_usage_memory * {_SPAN}),"
+            f" sum(disk_bytes * {_SPAN}), sum((read_bytes_s + written_bytes_s) * {_SPAN}) FROM {TABLE}"
+            " WHERE start_time >= %s AND start_time < %s AND cell_id = %s GROUP BY collection_id",
+            [hour, hour + HOUR, cell.id],
+        )
+        result = {}
+        for job, cpu, ram, disk, bandwidth in cursor.fetchall():
+            vector = [0] * SIZE
+            vector[CPU], vector[RAM] = round(cpu), round(ram)
+            vector[DISK], vector[DISK_BANDWIDTH] = round(disk), round(bandwidth)
+            result[job] = tuple(vector)
+    return result
+
+
+_COLUMNS = (
+    "j.id, replace(j.uid::text, '-', ''), j.tenant_id, j.name, j.labels, j.priority, j.requested, j.spec_version,"
+    " greatest(j.created_at, %(begin)s), least(coalesce(j.ended_at, %(end)s), %(end)s)"
+)
+# Three ways in, each by an index: who lives, who has ended since, and of whom something was measured.
+_JOBS = (
+    f"SELECT {_COLUMNS} FROM scheduling_job AS j WHERE j.cell_id = %(cell)s AND j.created_at < %(end)s"
+    " AND (j.state IN ('pending', 'running') OR j.ended_at > %(begin)s OR j.id = ANY(%(ids)s)) ORDER BY j.id"
+)
+
+
+def _jobs(cell: Cell, hour: dt.datetime, measured: list[int]) -> list[_Job]:
+    with connection.cursor() as cursor:
+        cursor.execute(_JOBS, {"cell": cell.id, "begin": hour, "end": hour + HOUR, "ids": measured})
+        return [
+            _Job(*first, json.loads(labels), priority, _fixed(requested), version, begin, max(begin, end))
+            for *first, labels, priority, requested, version, begin, end in cursor.fetchall()
+        ]
+
+
+def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]]:
+    """Versions of jobs that were updated since the hour began, oldest first, where any is of the hour's time."""
+    several = [job.id for job in jobs if job.version > 1]
+    if not several:
+        return {}
+    newer = JobSpec.objects.filter(job__in=several, version__gt=1, created_at__gt=hour).values("job_id")
+    found: dict[int, list[JobSpec]] = {}
+    for row in JobSpec.objects.filter(job__in=newer.distinct()).order_by("job_id", "version"):
+        found.setdefault(row.job_id, []).append(row)
+    return found
+
+
+def _asked(
+    job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]
+) -> dict[str, Vector]:
+    """Band -> limit·seconds in the hour, each version for as long as it was in force."""
+    rows = list(versions)
+    if not rows:
+        return {_account(job.priority, known): _over(job.requested, job.ends_at - job.begins_at)}
+    result: dict[str, Vector] = {}
+    for place, row in enumerate(rows):
+        begin = max(job.begins_at, row.created_at) if place else job.begins_at
+        end = min(job.ends_at, rows[place + 1].created_at) if place + 1 < len(rows) else job.ends_at
+        if end <= begin:
+            continue
+        read = parser.load(row.spec, extra=extra)
+        band = _account(read.priority, known)
+        result[band] = add(result.get(band, ZERO), _over(_fixed(read.charged()), end - begin))
+    return result
+
+
+def _over(vector: Vector, span: dt.timedelta) -> Vector:
+    micros = span // dt.timedelta(microseconds=1)
+    return tuple(value * micros // _MICROS for value in vector)
+
+
+def _account(priority: int, known: Sequence[Band]) -> str:
+    """The band that quota counts it at; "" for the free priority, and for one that is in no band any more."""
+    if priority == FREE_PRIORITY:
+        return ""
+    try:
+        return band_of(priority, known).name
+    except LookupError:
+        return ""
+
+
+def _fixed(vector: Sequence[int]) -> Vector:
+    return tuple(vector[:SIZE])

@@ -1,0 +1,141 @@
+"""Five-minute windows of usage in PostgreSQL, for Infrastore and for people: written in batches, dropped by the hour.
+
+    Report.windows ─► the shard: whose are they? ─► store ─► partitions by the hour ─► drop_old
+                                                                  └─► Infrastore (Parquet), pages, REST
+
+A window that comes twice is written once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from django.db import connection, transaction
+from django.db.models import QuerySet
+
+from borglet.messages import UsageWindow
+from scheduling.core.vocabulary.requirement import split_task_id
+from scheduling.models import InstanceUsage, Task
+
+TABLE = "scheduling_instance_usage"
+# Machines keep an hour's worth; clocks differ.
+OLDEST_S, NEWEST_S = 2 * 3600, 600
+_LEAST_KEPT_HOURS = 3  # machines still tell of these
+_SPANS_S = range(10, 3601)
+_QUANTILES, _TAIL = 11, 9
+_MOST_INT32, _MOST_INT64 = 2**31 - 1, 2**53
+_COLUMNS = (
+    "collection_id, instance_index, start_time, end_time, incarnation, cell_id, machine_id, average_usage_cpus,"
+    " average_usage_memory, maximum_usage_cpus, maximum_usage_memory, random_sample_usage_cpus, assigned_cpus,"
+    " assigned_memory, page_cache_memory, sample_rate, cpu_usage_distribution, tail_cpu_usage_distribution,"
+    " throttled_cpus, disk_bytes, read_bytes_s, written_bytes_s, received_bytes_s, sent_bytes_s, threads, oom_kills"
+)
+_known: set[int] = set()  # hours since the epoch whose partition is there
+
+
+class TaskWindow(NamedTuple):
+    """A window and whose it is."""
+
+    cell_id: int
+    machine_id: int
+    task_id: int
+    window: UsageWindow
+
+
+def sensible(window: UsageWindow, now: float) -> bool:
+    """A machine may say anything: whether this can be a window at all."""
+    return (
+        window.span_s in _SPANS_S
+        and now - OLDEST_S <= window.start <= now + NEWEST_S
+        and 0 < window.samples <= 10 * window.span_s
+        and len(window.cpu_distribution) == _QUANTILES
+        and len(window.cpu_tail) == _TAIL
+        and 0 < window.key.incarnation <= _MOST_INT32
+    )
+
+
+def store(many: Sequence[TaskWindow]) -> None:
+    """Write windows that are not there yet: three statements, and one for each hour that is new."""
+    if not many:
+        return
+    _ensure_partitions({one.window.start // 3600 for one in many})
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS usage_in (LIKE {TABLE}) ON COMMIT DELETE ROWS")
+        with cursor.copy(f"COPY usage_in ({_COLUMNS}) FROM STDIN") as copy:
+            copy.write("".join([_line(one) for one in many]))
+        cursor.execute(
+            f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM usage_in ON CONFLICT DO NOTHING"
+        )
+
+
+def _line(one: TaskWindow) -> str:
+    window = one.window
+    job_id, index = split_task_id(one.task_id)
+    start = dt.datetime.fromtimestamp(window.start, dt.UTC)
+    end = start + dt.timedelta(seconds=window.span_s)
+    return (
+        f"{job_id}\t{index}\t{start.isoformat()}\t{end.isoformat()}\t{window.key.incarnation}\t{one.cell_id}"
+        f"\t{one.machine_id}\t{_cores(window.cpu_milli)}\t{_amount(window.ram_bytes)}"
+        f"\t{_cores(window.most_cpu_milli)}\t{_amount(window.most_ram_bytes)}\t{_cores(window.random_cpu_milli)}"
+        f"\t{_cores(window.limit_cpu_milli)}\t{_amount(window.limit_ram_bytes)}\t{_amount(window.cached_bytes)}"
+        f"\t{window.samples / window.span_s:.4g}\t{_array(window.cpu_distribution)}\t{_array(window.cpu_tail)}"
+        f"\t{_cores(window.throttled_milli)}\t{_amount(window.disk_bytes)}\t{_amount(window.read_bytes_s)}"
+        f"\t{_amount(window.written_bytes_s)}\t{_amount(window.received_bytes_s)}\t{_amount(window.sent_bytes_s)}"
+        f"\t{_amount(window.most_threads, _MOST_INT32)}\t{_amount(window.oom_kills, _MOST_INT32)}\n"
+    )
+
+
+def _amount(value: int, most: int = _MOST_INT64) -> int:
+    return min(max(value, 0), most)
+
+
+def _cores(milli: int) -> float:
+    return _amount(milli, _MOST_INT32) / 1000
+
+
+def _array(values: Iterable[int]) -> str:
+    return "{" + ",".join([str(_cores(value)) for value in values]) + "}"
+
+
+def _ensure_partitions(hours: set[int]) -> None:
+    for hour in sorted(hours - _known):
+        first = dt.datetime.fromtimestamp(hour * 3600, dt.UTC)
+        with transaction.atomic(), connection.cursor() as cursor:
+            # One at a time: two that make the same one would fail.
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [TABLE])
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {_partition(hour)} PARTITION OF {TABLE} FOR VALUES FROM"
+                f" ('{first.isoformat()}') TO ('{(first + dt.timedelta(hours=1)).isoformat()}')"
+            )
+        transaction.on_commit(partial(_known.add, hour))
+
+
+def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:
+    """Drop the partitions whose windows all began more than `keep_hours` ago. Returns their names."""
+    oldest = int(now.timestamp()) // 3600 - max(keep_hours, _LEAST_KEPT_HOURS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
+            " WHERE inhparent = %s::regclass",
+            [TABLE],
+        )
+        names = sorted(name for (name,) in cursor.fetchall())
+        old = [name for name in names if int(name.rpartition("_")[2]) < oldest]
+        for name in old:
+            cursor.execute(f"DROP TABLE IF EXISTS {name}")
+            _known.discard(int(name.rpartition("_")[2]))
+    return old
+
+
+def of_task(task: Task, *, since: dt.datetime) -> QuerySet[InstanceUsage]:
+    """Windows of all its incarnations, oldest first."""
+    return InstanceUsage.objects.filter(
+        collection_id=task.job_id, instance_index=task.index, start_time__gte=since
+    ).order_by("start_time", "incarnation")
+
+
+def _partition(hour: int) -> str:
+    return f"{TABLE}_{hour}"
