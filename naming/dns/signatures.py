@@ -35,7 +35,7 @@ def refusal(query: bytes, error: int, directory: Directory, now: int) -> bytes:
 
     Who signed rightly but with another time is told ours, signed; all else is not signed, as nobody has shown the key.
     """
-    message = dns.message.from_wire(query, keyring=False)  # type: ignore[arg-type]
+    message = dns.message.from_wire(query, keyring=False)
     assert message.tsig is not None
     owner, theirs = message.tsig.name, message.tsig[0]
     question = message.question[0]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from borglet.messages import Usage
 from scheduling.journal import wakeups
-from scheduling.link.views.last_report import Measured
+from scheduling.usage.measured import Measured
 
 KEEP_S = 3600
 FORGET_S = 600.0

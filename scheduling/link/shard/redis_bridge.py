@@ -20,10 +20,10 @@ from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.shard import Shard
 from scheduling.link.transport.owned_tasks import Errands
 from scheduling.link.transport.spread import Spread
-from scheduling.link.views.last_report import Measured
 from scheduling.machines import contact, log_requests
 from scheduling.shells import streams
 from scheduling.usage import live
+from scheduling.usage.measured import Measured
 
 log = structlog.get_logger(__name__)
 

@@ -11,30 +11,17 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import msgspec
 
 from borglet.messages import MalformedMessage, Phase, Report, Usage, WireReport, opened
 from scheduling.link.views.diff import View
+from scheduling.usage.measured import Measured
 
 _COLUMNS = len(Usage.__struct_fields__)
 # Before and after these it has no processes: what it uses then is no measure of it.
 _MEASURED = (Phase.STARTING, Phase.UP, Phase.STOPPING)
 _NOBODY = 0
-
-
-class Measured(NamedTuple):
-    """Usage of one machine: rows of `columns` figures, in the order of `Usage`, the machine's own first.
-
-    `task_ids`, `incarnations`: of each row; 0 for one that is nobody's, minus the machine's id for its own.
-    """
-
-    machine_id: int
-    columns: int
-    figures: array[int]
-    task_ids: array[int]
-    incarnations: array[int]
 
 
 @dataclass(slots=True)
