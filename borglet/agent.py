@@ -26,7 +26,7 @@ from typing import assert_never
 
 import msgspec
 
-from borglet.identity.store import Store
+from borglet.identity.store import IdentityStore
 from borglet.messages import (
     OLDEST_PROTOCOL,
     WIRE_REPORTS_SINCE,
@@ -40,7 +40,7 @@ from borglet.messages import (
 )
 from borglet.packages.base import NoPackages, PackageMissing, Packages
 from borglet.pressure.guard import Guard
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 from borglet.prober import Prober
 from borglet.runtimes.base.runtime import Runtime, StartFailed
 from borglet.state.events import (
@@ -48,15 +48,15 @@ from borglet.state.events import (
     AllocsHeld,
     Ended,
     Event,
-    Installed,
     InstallFailed,
+    MemoryPressure,
+    PackagesInstalled,
     Polled,
     ProbeAnswered,
     RemovalsWanted,
     Sampled,
     Saved,
     SaveFailed,
-    Squeezed,
     Started,
     StartRefused,
     StopRefused,
@@ -103,7 +103,7 @@ class Agent:
     def __init__(
         self,
         runtime: Runtime,
-        store: Store,
+        store: IdentityStore,
         prober: Prober,
         *,
         clock: Clock,
@@ -229,10 +229,12 @@ class Agent:
             self._tell_allocs()
 
     async def _guard_neighbours(self, guard: Guard) -> None:
-        tenants = [Tenant(inc.task, inc.usage) for inc in self.state.incarnations() if inc.has_processes]
+        tenants = [
+            PressureTenant(inc.task, inc.usage) for inc in self.state.incarnations() if inc.has_processes
+        ]
         orders = await guard.look(tenants, self._clock())
         for victim in orders.end:
-            self.handle(Squeezed(victim.key, victim.detail))
+            self.handle(MemoryPressure(victim.key, victim.detail))
         if orders.removals != self._removals:
             self._removals = orders.removals
             self.handle(RemovalsWanted(orders.removals))
@@ -318,7 +320,7 @@ class Agent:
         task, run = instruction.task, instruction.run
         try:
             await self.packages.install(task.packages)
-            answer: Event = Installed(task.key, run)
+            answer: Event = PackagesInstalled(task.key, run)
         except PackageMissing as error:
             log.warning("the packages of task %s (%s) can't be had: %s", task.name, task.key, error)
             answer = InstallFailed(task.key, run, str(error))

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from borglet.agent import Agent, AgentSettings, Clock, steady_clock
-from borglet.identity.credentials import Credentials, Keeper, MemoryKeeper, pinned_context
+from borglet.identity.credentials import Credentials, CredentialStore, MemoryKeeper, pinned_context
 from borglet.identity.join import JoinClient, JoinFailed, parse_token
 from borglet.identity.store import Identity, MemoryStore, replace_durably
 from borglet.link.client import Introduction, Link, LinkSettings
@@ -238,7 +238,7 @@ class Fleet:
         simulation = Simulation(
             clock or steady_clock(), settings.seed, settings.start_delay_s, settings.install_delay_s
         )
-        keeper: Keeper = MemoryKeeper() if home is None else FleetKeeper(home, secrets)
+        keeper: CredentialStore = MemoryKeeper() if home is None else FleetKeeper(home, secrets)
         contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
         self._dialling = asyncio.Semaphore(settings.connecting)

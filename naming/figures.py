@@ -38,7 +38,7 @@ class CellFigures(msgspec.Struct):
     snapshot_at: float = 0.0
 
 
-class Figures(msgspec.Struct):
+class ServerCounters(msgspec.Struct):
     """Of one process, since the first of its place began; below `as of now` what holds only while it lives."""
 
     short: list[int] = _zeros(256)  # answers of the short path, by the last octet of their flags
@@ -86,10 +86,10 @@ class Figures(msgspec.Struct):
         self.lag_sum_s += seconds
 
 
-def together(many: Iterable[Figures]) -> Figures:
+def together(many: Iterable[ServerCounters]) -> ServerCounters:
     """Of all processes: counts added; of what holds now the worst, and what only the first knows."""
     first, *others = many
-    total = msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=Figures)
+    total = msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=ServerCounters)
     for one in others:
         for name in ("short", "udp", "tcp", "lags"):
             setattr(
@@ -117,16 +117,16 @@ class Board:
         self._workers = workers
         self._memory = mmap.mmap(-1, _SLOT * (workers + 1))
 
-    def write(self, number: int, figures: Figures) -> None:
+    def write(self, number: int, figures: ServerCounters) -> None:
         """By worker `number` alone. What is too large for the slot is left out: the last figures stay."""
         self._put(number, msgspec.msgpack.encode(figures))
 
-    def read(self, number: int) -> Figures | None:
+    def read(self, number: int) -> ServerCounters | None:
         """None where nothing was written yet, or is being written just now."""
         data = self._take(number)
-        return None if data is None else msgspec.msgpack.decode(data, type=Figures)
+        return None if data is None else msgspec.msgpack.decode(data, type=ServerCounters)
 
-    def others(self, number: int) -> list[Figures]:
+    def others(self, number: int) -> list[ServerCounters]:
         found = [self.read(other) for other in range(self._workers) if other != number]
         return [figures for figures in found if figures is not None]
 

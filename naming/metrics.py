@@ -15,7 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from naming.figures import LAG_BOUNDS_S, RCODES, Figures
+from naming.figures import LAG_BOUNDS_S, RCODES, ServerCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CONNECTIONS = 16
@@ -26,7 +26,7 @@ _LARGEST_REQUEST = 16_384
 class Figured(Collector):
     """The figures of all processes in words. `restarts`: how often each worker was started anew."""
 
-    def __init__(self, figures: Figures, restarts: Sequence[int] = (), *, now: float) -> None:
+    def __init__(self, figures: ServerCounters, restarts: Sequence[int] = (), *, now: float) -> None:
         self._figures = figures
         self._restarts = restarts
         self._now = now
@@ -126,7 +126,7 @@ _USUAL = {
 }
 
 
-def exposition(figures: Figures, restarts: Sequence[int] = ()) -> bytes:
+def exposition(figures: ServerCounters, restarts: Sequence[int] = ()) -> bytes:
     """In the text format of Prometheus."""
     registry = CollectorRegistry()
     registry.register(Figured(figures, restarts, now=time.time()))

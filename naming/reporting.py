@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
-from naming.figures import Board, CellFigures, Figures, together
+from naming.figures import Board, CellFigures, ServerCounters, together
 from naming.following.follower import Follower
-from naming.following.keeping import Keeper
+from naming.following.keeping import SnapshotKeeper
 from naming.metrics import exposition
 
 EVERY_S = 1.0
 
 
-class Reporter:
+class MetricsReporter:
     """Of worker `number`. `board`: None where it is the only process."""
 
     def __init__(
         self,
-        figures: Figures,
+        figures: ServerCounters,
         follower: Follower,
-        keeper: Keeper | None = None,
+        keeper: SnapshotKeeper | None = None,
         *,
         board: Board | None = None,
         number: int = 0,
@@ -30,7 +30,7 @@ class Reporter:
         self._board = board
         self._number = number
 
-    def figures(self, *, names: bool) -> Figures:
+    def figures(self, *, names: bool) -> ServerCounters:
         """This process' own, as of now; `names`: count them too, which takes a look at every job."""
         figures, directory = self._figures, self._follower.directory
         figures.status = directory.status.value

@@ -24,17 +24,17 @@ import structlog
 from naming.dns.primary import InvalidPeers, Peers, Primary
 from naming.dns.protocol.cookies import Cookies
 from naming.dns.protocol.limiting import RateLimit
-from naming.dns.sockets import Server
-from naming.dns.zones.directory import Directory
+from naming.dns.sockets import DnsServer
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone_settings import ZoneSettings
-from naming.figures import Board, Figures
+from naming.figures import Board, ServerCounters
 from naming.following.follower import STALE_S, Follower
-from naming.following.keeping import Keeper
+from naming.following.keeping import SnapshotKeeper
 from naming.following.news import NewsSource
 from naming.metrics import MetricsServer
 from naming.ports import NoPort, reserved, wanted
 from naming.processes import MOST_PROCESSES, Parent, Worker
-from naming.reporting import Reporter
+from naming.reporting import MetricsReporter
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ def _settle_memory() -> None:
 
 
 async def serve(
-    directory: Directory,
+    directory: ZoneDirectory,
     source: NewsSource,
     host: str,
     port: int,
@@ -94,12 +94,12 @@ async def serve(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    figures = (board.read(worker.number) if board and worker.again else None) or Figures()
+    figures = (board.read(worker.number) if board and worker.again else None) or ServerCounters()
     primary = Primary(directory, peers, figures) if peers and worker.first else None
-    server = Server(directory, host, port, primary=primary, peers=peers, limit=limit, figures=figures)
+    server = DnsServer(directory, host, port, primary=primary, peers=peers, limit=limit, figures=figures)
     follower = Follower(directory, source, on_loaded=_settle_memory, stale_s=stale_s, figures=figures)
-    keeper = Keeper(follower, snapshots) if snapshots else None
-    reporter = Reporter(figures, follower, keeper, board=board, number=worker.number)
+    keeper = SnapshotKeeper(follower, snapshots) if snapshots else None
+    reporter = MetricsReporter(figures, follower, keeper, board=board, number=worker.number)
     teller = MetricsServer(*metrics, reporter.exposition) if metrics and worker.first else None
     if teller is not None and metrics is not None:
         with wanted("BORG_DNS_METRICS_PORT", *metrics):
@@ -133,7 +133,7 @@ async def serve(
         log.info("resolver stopped")
 
 
-async def _listen(server: Server, worker: Worker) -> None:
+async def _listen(server: DnsServer, worker: Worker) -> None:
     with wanted("BORG_DNS_PORT", server.host, server.port):
         await server.start(tcp=worker.first, shared=worker.of > 1)
     log.info(
@@ -145,7 +145,7 @@ async def _listen(server: Server, worker: Worker) -> None:
     )
 
 
-async def _listen_later(server: Server, worker: Worker, follower: Follower) -> None:
+async def _listen_later(server: DnsServer, worker: Worker, follower: Follower) -> None:
     """Take a share of the questions once there are answers; after a while in any case, to say that there are none."""
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
@@ -201,7 +201,7 @@ def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: B
     from naming.following.journal_news import JournalNews
 
     host = settings.BORG_DNS_HOST
-    directory = Directory(
+    directory = ZoneDirectory(
         zone=settings.BORG_ZONE,
         nameserver=nameserver_address(host),
         ttl_s=zones.ttl_s,

@@ -24,7 +24,7 @@ from quota.models import Invitation, ServiceAccount
 from quota.tenancy.access import principal_of_user, tokens_in_force, tokens_revoke
 from quota.tenancy.invitations import invitation_accept, invitation_of
 from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 # Of the session: the secret of the invitation whose link was opened.
 INVITATION = "invitation"
@@ -34,7 +34,7 @@ def invited(request: HttpRequest) -> Invitation | None:
     """The open invitation that this browser has followed."""
     try:
         return invitation_of(str(request.session.get(INVITATION, "")))
-    except Refused:
+    except Rejected:
         return None
 
 
@@ -61,7 +61,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):
     def save_user(
         self, request: HttpRequest, user: AbstractBaseUser, form: forms.BaseForm, commit: bool = True
     ) -> AbstractBaseUser:
-        """Whoever holds the link reads that address. Raises `Refused`, and the caller's transaction ends."""
+        """Whoever holds the link reads that address. Raises `Rejected`, and the caller's transaction ends."""
         secret = str(request.session.get(INVITATION, ""))
         user = super().save_user(request, user, form, commit=False)
         user.email = invitation_of(secret).email
@@ -92,7 +92,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):
     def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             told = _("%s is a service account: it has tokens, and never signs in.") % user.get_username()
-            problem = Refused("service-account", told, status=403)
+            problem = Rejected("service-account", told, status=403)
             return render(request, "sigma/refused.html", {"problem": problem}, status=403)
         return super().pre_login(request, user, **how)
 

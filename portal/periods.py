@@ -13,7 +13,7 @@ HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class ReportPeriod:
     """Whole hours (or days) in UTC that end with the one that `now` is in."""
 
     days: int
@@ -26,7 +26,7 @@ class Period:
         return self.step == HOUR
 
 
-def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> Period:
+def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> ReportPeriod:
     """The last `?days=` days; what isn't offered counts as the default."""
     text = given.get("days", "")
     days = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else default
@@ -36,4 +36,4 @@ def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -
         until, step = hour + HOUR, HOUR
     else:
         until, step = hour.replace(hour=0) + DAY, DAY
-    return Period(days, until - days * DAY, until, step)
+    return ReportPeriod(days, until - days * DAY, until, step)

@@ -22,7 +22,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlottedLine:
     """`pieces`: points of unbroken stretches, as SVG's `polyline` takes them; `last`: the newest value, in words."""
 
     name: str
@@ -32,7 +32,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ChartBar:
     """`x`, `y`, `width`, `height`: in the plot's own units, as text, so that no locale writes a comma."""
 
     colour: int
@@ -48,8 +48,8 @@ class Plot:
     """`top`: the value at its upper edge, in words. `ticks`: times at the left, in the middle, at the right."""
 
     title: str
-    lines: tuple[Line, ...]
-    bars: tuple[Bar, ...]
+    lines: tuple[PlottedLine, ...]
+    bars: tuple[ChartBar, ...]
     top: str
     ticks: tuple[str, str, str]
     limit_y: str = ""
@@ -58,7 +58,7 @@ class Plot:
     height: int = HEIGHT
 
     @property
-    def keys(self) -> list[Line]:
+    def keys(self) -> list[PlottedLine]:
         """Name, colour and newest value of what is drawn."""
         return [line for line in self.lines if line.last]
 
@@ -88,7 +88,7 @@ def lines(
     for number, one in enumerate(series):
         known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
         drawn.append(
-            Line(
+            PlottedLine(
                 one.name,
                 number % COLOURS + 1,
                 tuple(_pieces(known, since=since, until=until, step=step, top=top)),
@@ -123,7 +123,7 @@ def bars(
             if value:
                 height = max(0.5, HEIGHT * value / top)
                 found.append(
-                    Bar(
+                    ChartBar(
                         number % COLOURS + 1,
                         f"{x:.1f}", f"{HEIGHT - HEIGHT * base / top - height:.1f}", f"{width:.1f}", f"{height:.1f}",
                         f"{label(at)}: {one.name} {tell(value)}",
@@ -131,7 +131,7 @@ def bars(
                 )  # fmt: skip
                 base += value
     keys = tuple(
-        Line(one.name, number % COLOURS + 1, (), tell(sum(value or 0 for value in one.values)))
+        PlottedLine(one.name, number % COLOURS + 1, (), tell(sum(value or 0 for value in one.values)))
         for number, one in enumerate(series)
     )
     return Plot(title, keys, tuple(found), tell(top), _ticks(since, until))
@@ -152,7 +152,7 @@ def running(
     most = max([value for value in one.values if value is not None] + [limit or 0], default=0)
     top = _room(most)
     known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
-    line = Line(
+    line = PlottedLine(
         one.name, 1, tuple(_pieces(known, since=since, until=until, step=step, top=top)),
         tell(known[-1][1]) if known else tell(0),
     )  # fmt: skip

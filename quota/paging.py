@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 PAGE, MAX_PAGE = 100, 1000
 
@@ -48,7 +48,7 @@ class DescribedPaging:
 
 
 class IdPaging(DescribedPaging, CursorPagination):
-    """Raises `Refused` for a limit that is out of range, and for a cursor that no page gave."""
+    """Raises `Rejected` for a limit that is out of range, and for a cursor that no page gave."""
 
     page_size = PAGE
     page_size_query_param = "limit"
@@ -60,7 +60,7 @@ class IdPaging(DescribedPaging, CursorPagination):
         if not given:
             return PAGE
         if not _is_whole(given, digits=4) or not 1 <= int(given) <= MAX_PAGE:
-            raise Refused(
+            raise Rejected(
                 "invalid",
                 f"limit: {given[:50]!r}; give 1 to {MAX_PAGE}",
                 fields={"limit": f"1 to {MAX_PAGE}"},
@@ -93,6 +93,6 @@ def _is_whole(text: str, *, digits: int) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= digits
 
 
-def _no_cursor(request: Request) -> Refused:
+def _no_cursor(request: Request) -> Rejected:
     given = request.query_params.get("cursor", "")
-    return Refused("invalid", f"cursor: {given[:50]!r}; take it from `next`", fields={"cursor": "malformed"})
+    return Rejected("invalid", f"cursor: {given[:50]!r}; take it from `next`", fields={"cursor": "malformed"})

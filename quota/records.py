@@ -20,7 +20,7 @@ from quota.vocabulary.permissions import Principal
 _STREAM = "platform"
 
 
-class Entry:
+class RecordEntry:
     def __init__(self, principal: Principal) -> None:
         self.principal = principal
         self._news: list[tuple[str, str, dict[str, Any]]] = []
@@ -31,7 +31,7 @@ class Entry:
         self._news.append((kind, tenant, data))
 
     def tell(self, notice: Notice) -> None:
-        """Add what people are told of it; see `quota.notifications.notices.tell`."""
+        """Add what people are told of it; see `quota.notifications.notices.notify`."""
         self._notices.append(notice)
 
     def _flush(self) -> None:
@@ -51,10 +51,10 @@ class Entry:
 
 
 @contextmanager
-def write(principal: Principal) -> Iterator[Entry]:
+def write(principal: Principal) -> Iterator[RecordEntry]:
     """One atomic change. Locks: the stream's row, last and briefly, when there is something to say."""
     with transaction.atomic():
-        entry = Entry(principal)
+        entry = RecordEntry(principal)
         yield entry
         entry._flush()
 

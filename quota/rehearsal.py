@@ -12,16 +12,16 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check everything, change nothing.")
 
 
 def dry_run(request: Request | HttpRequest) -> bool:
-    """`?dry_run=1`. Raises `Refused`: a misspelt switch must not change things."""
+    """`?dry_run=1`. Raises `Rejected`: a misspelt switch must not change things."""
     given = request.GET.get("dry_run", "0").lower()
     if given not in ("0", "false", "", "1", "true"):
-        raise Refused("invalid", f"dry_run: {given!r}; give 1 or 0", fields={"dry_run": "1 or 0"})
+        raise Rejected("invalid", f"dry_run: {given!r}; give 1 or 0", fields={"dry_run": "1 or 0"})
     return given in ("1", "true")
 
 

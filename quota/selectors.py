@@ -47,7 +47,7 @@ def grants_visible(principal: Principal) -> QuerySet[Quota]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QuotaStanding:
     """What a tenant may ask for at a band in a cell, and what its live jobs ask for."""
 
     tenant: str
@@ -66,7 +66,7 @@ class Standing:
         }
 
 
-def standings(principal: Principal, *, tenant: str | None = None) -> list[Standing]:
+def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:
     """Grants in force, their graces included, and use, by tenant, cell and band: two queries."""
     now = clock.now()
     visible = tenants_visible(principal)
@@ -85,6 +85,6 @@ def standings(principal: Principal, *, tenant: str | None = None) -> list[Standi
     )
     used = {tuple(key): tuple(vector) for *key, vector in uses}
     return [
-        Standing(*key, granted=granted.get(key, ZERO), used=used.get(key, ZERO))
+        QuotaStanding(*key, granted=granted.get(key, ZERO), used=used.get(key, ZERO))
         for key in sorted(granted.keys() | used.keys())
     ]

@@ -14,8 +14,8 @@ import dns.rcode
 from naming.dns.protocol.cookies import Cookies
 from naming.dns.protocol.limiting import RateLimit
 from naming.dns.resolver import Transport
-from naming.dns.sockets import Datagrams, Server
-from naming.dns.zones.directory import Directory
+from naming.dns.sockets import Datagrams, DnsServer
+from naming.dns.zones.directory import ZoneDirectory
 from tests.malformed import KEY, Packet, well_formed
 
 MOST_FACTOR = 2.0  # of an answer to a malformed question, in its length
@@ -61,9 +61,9 @@ class Findings:
 
 
 class Bombarded:
-    """`Server`'s way of a datagram, and of a message on a stream, without sockets. `rate`: answers a second."""
+    """`DnsServer`'s way of a datagram, and of a message on a stream, without sockets. `rate`: answers a second."""
 
-    def __init__(self, directory: Directory, *, rate: int = 0) -> None:
+    def __init__(self, directory: ZoneDirectory, *, rate: int = 0) -> None:
         directory.keyring = {KEY.name: KEY}
         directory.nsid = b"bombarded"
         directory.cookies = Cookies.from_secret("of the test, and long enough for it")
@@ -89,8 +89,8 @@ class Bombarded:
         return list(self._sent)
 
 
-class _Counting(Server):
-    def __init__(self, directory: Directory, findings: Findings, limit: RateLimit | None) -> None:
+class _Counting(DnsServer):
+    def __init__(self, directory: ZoneDirectory, findings: Findings, limit: RateLimit | None) -> None:
         super().__init__(directory, "127.0.0.1", 0, limit=limit)
         self._findings = findings
 

@@ -19,7 +19,7 @@ from quota.vocabulary.resources import NAMES, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import Explainer
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.policy import Policy
@@ -322,7 +322,7 @@ class World:
 
     def plan(
         self, policy: Policy | None = None, *, seed: int = 0, now: float | None = None,
-        explainer: Explainer | None = None, memory: Memory | None = None
+        explainer: Explainer | None = None, memory: PassCache | None = None
     ) -> Plan:  # fmt: skip
         rng = np.random.default_rng(seed)
         when = self.time if now is None else now
@@ -330,7 +330,9 @@ class World:
             self.state, policy or Policy(), now=when, rng=rng, memory=memory, explainer=explainer
         )
 
-    def schedule(self, policy: Policy | None = None, *, seed: int = 0, memory: Memory | None = None) -> Plan:
+    def schedule(
+        self, policy: Policy | None = None, *, seed: int = 0, memory: PassCache | None = None
+    ) -> Plan:
         """A pass, and its plan committed: victims first."""
         plan = self.plan(policy, seed=seed, memory=memory)
         self.commit(plan.assignments)

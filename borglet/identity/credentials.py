@@ -28,7 +28,7 @@ class BadAuthority(ValueError):
     """The file with the cell's authority holds no certificate: join again with a new token."""
 
 
-class Keeper(Protocol):
+class CredentialStore(Protocol):
     """Where identity and authorities are kept. Both are safe against a power loss once they return; raise OSError."""
 
     def keep_identity(self, identity: Identity) -> None: ...
@@ -57,7 +57,7 @@ class Credentials:
         self,
         identity: Identity,
         authority: str,
-        keeper: Keeper,
+        keeper: CredentialStore,
         *,
         contexts: Callable[[str], ssl.SSLContext] | None = None,
     ) -> None:

@@ -58,12 +58,12 @@ class Problem(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinToken:
+class JoinTicket:
     text: str
     fingerprint: str
 
 
-def parse_token(text: str) -> JoinToken:
+def parse_token(text: str) -> JoinTicket:
     """Raises `JoinFailed`."""
     match = _TOKEN.fullmatch(text.strip())
     if match is None:
@@ -71,13 +71,13 @@ def parse_token(text: str) -> JoinToken:
             "join token: wanted borg1.<id>.<secret>.<64 hex digits>; copy it whole, as"
             " `borgctl machine join-token` printed it"
         )
-    return JoinToken(text.strip(), match.group(3))
+    return JoinTicket(text.strip(), match.group(3))
 
 
 class JoinClient:
     """Talks to one link, over connections that are kept open. `close` it."""
 
-    def __init__(self, url: str, token: JoinToken) -> None:
+    def __init__(self, url: str, token: JoinTicket) -> None:
         """Fetches the authority and checks it against the token. Raises `JoinFailed`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "https" or not parts.hostname:
@@ -103,7 +103,7 @@ class JoinClient:
             raise JoinFailed("the link answered for other machines than those that asked")
         return answers
 
-    def _fetch_authority(self, token: JoinToken) -> str:
+    def _fetch_authority(self, token: JoinTicket) -> str:
         blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         blind.check_hostname = False
         blind.verify_mode = ssl.CERT_NONE  # the fingerprint decides

@@ -40,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True):
         return f"Identity(hostname={self.hostname!r}, cell={self.cell!r}, secret=…)"
 
 
-class Store(Protocol):
+class IdentityStore(Protocol):
     def load(self) -> Remembered:
         """What was saved last; empty on a new machine."""
 

@@ -78,7 +78,7 @@ class _Redial(Exception):
     """There is a reason to dial anew at once, with a new secret."""
 
 
-class Refused(Exception):
+class LinkRejected(Exception):
     """The shard does not want this connection. `retry` says whether coming back soon can help."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -145,7 +145,7 @@ class Link:
             hopeless = False
             try:
                 await self._connect_and_serve()
-            except Refused as error:
+            except LinkRejected as error:
                 hopeless = not error.retry
                 log.warning("the shard refused this machine: %s", error)
             except _Redial:
@@ -194,7 +194,7 @@ class Link:
             socket.close(CloseCode.NORMAL_CLOSURE)
 
     async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
-        """Say hello; the session's number and protocol. Raises `Refused`."""
+        """Say hello; the session's number and protocol. Raises `LinkRejected`."""
         introduction = self._introduction
         hello = Hello(
             protocol=OLDEST_PROTOCOL,
@@ -210,7 +210,7 @@ class Link:
         socket.send(encode(hello))
         message = await self._receive(socket, self._settings.silence_s)
         if isinstance(message, Refusal):
-            raise Refused(message)
+            raise LinkRejected(message)
         if not isinstance(message, Welcome):
             self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
         assert isinstance(message, Welcome)
@@ -218,13 +218,13 @@ class Link:
             detail = (
                 f"the shard speaks protocol {message.protocol}, this Borglet {OLDEST_PROTOCOL} to {PROTOCOL}"
             )
-            raise Refused(Refusal("protocol", "protocol", detail, retry=False))
+            raise LinkRejected(Refusal("protocol", "protocol", detail, retry=False))
         self._credentials.told(authority=message.authority, api_url=message.api_url)
         self._agent.runtime.api_url = self._credentials.api_url
         return message.session, message.protocol
 
     async def _receive(self, socket: ClientSocket, timeout_s: float) -> Welcome | Refusal | Poll:
-        """The next message. Raises `Refused` for a frame that is none, after closing with the reason."""
+        """The next message. Raises `LinkRejected` for a frame that is none, after closing with the reason."""
         frame = await socket.receive(timeout_s)
         try:
             return decode_to_borglet(frame)
@@ -233,10 +233,10 @@ class Link:
             raise AssertionError("unreachable") from error
 
     def _hang_up(self, socket: ClientSocket, reason: str) -> None:
-        """Always raises `Refused`."""
+        """Always raises `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
-        raise Refused(Refusal("malformed", "", f"the shard sent a frame that is no message: {reason}"))
+        raise LinkRejected(Refusal("malformed", "", f"the shard sent a frame that is no message: {reason}"))
 
     # -- polls
 
@@ -246,7 +246,7 @@ class Link:
             silence_s = max(0.0, session.held_until - loop.time()) + self._settings.silence_s
             message = await self._receive(session.socket, silence_s)
             if isinstance(message, Refusal):
-                raise Refused(message)
+                raise LinkRejected(message)
             if isinstance(message, Welcome):
                 self._hang_up(session.socket, "type: a second welcome")
             assert isinstance(message, Poll)

@@ -56,9 +56,9 @@ from borglet.messages.logs import (
     LogRequest,
 )
 from borglet.messages.packages import (
-    Package,
     PackageFailed,
     PackageHave,
+    PackageRef,
     PackageSources,
     PackageTicket,
     PeerAddress,
@@ -123,9 +123,9 @@ __all__ = [
     "LogLine",
     "LogRequest",
     "MalformedMessage",
-    "Package",
     "PackageFailed",
     "PackageHave",
+    "PackageRef",
     "PackageSources",
     "PackageTicket",
     "PeerAddress",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from borglet.messages.packages import Package
+from borglet.messages.packages import PackageRef
 
 
 class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ class RunTask(msgspec.Struct, frozen=True):
     waits_for: list[TaskKey] = []  # preempted tasks that must be gone first
     working_dir: str = ""
     user: str = ""
-    packages: list[Package] = []  # installed before it starts, read-only below /packages/<name>
+    packages: list[PackageRef] = []  # installed before it starts, read-only below /packages/<name>
     root: str = (
         "host"  # what it sees as /: host (the machine's /usr, read-only) or packages (the first of them)
     )

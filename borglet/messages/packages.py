@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Package(msgspec.Struct, frozen=True):
+class PackageRef(msgspec.Struct, frozen=True):
     """One content-addressed archive (§3.2). `digest` is of the archive as stored: `sha256:` and 64 hex digits."""
 
     name: str  # as the job file says it, for people: `name@tag` or `name@sha256:…`

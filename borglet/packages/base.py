@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
-from borglet.messages import MAX_REPORTED_PACKAGES, Package
+from borglet.messages import MAX_REPORTED_PACKAGES, PackageRef
 
 InUse = Callable[[], Set[str]]
 
@@ -27,10 +27,10 @@ class Packages(Protocol):
     def bind(self, in_use: InUse) -> None:
         """Told once, before anything else: who knows the digests that tasks of this machine need. They stay."""
 
-    async def install(self, packages: Sequence[Package]) -> None:
+    async def install(self, packages: Sequence[PackageRef]) -> None:
         """Make all of them present. Raises `PackageMissing`. Cancelling it stops what nobody else waits for."""
 
-    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
         """The directory of each, in their order, by mount name. Raises `PackageMissing`."""
 
     def installed(self) -> list[str]:
@@ -40,7 +40,7 @@ class Packages(Protocol):
         """Let go of everything; what is installed stays."""
 
 
-def mount_name(package: Package) -> str:
+def mount_name(package: PackageRef) -> str:
     """What a task sees it as: its name without tag or digest. Raises `PackageMissing` for what is no file name."""
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
@@ -50,7 +50,7 @@ def mount_name(package: Package) -> str:
     return name
 
 
-def mounts(packages: Sequence[Package], tree: Callable[[Package], Path]) -> dict[str, Path]:
+def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -> dict[str, Path]:
     """The trees by mount name. Raises `PackageMissing` when two would be seen under one name."""
     found: dict[str, Path] = {}
     for package in packages:
@@ -69,11 +69,11 @@ class NoPackages:
     def bind(self, in_use: InUse) -> None:
         pass
 
-    async def install(self, packages: Sequence[Package]) -> None:
+    async def install(self, packages: Sequence[PackageRef]) -> None:
         if packages:
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
 
-    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
         if packages:
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
         return {}
@@ -95,7 +95,7 @@ class SimulatedPackages:
     def bind(self, in_use: InUse) -> None:
         pass
 
-    async def install(self, packages: Sequence[Package]) -> None:
+    async def install(self, packages: Sequence[PackageRef]) -> None:
         if any(package.digest not in self._installed for package in packages):
             await asyncio.sleep(self._delay_s * self._rng.uniform(0.5, 1.5))
         for package in packages:
@@ -104,7 +104,7 @@ class SimulatedPackages:
         while len(self._installed) > MAX_REPORTED_PACKAGES:
             del self._installed[next(iter(self._installed))]
 
-    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
         return mounts(packages, lambda package: Path("/", "packages", package.digest))
 
     def installed(self) -> list[str]:

@@ -23,7 +23,7 @@ BUSY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class FetchPatience:
     """How long one machine tries to get one package."""
 
     rounds: int = 5  # of asking for sources and trying them, in which something went wrong
@@ -32,7 +32,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskForSources:
     """Ask the link for sources: `answered` or `unavailable` follows."""
 
 
@@ -53,13 +53,13 @@ class GiveUp:
     why: str
 
 
-Step: TypeAlias = Ask | Try | Pause | GiveUp
+Step: TypeAlias = AskForSources | Try | Pause | GiveUp
 
 
 class Choosing:
     """For one package on one machine. Times are seconds of a clock that never runs backwards."""
 
-    def __init__(self, patience: Patience, rng: random.Random, *, now: float) -> None:
+    def __init__(self, patience: FetchPatience, rng: random.Random, *, now: float) -> None:
         self._patience, self._rng = patience, rng
         self._backoff = Backoff(rng, first_s=patience.pause_s, most_s=MOST_PAUSE_S)
         self._give_up_at = now + patience.patience_s
@@ -81,7 +81,7 @@ class Choosing:
             return GiveUp("; ".join(self._complaints) or "all sources stayed busy")
         self._asked, self._told_s = True, 0.0
         self._named = self._broken = self._away = False
-        return Ask()
+        return AskForSources()
 
     def _pause_s(self) -> float:
         """Who was told when to come back comes back then, who found all busy soon: only what did not work makes it

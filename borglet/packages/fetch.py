@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from borglet.messages import Package, PackageSources, PeerAddress
+from borglet.messages import PackageRef, PackageSources, PeerAddress
 from borglet.packages.base import PackageMissing
 from borglet.packages.choosing import (
     BUSY,
     THE_STORE,
-    Ask,
+    AskForSources,
     Choosing,
+    FetchPatience,
     GiveUp,
-    Patience,
     Pause,
     Try,
     name_of,
@@ -48,7 +48,7 @@ class FetchSettings:
     silence_s: float = 10.0  # without a byte
     least_bytes_s: int = 128 * 1024  # over each `pace_s`; slower counts as broken
     pace_s: float = 10.0
-    patience: Patience = field(default_factory=Patience)
+    patience: FetchPatience = field(default_factory=FetchPatience)
 
 
 class SourceFailed(Exception):
@@ -75,7 +75,7 @@ class Fetcher:
 
     def fetch(
         self,
-        package: Package,
+        package: PackageRef,
         into: Path,
         *,
         checkpoint: Callable[[], None],
@@ -90,7 +90,7 @@ class Fetcher:
             while True:
                 checkpoint()
                 match choosing.step(self._now()):
-                    case Ask():
+                    case AskForSources():
                         try:
                             found = self._sources.of(package.digest)
                             choosing.answered(found)
@@ -116,7 +116,7 @@ class _Download:
 
     def __init__(
         self,
-        package: Package,
+        package: PackageRef,
         file: BinaryIO,
         sources: Sources,
         settings: FetchSettings,

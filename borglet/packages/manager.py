@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from borglet.messages import MAX_REPORTED_PACKAGES, Package
+from borglet.messages import MAX_REPORTED_PACKAGES, PackageRef
 from borglet.packages.archives.limits import ArchiveRefused
 from borglet.packages.base import InUse, PackageMissing, mounts
 from borglet.packages.fetch import Fetcher
 from borglet.packages.retention import excess_of, to_remove
 from borglet.packages.sources import Sources
-from borglet.packages.store import Installed, PackageStore
+from borglet.packages.store import PackageStore, StoredPackage
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class _Cancelled(Exception):
 
 @dataclass(slots=True)
 class _Installation:
-    package: Package
+    package: PackageRef
     stop: threading.Event = field(default_factory=threading.Event)
     waiting: int = 0
     work: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class PackageManager:
         self._now, self._settings = now, settings
         self.port = 0
         self._in_use: InUse = frozenset
-        self._installed: dict[str, Installed] = {}
+        self._installed: dict[str, StoredPackage] = {}
         self._installations: dict[str, _Installation] = {}
         self._promised: dict[str, int] = {}  # bytes of disk, of installations under way
         self._threads = ThreadPoolExecutor(settings.at_once, thread_name_prefix="packages")
@@ -164,10 +164,10 @@ class PackageManager:
 
     # -- reading
 
-    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
         return mounts(packages, self._tree)
 
-    def _tree(self, package: Package) -> Path:
+    def _tree(self, package: PackageRef) -> Path:
         if package.digest not in self._installed:
             raise PackageMissing(f"package {package.name!r} ({package.digest}) is not installed")
         return self._store.tree(package.digest)
@@ -186,7 +186,7 @@ class PackageManager:
 
     # -- installing
 
-    async def install(self, packages: Sequence[Package]) -> None:
+    async def install(self, packages: Sequence[PackageRef]) -> None:
         mounts(packages, lambda package: Path())
         await self._ready()
         for package in packages:
@@ -201,7 +201,7 @@ class PackageManager:
         for package in packages:
             self._use(package.digest)
 
-    async def _install_all(self, packages: Sequence[Package]) -> bool:
+    async def _install_all(self, packages: Sequence[PackageRef]) -> bool:
         """Whether all of them were; False: others gave one up when this one had just joined them."""
         if self._closing.is_set():
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is ending")
@@ -217,7 +217,7 @@ class PackageManager:
                 self._leave(installation)
         return True
 
-    def _join(self, package: Package) -> _Installation:
+    def _join(self, package: PackageRef) -> _Installation:
         known = self._installations.get(package.digest)
         if known is None:
             known = self._installations[package.digest] = _Installation(package)
@@ -252,7 +252,7 @@ class PackageManager:
             del self._installations[package.digest]
         await self.collect()
 
-    def _fetch_and_unpack(self, installation: _Installation, most_bytes: int) -> Installed:
+    def _fetch_and_unpack(self, installation: _Installation, most_bytes: int) -> StoredPackage:
         package = installation.package
         installation.checkpoint()
         incoming = self._store.begin(package)
@@ -273,14 +273,14 @@ class PackageManager:
     def _use(self, digest: str) -> None:
         at = self._now()
         known = self._installed[digest]
-        self._installed[digest] = Installed(
+        self._installed[digest] = StoredPackage(
             known.digest, known.name, known.format, known.size_bytes, known.disk_bytes, at
         )
         self._store.used(digest, at)
 
     # -- room
 
-    async def _make_room(self, package: Package) -> int:
+    async def _make_room(self, package: PackageRef) -> int:
         """For archive and tree, guessed at as twice the archive. Returns how many bytes the tree may have at most.
 
         Raises `PackageMissing`."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from borglet.packages.store import Installed
+from borglet.packages.store import StoredPackage
 
 
-def to_remove(installed: Iterable[Installed], in_use: Set[str], *, excess_bytes: int) -> list[Installed]:
+def to_remove(
+    installed: Iterable[StoredPackage], in_use: Set[str], *, excess_bytes: int
+) -> list[StoredPackage]:
     """The least recently used first, until `excess_bytes` of disk are free; never one that is in use.
 
     What is not in use at all may be too little: then all of it."""
-    chosen: list[Installed] = []
+    chosen: list[StoredPackage] = []
     for each in sorted(installed, key=lambda each: (each.used_at, each.digest)):
         if excess_bytes <= 0:
             break

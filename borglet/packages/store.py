@@ -25,10 +25,10 @@ from pathlib import Path
 import msgspec
 
 from borglet.identity.store import replace_durably
-from borglet.messages import Package
+from borglet.messages import PackageRef
 from borglet.packages.archives.archive import unpack
 from borglet.packages.archives.disk import digests_of, file_digest, remove_tree
-from borglet.packages.archives.limits import ArchiveRefused, Limits, go_on
+from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused, go_on
 from borglet.packages.archives.tree import TreeDigests
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class StoredPackage:
     digest: str
     name: str
     format: str
@@ -62,7 +62,7 @@ class Installed:
 class PackageStore:
     """Knows nothing of tasks, of peers, or of how much may be here."""
 
-    def __init__(self, home: Path, *, boot_id: str, limits: Limits = Limits()) -> None:
+    def __init__(self, home: Path, *, boot_id: str, limits: ArchiveLimits = ArchiveLimits()) -> None:
         self._root = home.absolute() / "packages"
         self._boot_id, self._limits = boot_id, limits
         self._incoming, self._trash = self._root / "incoming", self._root / "trash"
@@ -78,7 +78,7 @@ class PackageStore:
             f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")
         ]
 
-    def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> Installed | None:
+    def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
         """What is installed and whole. What is damaged is made again from its archive, or removed. Raises what
         `checkpoint` raises."""
         folder = self._root / digest.partition(":")[2]
@@ -88,7 +88,7 @@ class PackageStore:
             log.error("package %s can't be read: %s", folder.name, error)
             return None
 
-    def _checked(self, folder: Path, checkpoint: Callable[[], None]) -> Installed | None:
+    def _checked(self, folder: Path, checkpoint: Callable[[], None]) -> StoredPackage | None:
         marker = self._marker(folder)
         if marker is None:
             log.warning("package %s has no marker; it is removed", folder.name)
@@ -110,9 +110,9 @@ class PackageStore:
             self._write_marker(folder, msgspec.structs.replace(marker, boot_id=self._boot_id), keep_time=True)
         return self._installed(folder, marker)
 
-    def _repaired(self, folder: Path, marker: Marker, checkpoint: Callable[[], None]) -> Installed | None:
+    def _repaired(self, folder: Path, marker: Marker, checkpoint: Callable[[], None]) -> StoredPackage | None:
         """From its archive where that is whole."""
-        package = Package(marker.name, marker.digest, marker.size_bytes, marker.format)
+        package = PackageRef(marker.name, marker.digest, marker.size_bytes, marker.format)
         if not self._archive_is_whole(folder, marker, checkpoint):
             log.error("package %s is damaged, its archive too; it is removed and fetched again", marker.name)
             self._discard(folder)
@@ -137,7 +137,7 @@ class PackageStore:
 
     # -- one package
 
-    def begin(self, package: Package) -> Path:
+    def begin(self, package: PackageRef) -> Path:
         """A directory of its own for fetching `archive` into, to be completed or abandoned."""
         incoming = self._incoming / f"{_hex(package.digest)}.{secrets.token_hex(4)}"
         incoming.mkdir(mode=0o700, parents=True)
@@ -145,12 +145,12 @@ class PackageStore:
 
     def complete(
         self,
-        package: Package,
+        package: PackageRef,
         incoming: Path,
         *,
         most_bytes: int | None = None,
         checkpoint: Callable[[], None] = go_on,
-    ) -> Installed:
+    ) -> StoredPackage:
         """Unpack `incoming/archive`, whose digest was checked, and install it, whole, in one step. `most_bytes`: of
         the tree. Raises `ArchiveRefused`, OSError, and what `checkpoint` raises; then nothing is installed."""
         tree = incoming / "tree"
@@ -228,8 +228,8 @@ class PackageStore:
         if used_at is not None:
             os.utime(path, (used_at, used_at))
 
-    def _installed(self, folder: Path, marker: Marker) -> Installed:
-        return Installed(
+    def _installed(self, folder: Path, marker: Marker) -> StoredPackage:
+        return StoredPackage(
             marker.digest,
             marker.name,
             marker.format,

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from borglet.messages import Removal, TaskKey
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 
 # A thread that is ready at the moment of a look is work that waits, but one look proves nothing: see `starved_after_s`.
 _MARGIN = 0.05
@@ -57,7 +57,7 @@ class CpuControl:
         return now >= self._weighs_until
 
     def step(
-        self, tenants: Sequence[Tenant], *, machine_milli: int, now: float, outside_milli: int = 0
+        self, tenants: Sequence[PressureTenant], *, machine_milli: int, now: float, outside_milli: int = 0
     ) -> None:
         """Take one look in (`now`: seconds); moves `ceilings` and `wanted`. `outside_milli`: CPU that processes used
         that are no tasks."""
@@ -88,7 +88,7 @@ class CpuControl:
         self._removed_at = now
         self._remove(tenants, starved_s)
 
-    def _missing(self, tenants: Sequence[Tenant], machine_milli: int) -> int:
+    def _missing(self, tenants: Sequence[PressureTenant], machine_milli: int) -> int:
         """How much of its floor batch wants and does not get, milli-cores."""
         batch = [tenant for tenant in tenants if not tenant.task.latency_sensitive]
         got = sum(tenant.usage.cpu_milli for tenant in batch)
@@ -97,7 +97,7 @@ class CpuControl:
         floor = min(int(machine_milli * self.settings.floor_share), got + wanted)
         return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
 
-    def _tighten(self, tenants: Sequence[Tenant], missing: int) -> bool:
+    def _tighten(self, tenants: Sequence[PressureTenant], missing: int) -> bool:
         """False when nobody is above its own limit."""
         excess = {
             t.key: t.usage.cpu_milli - _own(t)
@@ -113,14 +113,14 @@ class CpuControl:
                 self.ceilings[tenant.key] = int(tenant.usage.cpu_milli - over * share)
         return True
 
-    def _relax(self, tenants: Sequence[Tenant], machine_milli: int) -> None:
+    def _relax(self, tenants: Sequence[PressureTenant], machine_milli: int) -> None:
         throttled: Mapping[TaskKey, int] = {t.key: t.usage.throttled_milli for t in tenants}
         raised = {key: int(milli * self.settings.relax_factor) for key, milli in self.ceilings.items()}
         self.ceilings = {
             key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]
         }
 
-    def _remove(self, tenants: Sequence[Tenant], starved_s: float) -> None:
+    def _remove(self, tenants: Sequence[PressureTenant], starved_s: float) -> None:
         """The lowest priority first: it waits longest here, and may run at once elsewhere."""
         starved = [
             t
@@ -137,6 +137,6 @@ class CpuControl:
         self.wanted[tenant.key] = Removal(tenant.key, "cpu-starved", detail)
 
 
-def _own(tenant: Tenant) -> int:
+def _own(tenant: PressureTenant) -> int:
     """What nobody takes from a task; one without a limit has a tenth of a core."""
     return tenant.task.limit.get("cpu", 0) or 100

@@ -20,7 +20,7 @@ from borglet.pressure import memory
 from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.readings import Readings
 from borglet.pressure.shortage import Shortage, Victim, victims
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 from borglet.runtimes.base.runtime import Runtime
 from borglet.runtimes.cgroups.limits import Grant
 
@@ -69,7 +69,7 @@ class Guard:
             set()
         )  # resources that are short, and nobody may be ended for it: told once
 
-    async def look(self, tenants: Sequence[Tenant], now: float) -> Orders:
+    async def look(self, tenants: Sequence[PressureTenant], now: float) -> Orders:
         """One round. `tenants`: all that runs, with fresh usage; `now`: seconds on any clock that never runs
         backwards."""
         busy = self._readings.busy_share()
@@ -95,15 +95,15 @@ class Guard:
                 return
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
-    async def _with_ready(self, tenants: Sequence[Tenant], busy: float) -> list[Tenant]:
+    async def _with_ready(self, tenants: Sequence[PressureTenant], busy: float) -> list[PressureTenant]:
         """Threads that are ready to run are counted only where someone may starve."""
         batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
         if busy < self._settings.busy_share or not batch:
             return list(tenants)
         ready = await self._runtime.ready(batch)
-        return [Tenant(t.task, t.usage, ready.get(t.key, 0)) for t in tenants]
+        return [PressureTenant(t.task, t.usage, ready.get(t.key, 0)) for t in tenants]
 
-    def _shortage(self, resource: str, tenants: Sequence[Tenant]) -> Shortage | None:
+    def _shortage(self, resource: str, tenants: Sequence[PressureTenant]) -> Shortage | None:
         if resource == "ram":
             used = sum(tenant.usage.ram_bytes for tenant in tenants)
             return memory.shortage_of(resource, self._readings.memory(), used)
@@ -111,7 +111,7 @@ class Guard:
             resource, self._readings.disk(), sum(tenant.usage.disk_bytes for tenant in tenants)
         )
 
-    async def _relieve_disk(self, tenants: Sequence[Tenant], now: float) -> list[Victim]:
+    async def _relieve_disk(self, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
         """Files that nobody uses go before anybody ends; what tasks free shows when the master has let go of them."""
         if self._leaving["disk"]:
             return []
@@ -119,7 +119,7 @@ class Guard:
             await self._free_disk()
         return self._relieve("disk", tenants, now)
 
-    def _relieve(self, resource: str, tenants: Sequence[Tenant], now: float) -> list[Victim]:
+    def _relieve(self, resource: str, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
         leaving = self._leaving[resource]
         shortage = self._shortage(resource, tenants)
         if shortage is None:
@@ -135,7 +135,7 @@ class Guard:
             log.warning("%s; nobody here may be ended for it", shortage.told)
         return found
 
-    async def _adjust(self, tenants: Sequence[Tenant], now: float) -> None:
+    async def _adjust(self, tenants: Sequence[PressureTenant], now: float) -> None:
         room = self._readings.memory()
         tight = memory.is_tight(room, sum(tenant.usage.ram_bytes for tenant in tenants))
         if tight != self._was_tight:

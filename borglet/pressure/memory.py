@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from borglet.messages import TaskKey
 from borglet.pressure.shortage import Shortage
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 from borglet.runtimes.cgroups.limits import mebibytes
 
 MIB = 2**20
@@ -29,7 +29,7 @@ STALLED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class AvailableMemory:
     """What a machine has of memory, or of the disk under its home. `available` without taking from anybody, `given`:
     what it promised to the cell, 0 for no promise; bytes. `stalled`: share of the last ten seconds in which nobody
     could go on for want of memory, 0 where the kernel does not tell."""
@@ -40,18 +40,18 @@ class Room:
     stalled: float = 0.0
 
 
-def reserve(room: Room) -> int:
+def reserve(room: AvailableMemory) -> int:
     """What is kept for the machine itself: a fiftieth of its memory or disk, 64 MiB to 1 GiB."""
     return min(GIB, max(64 * MIB, room.total // 50))
 
 
-def is_tight(memory: Room, used: int) -> bool:
+def is_tight(memory: AvailableMemory, used: int) -> bool:
     """Whether the next burst may take the rest. `used`: by all tasks together."""
     promised = bool(memory.given) and used > memory.given * TIGHT_SHARE
     return promised or memory.stalled > STALLED_SHARE or memory.available < 2 * reserve(memory)
 
 
-def shortage_of(resource: str, room: Room, used: int) -> Shortage | None:
+def shortage_of(resource: str, room: AvailableMemory, used: int) -> Shortage | None:
     """What must be freed so that the machine has its reserve, and holds its promise; None where it does."""
     kept = reserve(room)
     lacking = kept - room.available
@@ -68,7 +68,9 @@ def shortage_of(resource: str, room: Room, used: int) -> Shortage | None:
     return Shortage("ram" if resource == "ram" else "disk", max(lacking, beyond) + kept // 4, told)
 
 
-def grants(memory: Room, tenants: Sequence[Tenant], leaving: Collection[TaskKey]) -> Mapping[TaskKey, int]:
+def grants(
+    memory: AvailableMemory, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
+) -> Mapping[TaskKey, int]:
     """How far each task with memory slack may go now, bytes: what it holds and its part of what nobody uses.
 
     All together they can't take more than that before the next look. Never below what a task holds: who must give

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from borglet.pressure.memory import Room
+from borglet.pressure.memory import AvailableMemory
 
 
 class Readings(Protocol):
-    def memory(self) -> Room: ...
+    def memory(self) -> AvailableMemory: ...
 
-    def disk(self) -> Room: ...
+    def disk(self) -> AvailableMemory: ...
 
     def busy_share(self) -> float:
         """The share of all cores' time that was used since the last call, 0 to 1."""
@@ -29,7 +29,7 @@ class MachineReadings:
     _idle: int = 0
     _total: int = 0
 
-    def memory(self) -> Room:
+    def memory(self) -> AvailableMemory:
         """MemAvailable counts what the kernel can take back without hurting anybody, page cache above all."""
         fields = {}
         for line in (self.proc / "meminfo").read_text().splitlines():
@@ -37,7 +37,7 @@ class MachineReadings:
             if name in ("MemTotal", "MemAvailable"):
                 fields[name] = int(value.split()[0]) * 1024
         given = self.capacity.get("ram", 0)
-        return Room(fields["MemTotal"], fields["MemAvailable"], given, self._stalled())
+        return AvailableMemory(fields["MemTotal"], fields["MemAvailable"], given, self._stalled())
 
     def _stalled(self) -> float:
         """From the kernel's pressure figures: `full avg10=1.50 …`, in %. Zero where it keeps none."""
@@ -51,10 +51,10 @@ class MachineReadings:
                 return float(figures.partition("avg10=")[2].split()[0]) / 100
         return 0.0
 
-    def disk(self) -> Room:
+    def disk(self) -> AvailableMemory:
         """No promise is compared here: what the disk holds beside tasks is in what is available."""
         found = os.statvfs(self.home)
-        return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        return AvailableMemory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def busy_share(self) -> float:
         ticks = [int(text) for text in (self.proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from borglet.messages import TaskKey
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 from borglet.runtimes.cgroups.limits import mebibytes
 
 # Who holds less is not worth its end.
@@ -37,14 +37,16 @@ class Victim:
     detail: str
 
 
-def victims(shortage: Shortage, tenants: Sequence[Tenant], leaving: Collection[TaskKey]) -> list[Victim]:
+def victims(
+    shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
+) -> list[Victim]:
     """Whose end frees enough, and no more than needed: who turns out unnecessary is spared, the last chosen first.
 
     `leaving`: who is ending already; what they hold counts as freed.
     """
     resource = shortage.resource
     left = shortage.excess_bytes - sum(_held(t, resource) for t in tenants if t.key in leaving)
-    chosen: list[Tenant] = []
+    chosen: list[PressureTenant] = []
     candidates = [t for t in tenants if t.key not in leaving and _may_end(t, resource)]
     for tenant in sorted(candidates, key=lambda t: _rank(t, resource)):
         if left <= 0:
@@ -58,25 +60,25 @@ def victims(shortage: Shortage, tenants: Sequence[Tenant], leaving: Collection[T
     return [Victim(t.key, _held(t, resource), _detail(t, shortage)) for t in chosen]
 
 
-def _held(tenant: Tenant, resource: Resource) -> int:
+def _held(tenant: PressureTenant, resource: Resource) -> int:
     return tenant.usage.ram_bytes if resource == "ram" else tenant.usage.disk_bytes
 
 
-def _over(tenant: Tenant, resource: Resource) -> bool:
+def _over(tenant: PressureTenant, resource: Resource) -> bool:
     return _held(tenant, resource) > tenant.task.limit.get(resource, 0) > 0
 
 
-def _may_end(tenant: Tenant, resource: Resource) -> bool:
+def _may_end(tenant: PressureTenant, resource: Resource) -> bool:
     if _held(tenant, resource) < LEAST_BYTES:
         return False
     return _over(tenant, resource) or not tenant.task.prod
 
 
-def _rank(tenant: Tenant, resource: Resource) -> tuple[bool, int, int, TaskKey]:
+def _rank(tenant: PressureTenant, resource: Resource) -> tuple[bool, int, int, TaskKey]:
     return not _over(tenant, resource), tenant.task.priority, -_held(tenant, resource), tenant.key
 
 
-def _detail(tenant: Tenant, shortage: Shortage) -> str:
+def _detail(tenant: PressureTenant, shortage: Shortage) -> str:
     limit = tenant.task.limit.get(shortage.resource, 0)
     own = f"it held {mebibytes(_held(tenant, shortage.resource))}"
     own += f", limit {mebibytes(limit)}" if limit else ""

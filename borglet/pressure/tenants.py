@@ -8,7 +8,7 @@ from borglet.messages import RunTask, TaskKey, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class PressureTenant:
     """`usage`: over the last few seconds. `ready`: how many of its threads were ready to run when looked at."""
 
     task: RunTask

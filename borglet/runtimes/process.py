@@ -16,10 +16,10 @@ from borglet.runtimes.base import accounts, launch
 from borglet.runtimes.base.networks import FormerNetworks
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.home.chown_files import hand_over
-from borglet.runtimes.home.confinement import Plan
+from borglet.runtimes.home.confinement import LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
 from borglet.runtimes.home.supervised import SupervisedRuntime
-from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.home.tenantusers import TenantUsers
 from borglet.runtimes.supervisor.ptys import PtyRequest
 
@@ -69,8 +69,8 @@ class OpenProcesses:
         run: int,
         directory: TaskDirectory,
         trees: Mapping[str, Path],
-        kept: Mapping[str, Kept],
-    ) -> Plan:
+        kept: Mapping[str, TaskRecord],
+    ) -> LaunchPlan:
         if task.network != "host":
             raise StartFailed(
                 f"network: {task.network!r} needs the oci runtime, and this machine's is process; ask for"
@@ -91,7 +91,7 @@ class OpenProcesses:
             account = (tenant_uid, tenant_uid, [])
         elif tenant_uid and account is not None and directory.alloc is not None:
             account = (*account[:2], [*account[2], tenant_uid])  # to enter its alloc
-        return Plan(
+        return LaunchPlan(
             account,
             trees,
             {
@@ -126,7 +126,7 @@ class OpenProcesses:
         )
 
     def shell(
-        self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
+        self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
         task = kept.task
         packages = str(directory.packages) if directory.packages.exists() else ""
@@ -153,7 +153,7 @@ class OpenProcesses:
             groups = [*groups, group]
         return about.st_uid, about.st_gid, groups
 
-    async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
+    async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
         directory.link_packages(plan.trees)
         if directory.alloc is not None and plan.alloc_group:
             await asyncio.to_thread(_close_alloc, directory.alloc, plan.alloc_group)
@@ -166,7 +166,7 @@ class OpenProcesses:
         await self._former_networks.disconnect(directory.name)
 
 
-def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, Kept]) -> bool:
+def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]) -> bool:
     """Whether a task of an earlier release lives in its alloc, which would be closed to it."""
     return task.alloc is not None and any(
         other.task.alloc == task.alloc

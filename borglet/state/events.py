@@ -42,7 +42,7 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class PackagesInstalled:
     """All packages of the task are there and stay as long as the task is known here."""
 
     key: TaskKey
@@ -110,7 +110,7 @@ class AllocsHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class Squeezed:
+class MemoryPressure:
     """The machine ran out of an incompressible resource, and this task must end (§6.2)."""
 
     key: TaskKey
@@ -134,7 +134,7 @@ Event: TypeAlias = (
     | Polled
     | Saved
     | SaveFailed
-    | Installed
+    | PackagesInstalled
     | InstallFailed
     | Started
     | StartRefused
@@ -143,7 +143,7 @@ Event: TypeAlias = (
     | ProbeAnswered
     | Sampled
     | AllocsHeld
-    | Squeezed
+    | MemoryPressure
     | RemovalsWanted
     | TimePassed
 )

@@ -18,7 +18,7 @@ FIRST_PROBE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class HealthWatch:
     """What is known about the health of one run. Times are seconds since the epoch."""
 
     since: float
@@ -28,15 +28,17 @@ class Watch:
     succeeded: bool = False
     detail: str = ""  # of the last failure
 
-    def asked(self) -> Watch:
+    def asked(self) -> HealthWatch:
         return replace(self, due=math.inf)
 
 
-def begin(started_at: float, *, now: float) -> Watch:
-    return Watch(since=started_at, due=now)
+def begin(started_at: float, *, now: float) -> HealthWatch:
+    return HealthWatch(since=started_at, due=now)
 
 
-def answered(watch: Watch, check: HealthCheck, *, ok: bool, detail: str, holds_s: float, now: float) -> Watch:
+def answered(
+    watch: HealthWatch, check: HealthCheck, *, ok: bool, detail: str, holds_s: float, now: float
+) -> HealthWatch:
     """The watch after one answer. `holds_s`: the answer is known to hold that long, ask no sooner."""
     if ok:
         due = now + max(check.interval_s, holds_s)

@@ -9,7 +9,7 @@ from borglet.messages import AllocReport, Desired, Health, Phase, RunTask, StopT
 from borglet.state import health
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import GivenUp, HoldAllocs, Instruction, Remembered
-from borglet.state.phases import Step
+from borglet.state.phases import PhaseStep
 
 
 class Holdings:
@@ -113,7 +113,7 @@ class Holdings:
 
     def assign(self, task: RunTask, *, now: float) -> None:
         inc = Incarnation(task)
-        inc.step(Step.ASSIGN, now=now)
+        inc.step(PhaseStep.ASSIGN, now=now)
         self.incarnations[task.key] = inc
 
     def put_in_force(self, desired: Desired | None) -> None:

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from borglet.messages import NO_USAGE, EndCause, Exit, Health, Phase, RunTask, TaskKey, TaskReport, Usage
-from borglet.state.health import Watch
-from borglet.state.phases import WITH_PROCESSES, Step, after
+from borglet.state.health import HealthWatch
+from borglet.state.phases import WITH_PROCESSES, PhaseStep, after
 
 log = logging.getLogger(__name__)
 STORY_LENGTH = 8
@@ -25,7 +25,7 @@ class Incarnation:
     exit: Exit | None = None
     failures: tuple[float, ...] = ()
     start_at: float = 0.0  # in backoff: when to start again
-    watch: Watch | None = None
+    watch: HealthWatch | None = None
     usage: Usage = NO_USAGE
     stop_notice_s: float | None = None  # the shortest notice given so far in this run
     stop_cause: EndCause = EndCause.STOPPED
@@ -51,7 +51,7 @@ class Incarnation:
     def has_processes(self) -> bool:
         return self.phase in WITH_PROCESSES
 
-    def step(self, step: Step, *, now: float) -> None:
+    def step(self, step: PhaseStep, *, now: float) -> None:
         """Raises `IllegalTransition`."""
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")

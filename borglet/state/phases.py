@@ -11,7 +11,7 @@ from enum import StrEnum
 from borglet.messages import Phase, TaskKey
 
 
-class Step(StrEnum):
+class PhaseStep(StrEnum):
     """What happens to an incarnation."""
 
     ASSIGN = "assign"  # the master lists it in `run` for the first time
@@ -24,51 +24,51 @@ class Step(StrEnum):
     FINISH = "finish"  # it ended for good
 
 
-TRANSITIONS: dict[tuple[Phase | None, Step], Phase] = {
-    (None, Step.ASSIGN): Phase.ASSIGNED,
-    (None, Step.ADOPT): Phase.UP,
-    (Phase.ASSIGNED, Step.INSTALL): Phase.INSTALLING,
-    (Phase.ASSIGNED, Step.START): Phase.STARTING,
-    (Phase.ASSIGNED, Step.STOP): Phase.ENDED,
-    (Phase.INSTALLING, Step.START): Phase.STARTING,
-    (Phase.INSTALLING, Step.STOP): Phase.ENDED,
-    (Phase.INSTALLING, Step.RETRY): Phase.BACKOFF,
-    (Phase.INSTALLING, Step.FINISH): Phase.ENDED,
-    (Phase.STARTING, Step.STARTED): Phase.UP,
-    (Phase.STARTING, Step.STOP): Phase.STOPPING,
-    (Phase.STARTING, Step.RETRY): Phase.BACKOFF,
-    (Phase.STARTING, Step.FINISH): Phase.ENDED,
-    (Phase.UP, Step.STOP): Phase.STOPPING,
-    (Phase.UP, Step.RETRY): Phase.BACKOFF,
-    (Phase.UP, Step.FINISH): Phase.ENDED,
-    (Phase.STOPPING, Step.STARTED): Phase.STOPPING,
-    (Phase.STOPPING, Step.STOP): Phase.STOPPING,
-    (Phase.STOPPING, Step.RETRY): Phase.BACKOFF,
-    (Phase.STOPPING, Step.FINISH): Phase.ENDED,
-    (Phase.BACKOFF, Step.INSTALL): Phase.INSTALLING,
-    (Phase.BACKOFF, Step.START): Phase.STARTING,
-    (Phase.BACKOFF, Step.STOP): Phase.ENDED,
+TRANSITIONS: dict[tuple[Phase | None, PhaseStep], Phase] = {
+    (None, PhaseStep.ASSIGN): Phase.ASSIGNED,
+    (None, PhaseStep.ADOPT): Phase.UP,
+    (Phase.ASSIGNED, PhaseStep.INSTALL): Phase.INSTALLING,
+    (Phase.ASSIGNED, PhaseStep.START): Phase.STARTING,
+    (Phase.ASSIGNED, PhaseStep.STOP): Phase.ENDED,
+    (Phase.INSTALLING, PhaseStep.START): Phase.STARTING,
+    (Phase.INSTALLING, PhaseStep.STOP): Phase.ENDED,
+    (Phase.INSTALLING, PhaseStep.RETRY): Phase.BACKOFF,
+    (Phase.INSTALLING, PhaseStep.FINISH): Phase.ENDED,
+    (Phase.STARTING, PhaseStep.STARTED): Phase.UP,
+    (Phase.STARTING, PhaseStep.STOP): Phase.STOPPING,
+    (Phase.STARTING, PhaseStep.RETRY): Phase.BACKOFF,
+    (Phase.STARTING, PhaseStep.FINISH): Phase.ENDED,
+    (Phase.UP, PhaseStep.STOP): Phase.STOPPING,
+    (Phase.UP, PhaseStep.RETRY): Phase.BACKOFF,
+    (Phase.UP, PhaseStep.FINISH): Phase.ENDED,
+    (Phase.STOPPING, PhaseStep.STARTED): Phase.STOPPING,
+    (Phase.STOPPING, PhaseStep.STOP): Phase.STOPPING,
+    (Phase.STOPPING, PhaseStep.RETRY): Phase.BACKOFF,
+    (Phase.STOPPING, PhaseStep.FINISH): Phase.ENDED,
+    (Phase.BACKOFF, PhaseStep.INSTALL): Phase.INSTALLING,
+    (Phase.BACKOFF, PhaseStep.START): Phase.STARTING,
+    (Phase.BACKOFF, PhaseStep.STOP): Phase.ENDED,
 }
 
 # Phases in which processes of the incarnation exist, or may exist at any moment.
 WITH_PROCESSES = frozenset({Phase.STARTING, Phase.UP, Phase.STOPPING})
 
 
-class IllegalTransition(RuntimeError):
+class IllegalStep(RuntimeError):
     """A step that the table does not know from this phase: a bug of the Borglet, told with its story."""
 
-    def __init__(self, key: TaskKey, phase: Phase | None, step: Step, story: Iterable[str]) -> None:
+    def __init__(self, key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> None:
         before = "; ".join(story) or "nothing"
         super().__init__(f"task {key}: no step {step} from phase {phase or 'none'}; before that: {before}")
         self.key, self.phase, self.step = key, phase, step
 
 
-def after(key: TaskKey, phase: Phase | None, step: Step, story: Iterable[str]) -> Phase:
-    """The phase that `step` leads to. Raises `IllegalTransition`."""
+def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> Phase:
+    """The phase that `step` leads to. Raises `IllegalStep`."""
     try:
         return TRANSITIONS[phase, step]
     except KeyError:
-        raise IllegalTransition(key, phase, step, story) from None
+        raise IllegalStep(key, phase, step, story) from None
 
 
 def diagram() -> str:

@@ -8,7 +8,7 @@ from borglet.state.events import ProbeAnswered
 from borglet.state.holdings import Holdings
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, Install, Instruction, Probe, Remove, Resize, Start
-from borglet.state.phases import Step
+from borglet.state.phases import PhaseStep
 
 
 def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None:
@@ -57,7 +57,7 @@ def _stop(
 def _install(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, now: float) -> None:
     inc.run += 1
     inc.installed = False
-    inc.step(Step.INSTALL, now=now)
+    inc.step(PhaseStep.INSTALL, now=now)
     out.append(Install(inc.task, inc.run))
     holdings.version += 1
 
@@ -67,7 +67,7 @@ def _start(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, now:
         inc.run += 1
     inc.started_at = now
     inc.ran = True
-    inc.step(Step.START, now=now)
+    inc.step(PhaseStep.START, now=now)
     out.append(Start(inc.task, inc.run))
     holdings.version += 1
 

@@ -35,15 +35,15 @@ from borglet.state.events import (
     AllocsHeld,
     Ended,
     Event,
-    Installed,
     InstallFailed,
+    MemoryPressure,
+    PackagesInstalled,
     Polled,
     ProbeAnswered,
     RemovalsWanted,
     Sampled,
     Saved,
     SaveFailed,
-    Squeezed,
     Started,
     StartRefused,
     StopRefused,
@@ -52,7 +52,7 @@ from borglet.state.events import (
 from borglet.state.holdings import Holdings, keys_of, watch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, GivenUp, Instruction, Save
-from borglet.state.phases import Step
+from borglet.state.phases import PhaseStep
 from borglet.state.reconciling import answered, reconcile
 from borglet.state.reporting import Reporter
 
@@ -101,7 +101,7 @@ class AgentState:
                 self._on_saved(event, now, out)
             case SaveFailed():
                 self._on_save_failed(event)
-            case Installed():
+            case PackagesInstalled():
                 inc = self._known.incarnations.get(event.key)
                 if inc is not None and inc.phase is Phase.INSTALLING and inc.run == event.run:
                     inc.installed = True
@@ -128,7 +128,7 @@ class AgentState:
                 if keys_of(event.allocs) != keys_of(self._known.allocs):
                     self._known.version += 1
                 self._known.allocs = event.allocs
-            case Squeezed():
+            case MemoryPressure():
                 self._on_squeezed(event, now, out)
             case RemovalsWanted():
                 self._reporter.removals = event.removals
@@ -170,14 +170,14 @@ class AgentState:
         inc = Incarnation(task, run=presence.run, started_at=presence.started_at, ran=True)
         inc.resize_due = presence.exit is None and differs_in_place(presence.task, task)
         inc.was_up = True  # as far as its successor knows
-        inc.step(Step.ADOPT, now=now)
+        inc.step(PhaseStep.ADOPT, now=now)
         watch(inc, now=now)
         self._known.incarnations[inc.key] = inc
         return inc
 
     def _give_up(self, inc: Incarnation, given: GivenUp, now: float) -> None:
         inc.exit, inc.watch, inc.given_up = given.exit, None, True
-        inc.step(Step.FINISH, now=now)
+        inc.step(PhaseStep.FINISH, now=now)
 
     def _on_polled(self, event: Polled, now: float, out: list[Instruction]) -> None:
         self._reporter.asked(event.session, event.sequence)
@@ -212,7 +212,7 @@ class AgentState:
             if inc.phase is Phase.INSTALLING:
                 out.append(CancelInstall(inc.key))
                 if inc.ran:  # what it did before is told as its end
-                    inc.step(Step.FINISH, now=now)
+                    inc.step(PhaseStep.FINISH, now=now)
             if inc.phase in (Phase.ASSIGNED, Phase.INSTALLING):
                 del self._known.incarnations[inc.key]
             else:
@@ -248,12 +248,12 @@ class AgentState:
         if inc is None or inc.run != event.run:
             return
         if inc.phase is Phase.STARTING:
-            inc.step(Step.STARTED, now=now)
+            inc.step(PhaseStep.STARTED, now=now)
             watch(inc, now=now)
             inc.was_up = stopping.is_served(inc)
             self._known.version += 1
         elif inc.phase is Phase.STOPPING and not inc.leaving:
-            inc.step(Step.STARTED, now=now)
+            inc.step(PhaseStep.STARTED, now=now)
             inc.stop_at = now  # the stop may have come before there was anything to stop
 
     def _on_stop_refused(self, event: StopRefused, now: float) -> None:
@@ -278,20 +278,20 @@ class AgentState:
         inc.resize_due = False
         self._known.version += 1
         if inc.key not in self._known.run:
-            inc.step(Step.FINISH, now=now)
+            inc.step(PhaseStep.FINISH, now=now)
             return
         decision = restarts.decide(inc.task.restart, exit_, inc.failures, now=now)
         if isinstance(decision, restarts.Again):
             inc.failures, inc.start_at = decision.failures, decision.at
-            inc.step(Step.RETRY, now=now)
+            inc.step(PhaseStep.RETRY, now=now)
             return
         if decision.crash_loop:
             inc.given_up = True
             detail = f"{exit_.detail}; {decision.detail}" if exit_.detail else decision.detail
             inc.exit = msgspec.structs.replace(exit_, detail=detail)
-        inc.step(Step.FINISH, now=now)
+        inc.step(PhaseStep.FINISH, now=now)
 
-    def _on_squeezed(self, event: Squeezed, now: float, out: list[Instruction]) -> None:
+    def _on_squeezed(self, event: MemoryPressure, now: float, out: list[Instruction]) -> None:
         inc = self._known.incarnations.get(event.key)
         if inc is not None and inc.has_processes and (inc.leaving or inc.stop_notice_s != 0):
             stopping.order(inc, 0.0, EndCause.MACHINE_SHORT, event.detail, out, now=now)

@@ -17,7 +17,7 @@ import msgspec
 from borglet.messages import EndCause, Exit, Health, Phase, RunTask, StopTask
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import Instruction, Terminate
-from borglet.state.phases import Step
+from borglet.state.phases import PhaseStep
 
 RETRY_S = 1.0
 # Nobody asks for this incarnation by its name any more: another serves in its place, or none will. And where the
@@ -69,7 +69,7 @@ def order(
     at: float = 0.0,
 ) -> None:
     """It is stopping from now on; it leaves until `at`."""
-    inc.step(Step.STOP, now=now)
+    inc.step(PhaseStep.STOP, now=now)
     inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
     inc.leaving, inc.stop_at = at > now, max(at, now)
     follow(inc, out, now=now)
@@ -89,7 +89,7 @@ def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
     if inc.exit is None:
         told = f"{stop.cause}: stopped before its start"
         inc.exit = Exit(EndCause.STOPPED, now, detail=told, notice="full")
-    inc.step(Step.STOP, now=now)
+    inc.step(PhaseStep.STOP, now=now)
 
 
 def ended(inc: Incarnation, exit_: Exit) -> Exit:

@@ -28,7 +28,7 @@ from naming.table.names import (
     check_label,
     parse_path,
 )
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.access.selectors import cell_named
 
 MOST_WAIT_S = 60
@@ -91,7 +91,7 @@ class MachineEndpointSerializer(serializers.Serializer):
 
 
 def _named(path: str) -> Name:
-    """Raises `Refused`."""
+    """Raises `Rejected`."""
     try:
         return parse_path(path)
     except InvalidName as error:
@@ -119,7 +119,7 @@ _WATCH = [
 
 
 def _check_watch(request: Request) -> None:
-    """Who may wait has waited in front of Django (`portal.live.polls`). Raises `Refused`."""
+    """Who may wait has waited in front of Django (`portal.live.polls`). Raises `Rejected`."""
     given = request.query_params
     problems = {
         name: "a whole number, that of an earlier answer"
@@ -133,11 +133,11 @@ def _check_watch(request: Request) -> None:
             problems["after"] = "missing: the revision of an earlier answer"
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
-        raise Refused("invalid", detail, fields=problems)
+        raise Rejected("invalid", detail, fields=problems)
 
 
-def _refused(error: InvalidName) -> Refused:
-    return Refused("invalid-name", str(error), fields={error.field: error.detail})
+def _refused(error: InvalidName) -> Rejected:
+    return Rejected("invalid-name", str(error), fields={error.field: error.detail})
 
 
 _WITHIN = OpenApiParameter(
@@ -148,17 +148,17 @@ _WITHIN = OpenApiParameter(
 
 
 def _within(request: Request) -> float:
-    """Raises `Refused`."""
+    """Raises `Rejected`."""
     text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
     if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
         told = f"seconds, more than 0 and at most {survey.TIMEOUT_S:g}"
-        raise Refused("invalid", f"within_s: {told}", fields={"within_s": told})
+        raise Rejected("invalid", f"within_s: {told}", fields={"within_s": told})
     return float(text)
 
 
 class FollowerSerializer(serializers.Serializer):
     address = serializers.CharField(help_text="With its port.")
-    kind = serializers.ChoiceField(choices=[role.value for role in survey.Role])
+    kind = serializers.ChoiceField(choices=[role.value for role in survey.ServerRole])
     serial = serializers.IntegerField(allow_null=True, help_text="Of the zone it answers with.")
     revision = serializers.IntegerField(allow_null=True, help_text="Of the cell; resolvers alone know.")
     reached = serializers.BooleanField()
@@ -197,8 +197,8 @@ class CellNamesView(APIView):
         try:
             found = survey.followers(cell, wanted=wanted, asked=survey.servers(), timeout_s=timeout_s)
         except InvalidPeers as error:
-            raise Refused("bad-setting", str(error), status=503) from error
-        resolvers = [one for one in found if one.server.role is survey.Role.RESOLVER]
+            raise Rejected("bad-setting", str(error), status=503) from error
+        resolvers = [one for one in found if one.server.role is survey.ServerRole.RESOLVER]
         return Response(
             {
                 "zone": f"{cell}.{settings.BORG_ZONE}",
@@ -210,7 +210,7 @@ class CellNamesView(APIView):
         )
 
 
-def _follower(one: survey.Follower) -> dict[str, Any]:
+def _follower(one: survey.FollowerReport) -> dict[str, Any]:
     return {
         "address": str(one.server),
         "kind": one.server.role.value,

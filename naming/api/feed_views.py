@@ -21,9 +21,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from naming.api import feeds, selectors
-from naming.api.feeds import Service
+from naming.api.feeds import FeedService
 from naming.table.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 MOST_CLUSTERS = 1_000  # of one discovery request
@@ -70,8 +70,8 @@ _tags = _Tags()
 
 def _fed(
     request: Request,
-    read: Callable[[], list[Service]],
-    form: Callable[[list[Service]], Any],
+    read: Callable[[], list[FeedService]],
+    form: Callable[[list[FeedService]], Any],
     compared: Callable[[Any], Any] = lambda form: form,
 ) -> Response:
     """The answer, or 304 where it is the one whose ETag the caller shows. `compared`: what of it is news."""
@@ -108,15 +108,15 @@ def _who(principal: Principal) -> Hashable:
 
 
 def _asked(request: Request, *also: str) -> dict[str, Any]:
-    """The filters of a request. Raises `Refused`: a misspelt one would widen or empty the answer in silence."""
+    """The filters of a request. Raises `Rejected`: a misspelt one would widen or empty the answer in silence."""
     known = (*_FILTERS, *also)
     for name, values in request.query_params.lists():
         if name not in known:
-            raise Refused(
+            raise Rejected(
                 "invalid", f"{name}: no such filter; there is {', '.join(known)}", fields={name: "unknown"}
             )
         if wrong := _wrong(name, values):
-            raise Refused("invalid", f"{name}: {wrong}", fields={name: wrong})
+            raise Rejected("invalid", f"{name}: {wrong}", fields={name: wrong})
     return {
         "labels": dict(text.split(":", 1) for text in request.query_params.getlist("label")),
         **{name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")},
@@ -174,7 +174,7 @@ class PrometheusView(APIView):
         """Every port of every placed task, with what is known of it as `__meta_borg_…` labels."""
         asked, port = _asked(request), request.query_params.get("port", "")
 
-        def targets(found: Iterable[Service]) -> list[dict[str, Any]]:
+        def targets(found: Iterable[FeedService]) -> list[dict[str, Any]]:
             return feeds.prometheus(found, port=port)
 
         return _fed(request, lambda: selectors.services(request.auth, **asked), targets, feeds.without_loads)
@@ -197,11 +197,11 @@ class TraefikView(APIView):
         asked, port = _asked(request, "scheme"), request.query_params.get("port", "")
         scheme = request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
-            raise Refused(
+            raise Rejected(
                 "invalid", f"scheme: {scheme!r}; one of http, https, h2c", fields={"scheme": "unknown"}
             )
 
-        def configuration(found: Iterable[Service]) -> dict[str, Any]:
+        def configuration(found: Iterable[FeedService]) -> dict[str, Any]:
             return feeds.traefik(found, port=port, scheme=scheme)
 
         return _fed(request, lambda: selectors.services(request.auth, **asked), configuration)
@@ -254,17 +254,17 @@ class EnvoyView(APIView):
 
 
 def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
-    """The job or service that a cluster is named for, and the port. Raises `Refused`."""
+    """The job or service that a cluster is named for, and the port. Raises `Rejected`."""
     port, rest = "", cluster
     if cluster.startswith("_"):
         port, _, rest = cluster[1:].partition("._tcp.")
     try:
         name = parse_dns(rest, settings.BORG_ZONE)
     except InvalidName as error:
-        raise Refused(
+        raise Rejected(
             "invalid-name", f"resource_names: {error}", fields={"resource_names": error.detail}
         ) from error
     if not isinstance(name, JobName | ServiceName):
         told = f"{cluster[:64]!r} is the name of one task or machine; name a job or a service"
-        raise Refused("invalid-name", f"resource_names: {told}", fields={"resource_names": told})
+        raise Rejected("invalid-name", f"resource_names: {told}", fields={"resource_names": told})
     return name, port

@@ -28,7 +28,7 @@ _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class FeedService:
     """A job or a service, and its placed tasks. `labels`: of the job; of a service that one alone."""
 
     name: JobName | ServiceName
@@ -40,7 +40,7 @@ class Service:
         return fails_open(self.endpoints)
 
 
-def prometheus(services: Iterable[Service], *, port: str = "") -> list[dict[str, Any]]:
+def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[str, Any]]:
     """Targets to scrape, one port of each task of each job or, without `port`, all of them."""
     return [
         {
@@ -68,7 +68,7 @@ def prometheus(services: Iterable[Service], *, port: str = "") -> list[dict[str,
     ]
 
 
-def _of_jobs(services: Iterable[Service]) -> Iterable[tuple[Any, bool, dict[str, str]]]:
+def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[Any, bool, dict[str, str]]]:
     """Jobs alone: who is scraped for a service is so for its job already."""
     for service in services:
         if isinstance(service.name, JobName):
@@ -89,7 +89,7 @@ def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def traefik(services: Iterable[Service], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
+def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
     """Services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`; of each task the port of that name or,
     without one, its first. A weight is told where it is not 1: older Traefiks know none."""
     made = {}
@@ -113,7 +113,7 @@ def _traefik_name(name: JobName | ServiceName) -> str:
     return f"{name.service}.{SERVICE}.{name.tenant}.{name.cell}"
 
 
-def envoy(services: Mapping[str, tuple[Service | None, str]], *, version: str) -> dict[str, Any]:
+def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: str) -> dict[str, Any]:
     """A discovery response for clusters, each of a service and a port of it; unknown ones have no endpoints."""
     return {
         "version_info": version,
@@ -125,7 +125,7 @@ def envoy(services: Mapping[str, tuple[Service | None, str]], *, version: str) -
     }
 
 
-def _assignment(service: Service | None, port: str) -> dict[str, Any]:
+def _assignment(service: FeedService | None, port: str) -> dict[str, Any]:
     """Tasks without a weight are a priority of their own, behind all others."""
     if service is None:
         return {"endpoints": []}

@@ -20,7 +20,7 @@ from scheduling.models import Cell, Job
 from scheduling.models import Task as TaskRow
 
 
-class Row(NamedTuple):
+class PlacedRow(NamedTuple):
     """What is read of a task; of the machine nothing while it is not placed."""
 
     task_id: int
@@ -45,7 +45,7 @@ def rows_of(
     *,
     tasks: Collection[int] | None = None,
     pending: bool = False,
-) -> list[Row]:
+) -> list[PlacedRow]:
     """Placed tasks of these jobs, by job and index; `tasks`: these ids alone. `pending`: also those that are not
     placed. One query."""
     rows = TaskRow.objects.filter(job__in=jobs)
@@ -57,10 +57,10 @@ def rows_of(
         "id", "job_id", "index", "state", "phase", "health", "up", "incarnation", "spec_version", "ports", "address",
         F("limit__0"), "machine_id", "machine__hostname", "machine__address",
     )  # fmt: skip
-    return [Row(*row) for row in found]
+    return [PlacedRow(*row) for row in found]
 
 
-def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> list[TaskEndpoint]:
+def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str) -> list[TaskEndpoint]:
     """One for each of `rows`. `jobs` with their cells and tenants.
 
     One query a cell in which an update is under way, and one question to Redis a cell with placed tasks.
@@ -96,7 +96,7 @@ def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[Row], *, zone: str) -> 
     return found
 
 
-def job_told(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> JobEndpoints:
+def job_answer(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> JobEndpoints:
     """`endpoints`: of its placed tasks."""
     name = name_of(job)
     return JobEndpoints(
@@ -114,7 +114,7 @@ def job_told(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> JobEn
     )
 
 
-def service_told(
+def service_answer(
     name: ServiceName, cell: Cell, jobs: Collection[Job], endpoints: Sequence[TaskEndpoint], *, zone: str
 ) -> ServiceEndpoints:
     """`endpoints`: of the placed tasks of all of `jobs`."""
@@ -148,7 +148,7 @@ def ttl_of(jobs: Collection[Job]) -> int:
     )
 
 
-def _port_names(jobs: Mapping[int, Job], rows: Sequence[Row]) -> dict[int, dict[int, tuple[str, ...]]]:
+def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, dict[int, tuple[str, ...]]]:
     """Job -> version of its spec -> names of its ports, as far as placed tasks follow it."""
     behind = {
         row.job_id
@@ -165,7 +165,7 @@ def _port_names(jobs: Mapping[int, Job], rows: Sequence[Row]) -> dict[int, dict[
     }
 
 
-def busy_of(rows: Iterable[Row]) -> list[Busy]:
+def busy_of(rows: Iterable[PlacedRow]) -> list[Busy]:
     """Of those that are placed."""
     return [
         Busy(row.task_id, row.incarnation, row.machine_id, row.limit_mcpu or 0)
@@ -174,8 +174,8 @@ def busy_of(rows: Iterable[Row]) -> list[Busy]:
     ]
 
 
-def _loads(jobs: Mapping[int, Job], rows: Sequence[Row]) -> dict[int, float]:
-    by_cell: dict[int, list[Row]] = defaultdict(list)
+def _loads(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, float]:
+    by_cell: dict[int, list[PlacedRow]] = defaultdict(list)
     for row in rows:
         by_cell[jobs[row.job_id].cell_id].append(row)
     return {

@@ -12,13 +12,13 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q, QuerySet, Sum
 
-from naming.api.feeds import Service
-from naming.api.placed import endpoints_of, job_told, name_of, rows_of, service_told
+from naming.api.feeds import FeedService
+from naming.api.placed import endpoints_of, job_answer, name_of, rows_of, service_answer
 from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
 from naming.table.names import SERVICE, JobName, MachineName, ServiceName, TaskName, is_service
 from naming.table.table import NAMING_KINDS
 from quota.selectors import tenants_visible
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may
 from scheduling.access.selectors import cell_named, machine_named
 from scheduling.core.vocabulary.requirement import task_id
@@ -40,7 +40,7 @@ def task_endpoint(principal: Principal, name: TaskName, *, zone: str) -> TaskEnd
 def job_endpoints(principal: Principal, name: JobName, *, zone: str) -> JobEndpoints:
     """All placed tasks, in the order of their indexes. Raises `NotFound` as `task_endpoint` does."""
     job = job_visible(principal, name)
-    return job_told(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone), zone=zone)
+    return job_answer(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone), zone=zone)
 
 
 def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> ServiceEndpoints:
@@ -50,7 +50,7 @@ def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> 
     if not jobs:
         raise NotFound("service", name.path)
     endpoints = endpoints_of(jobs, rows_of(jobs), zone=zone)
-    return service_told(name, cell, jobs.values(), endpoints, zone=zone)
+    return service_answer(name, cell, jobs.values(), endpoints, zone=zone)
 
 
 def machine_endpoint(principal: Principal, name: MachineName, *, zone: str) -> MachineEndpoint:
@@ -77,12 +77,12 @@ def services(
     service: str = "",
     labels: Mapping[str, str] | None = None,
     names: Collection[JobName | ServiceName] | None = None,
-) -> list[Service]:
+) -> list[FeedService]:
     """Live jobs with their placed tasks, of the tenants whose jobs `principal` may see, then services over them.
 
     `service`: this one and its jobs; `names`: no others than these. Where `job` or `labels` narrow what is read there
     are no services: they would be told in part. Four queries, and one and a question to Redis a cell; see
-    `endpoints_of`. Raises `Refused` beyond `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` for
+    `endpoints_of`. Raises `Rejected` beyond `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` for
     a cell or tenant that is not there or may not be seen: a misspelt one must not look like one without tasks.
     """
     if cell:
@@ -111,7 +111,7 @@ def services(
     endpoints: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
     for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
         endpoints[row.job_id].append(endpoint)
-    told = [Service(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
+    told = [FeedService(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
     return told if job or labels else [*told, *_over(found, endpoints)]
 
 
@@ -135,14 +135,14 @@ def _named(names: Collection[JobName | ServiceName]) -> Q:
 
 
 def _check_number(principal: Principal, jobs: QuerySet[Job]) -> None:
-    """Raise `Refused` where these jobs have more placed tasks than one answer holds. One query of sums of the jobs'
+    """Raise `Rejected` where these jobs have more placed tasks than one answer holds. One query of sums of the jobs'
     counters by cell and tenant."""
     sums = jobs.order_by().values_list("cell__name", "tenant__name").annotate(placed=Sum("tasks_running"))
     placed = sum(
         number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell)
     )
     if placed > MOST_ENDPOINTS:
-        raise Refused(
+        raise Rejected(
             "too-many-endpoints",
             f"The feed would list {placed:,} tasks, and one answer lists at most {MOST_ENDPOINTS:,}."
             " Ask for less with the filters cell, tenant, job, service or label.",
@@ -161,13 +161,13 @@ def _check_tenant(principal: Principal, tenant: str) -> None:
         raise NotFound("tenant", tenant, known=list(visible.values_list("name", flat=True)[:10]))
 
 
-def _over(jobs: Mapping[int, Job], endpoints: Mapping[int, list[TaskEndpoint]]) -> list[Service]:
+def _over(jobs: Mapping[int, Job], endpoints: Mapping[int, list[TaskEndpoint]]) -> list[FeedService]:
     """The services over these jobs."""
     found: dict[ServiceName, list[TaskEndpoint]] = defaultdict(list)
     for job_id, job in jobs.items():
         if (name := service_of(job)) is not None:
             found[name] += endpoints[job_id]
-    return [Service(name, {SERVICE: name.service}, behind) for name, behind in found.items()]
+    return [FeedService(name, {SERVICE: name.service}, behind) for name, behind in found.items()]
 
 
 def names_stamp() -> str:

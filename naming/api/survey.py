@@ -23,12 +23,12 @@ TIMEOUT_S = 2.0
 _FACT = re.compile(r"([a-z-]+)=(.*)", re.S)
 
 
-class Role(StrEnum):
+class ServerRole(StrEnum):
     RESOLVER = "resolver"
     SECONDARY = "secondary"
 
 
-class State(StrEnum):
+class FollowState(StrEnum):
     """How a server follows a cell."""
 
     CAUGHT_UP = "caught-up"
@@ -41,8 +41,8 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    role: Role
+class SurveyedServer:
+    role: ServerRole
     address: str
     port: int
 
@@ -51,14 +51,14 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class FollowerReport:
     """What a server said of a cell's zone. `serial`, `revision`: None where it did not say; `detail`: what it did.
 
     `behind`: of a secondary, how much its serial is less than a resolver's.
     """
 
-    server: Server
-    state: State
+    server: SurveyedServer
+    state: FollowState
     serial: int | None = None
     revision: int | None = None
     detail: str = ""
@@ -66,11 +66,11 @@ class Follower:
 
     @property
     def reached(self) -> bool:
-        return self.state is not State.SILENT
+        return self.state is not FollowState.SILENT
 
     @property
     def caught_up(self) -> bool:
-        return self.state is State.CAUGHT_UP
+        return self.state is FollowState.CAUGHT_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +83,32 @@ class _Said:
     error: str = ""
 
 
-def servers() -> list[Server]:
+def servers() -> list[SurveyedServer]:
     """Those that the settings know. Raises `naming.dns.primary.InvalidPeers`."""
     told = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
     resolvers = [_resolver_at(text) for text in settings.BORG_DNS_RESOLVERS]
     return [
         *(resolvers or [_own_resolver()]),
-        *(Server(Role.SECONDARY, address, port) for address, port in told),
+        *(SurveyedServer(ServerRole.SECONDARY, address, port) for address, port in told),
     ]
 
 
-def _own_resolver() -> Server:
+def _own_resolver() -> SurveyedServer:
     try:
-        return Server(Role.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)
+        return SurveyedServer(ServerRole.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)
     except ValueError:
         raise InvalidPeers(
             f"BORG_DNS_HOST: {settings.BORG_DNS_HOST!r}: give an address, such as 127.0.0.1"
         ) from None
 
 
-def _resolver_at(text: str) -> Server:
+def _resolver_at(text: str) -> SurveyedServer:
     host, at, port = text.partition("@")
     try:
         number = int(port) if at else 53
         if not 0 < number < 65536:
             raise ValueError(port)
-        return Server(Role.RESOLVER, _reachable(host), number)
+        return SurveyedServer(ServerRole.RESOLVER, _reachable(host), number)
     except ValueError:
         raise InvalidPeers(
             f"BORG_DNS_RESOLVERS: {text!r}: give addresses, with another port as 192.0.2.1@5353"
@@ -124,8 +124,8 @@ def _reachable(host: str) -> str:
 
 
 def followers(
-    cell: str, *, wanted: int, asked: Sequence[Server], timeout_s: float = TIMEOUT_S
-) -> list[Follower]:
+    cell: str, *, wanted: int, asked: Sequence[SurveyedServer], timeout_s: float = TIMEOUT_S
+) -> list[FollowerReport]:
     """How far each of `asked` has followed a cell whose journal had come to revision `wanted`.
 
     Takes `timeout_s` at most, however many are silent.
@@ -133,18 +133,20 @@ def followers(
     zone = f"{cell}.{settings.BORG_ZONE}"
     said = asyncio.run(_ask_all(zone, asked, timeout_s))
     newest = [
-        facts[0].serial for server, facts in zip(asked, said, strict=True) if server.role is Role.RESOLVER
+        facts[0].serial
+        for server, facts in zip(asked, said, strict=True)
+        if server.role is ServerRole.RESOLVER
     ]
     serials = [serial for serial in newest if serial is not None]
     return [
         _resolver(server, zone_said, health, wanted)
-        if server.role is Role.RESOLVER
+        if server.role is ServerRole.RESOLVER
         else _secondary(server, zone_said, serials)
         for server, (zone_said, health) in zip(asked, said, strict=True)
     ]
 
 
-def newest_serial(found: Sequence[Follower]) -> int | None:
+def newest_serial(found: Sequence[FollowerReport]) -> int | None:
     """By the arithmetic of RFC 1982; None where none says one."""
     newest: int | None = None
     for one in found:
@@ -153,42 +155,44 @@ def newest_serial(found: Sequence[Follower]) -> int | None:
     return newest
 
 
-def _resolver(server: Server, zone: _Said, health: _Said, wanted: int) -> Follower:
+def _resolver(server: SurveyedServer, zone: _Said, health: _Said, wanted: int) -> FollowerReport:
     status, told = health.facts.get("status"), zone.facts.get("revision", "")
     revision = int(told) if told.isdecimal() else None
     if zone.error and health.error:
-        return Follower(server, State.SILENT, detail=zone.error)
+        return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     if revision is None:
         loading = status == Status.LOADING.value or zone.rcode == "SERVFAIL"
-        return Follower(server, State.LOADING if loading else State.NO_ZONE, detail=zone.rcode or zone.error)
-    state = State.CAUGHT_UP if revision >= wanted else State.BEHIND
+        return FollowerReport(
+            server, FollowState.LOADING if loading else FollowState.NO_ZONE, detail=zone.rcode or zone.error
+        )
+    state = FollowState.CAUGHT_UP if revision >= wanted else FollowState.BEHIND
     if status == Status.STALE.value:
-        state = State.STALE
-    return Follower(server, state, zone.serial, revision)
+        state = FollowState.STALE
+    return FollowerReport(server, state, zone.serial, revision)
 
 
-def _secondary(server: Server, zone: _Said, serials: Sequence[int]) -> Follower:
+def _secondary(server: SurveyedServer, zone: _Said, serials: Sequence[int]) -> FollowerReport:
     """`serials`: of the resolvers that answered; equal to, or newer than, one of them is caught up."""
     if zone.error:
-        return Follower(server, State.SILENT, detail=zone.error)
+        return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     serial = zone.serial
     if serial is None:
-        return Follower(server, State.NO_ZONE, detail=zone.rcode)
+        return FollowerReport(server, FollowState.NO_ZONE, detail=zone.rcode)
     if not serials:
-        return Follower(server, State.UNKNOWN, serial)
+        return FollowerReport(server, FollowState.UNKNOWN, serial)
     if all(serial_newer(one, serial) for one in serials):
         behind = min((one - serial) % SERIAL_MODULUS for one in serials)
-        return Follower(server, State.BEHIND, serial, behind=behind)
-    return Follower(server, State.CAUGHT_UP, serial)
+        return FollowerReport(server, FollowState.BEHIND, serial, behind=behind)
+    return FollowerReport(server, FollowState.CAUGHT_UP, serial)
 
 
-async def _ask_all(zone: str, asked: Sequence[Server], timeout_s: float) -> list[tuple[_Said, _Said]]:
+async def _ask_all(zone: str, asked: Sequence[SurveyedServer], timeout_s: float) -> list[tuple[_Said, _Said]]:
     return list(await asyncio.gather(*(_ask_one(zone, server, timeout_s) for server in asked)))
 
 
-async def _ask_one(zone: str, server: Server, timeout_s: float) -> tuple[_Said, _Said]:
+async def _ask_one(zone: str, server: SurveyedServer, timeout_s: float) -> tuple[_Said, _Said]:
     """What it says of the zone and of itself."""
-    if server.role is Role.SECONDARY:
+    if server.role is ServerRole.SECONDARY:
         return await _ask(zone, "SOA", server, timeout_s), _Said()
     soa, text, health = await asyncio.gather(
         _ask(zone, "SOA", server, timeout_s),
@@ -198,7 +202,7 @@ async def _ask_one(zone: str, server: Server, timeout_s: float) -> tuple[_Said, 
     return _Said(text.rcode, soa.serial, text.facts, text.error), health
 
 
-async def _ask(name: str, rdtype: str, server: Server, timeout_s: float) -> _Said:
+async def _ask(name: str, rdtype: str, server: SurveyedServer, timeout_s: float) -> _Said:
     question = dns.message.make_query(name, rdtype)
     try:
         answer = await dns.asyncquery.udp(question, server.address, timeout=timeout_s, port=server.port)

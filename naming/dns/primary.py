@@ -30,10 +30,10 @@ import structlog
 
 from naming.dns import transfer
 from naming.dns.resolver import HEADER, at_a_glance
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.records import find
 from naming.dns.zones.zone import Zone
-from naming.figures import Figures
+from naming.figures import ServerCounters
 from naming.table.table import NameTable
 
 log = structlog.get_logger(__name__)
@@ -93,10 +93,10 @@ class Peers:
 class Primary:
     """The zones of one directory."""
 
-    def __init__(self, directory: Directory, peers: Peers, figures: Figures | None = None) -> None:
+    def __init__(self, directory: ZoneDirectory, peers: Peers, figures: ServerCounters | None = None) -> None:
         self.directory = directory
         self.peers = peers
-        self.figures = figures or Figures()
+        self.figures = figures or ServerCounters()
         self._zones: dict[str, Zone] = {}
         self._working: dict[str, asyncio.Task[Zone]] = {}  # on the zone of a cell
         self._transfers = asyncio.Semaphore(TRANSFERS)
@@ -226,7 +226,7 @@ class _Seldom:
 _refusals = _Seldom(1.0)
 
 
-def read_transfer(query: bytes, directory: Directory) -> dns.message.Message | None:
+def read_transfer(query: bytes, directory: ZoneDirectory) -> dns.message.Message | None:
     """A question for a transfer, its signature checked where it has one; None for all else there may be."""
     if len(query) < HEADER.size or query[2] & _QR or at_a_glance(query) is not None:
         return None
@@ -238,7 +238,7 @@ def read_transfer(query: bytes, directory: Directory) -> dns.message.Message | N
 
 
 def table_asked(
-    query: dns.message.Message, source: str, directory: Directory, peers: Peers
+    query: dns.message.Message, source: str, directory: ZoneDirectory, peers: Peers
 ) -> tuple[dns.rcode.Rcode, NameTable | None]:
     """The table whose zone this peer may have, or why not."""
     if not peers.may_transfer(query, source):
@@ -254,7 +254,7 @@ def table_asked(
     return dns.rcode.NOERROR if table.ready else dns.rcode.SERVFAIL, table if table.ready else None
 
 
-def current_soa(query: dns.message.Message, source: str, directory: Directory, peers: Peers) -> bytes:
+def current_soa(query: dns.message.Message, source: str, directory: ZoneDirectory, peers: Peers) -> bytes:
     """The answer to an IXFR over UDP: the SOA alone, so that who is behind comes over TCP (RFC 1995 §2, §4)."""
     rcode, table = table_asked(query, source, directory, peers)
     if table is None:

@@ -31,10 +31,10 @@ from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
 from naming.dns import signatures
-from naming.dns.protocol.cookies import Client
+from naming.dns.protocol.cookies import DnsClient
 from naming.dns.zones import services
-from naming.dns.zones.directory import Directory
-from naming.dns.zones.nodes import Limits, Node, NotLoaded, Outside, Records
+from naming.dns.zones.directory import ZoneDirectory
+from naming.dns.zones.nodes import AnswerLimits, NotLoaded, Outside, Records, ZoneNode
 from naming.dns.zones.records import find
 
 HEADER = struct.Struct("!HHHHHH")
@@ -43,8 +43,8 @@ MAX_QUERY = 4_096  # octets; no question of ours comes near
 MOST_LABELS = 40
 _MOST_NAME = 255  # octets
 UDP_PAYLOAD = 1_232  # octets that pass any path unfragmented (DNS flag day 2020)
-UDP_LIMITS = Limits(addresses=24, services=1_000, pointers=8)
-TCP_LIMITS = Limits(addresses=1_000, services=1_000, pointers=200)
+UDP_LIMITS = AnswerLimits(addresses=24, services=1_000, pointers=8)
+TCP_LIMITS = AnswerLimits(addresses=1_000, services=1_000, pointers=200)
 _TCP_SERVICES_BYTES = 60_000
 OPT_BYTES = 11  # of EDNS without options
 _ADDRESS_BYTES = 12  # of a record beside its address: owner as pointer, type, class, TTL, length
@@ -58,7 +58,7 @@ Steps = Generator[None, None, bytes | None]
 
 
 def answer(
-    query: bytes, directory: Directory, *, via: Transport, rng: Random, client: Client | None = None
+    query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
 ) -> bytes | None:
     """The response to a datagram or to one message of a TCP stream; None for what deserves none.
 
@@ -77,7 +77,7 @@ def finished(steps: Steps) -> bytes | None:
 
 
 def answering(
-    query: bytes, directory: Directory, *, via: Transport, rng: Random, client: Client | None = None
+    query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
 ) -> Steps:
     """`answer` in steps of less than a millisecond, between which others may be answered and names may change."""
     if len(query) < HEADER.size:
@@ -128,7 +128,7 @@ def at_a_glance(query: bytes) -> dns.rcode.Rcode | None:
 
 
 def _options(
-    message: dns.message.Message, directory: Directory, client: Client | None
+    message: dns.message.Message, directory: ZoneDirectory, client: DnsClient | None
 ) -> list[dns.edns.Option]:
     """What is told beside the answer: our name, and a cookie, to who asked for them; once, however often they did."""
     told: dict[dns.edns.OptionType, dns.edns.Option] = {}
@@ -157,7 +157,7 @@ def truncated(query: bytes) -> bytes | None:
     return HEADER.pack(identity, dns.flags.QR | dns.flags.TC | kept, 1, 0, 0, 0) + query[HEADER.size : ends]
 
 
-def _not_believed(query: bytes, error: int, directory: Directory, client: Client | None) -> bytes:
+def _not_believed(query: bytes, error: int, directory: ZoneDirectory, client: DnsClient | None) -> bytes:
     try:
         return signatures.refusal(query, error, directory, client.now if client else 0)
     except (dns.exception.DNSException, ValueError):  # damaged behind what was looked at so far
@@ -178,7 +178,7 @@ def _room(message: dns.message.Message, via: Transport) -> int:
 
 
 def _fill(
-    response: dns.message.Message, directory: Directory, room: int, via: Transport, rng: Random
+    response: dns.message.Message, directory: ZoneDirectory, room: int, via: Transport, rng: Random
 ) -> Steps:
     """Puts the records into the response, or gives the whole answer as bytes."""
     question = response.question[0]
@@ -237,7 +237,7 @@ def addresses_fitting(octets: int, family: int) -> int:
     return max(1, min(UDP_LIMITS.addresses, octets // (_ADDRESS_BYTES + (4 if family == 4 else 16))))
 
 
-def _limits(response: dns.message.Message, node: Node, room: int, via: Transport) -> Limits:
+def _limits(response: dns.message.Message, node: ZoneNode, room: int, via: Transport) -> AnswerLimits:
     """`response`: with its question and options alone."""
     if via == "udp":
         question = response.question[0]
@@ -245,12 +245,12 @@ def _limits(response: dns.message.Message, node: Node, room: int, via: Transport
         if response.edns >= 0:
             used += OPT_BYTES + sum(4 + len(option.to_wire() or b"") for option in response.options)
         fitting = addresses_fitting(room - used, 4 if question.rdtype == dns.rdatatype.A else 6)
-        return Limits(fitting, UDP_LIMITS.services, UDP_LIMITS.pointers)
+        return AnswerLimits(fitting, UDP_LIMITS.services, UDP_LIMITS.pointers)
     if not node.task_bytes:
         return TCP_LIMITS
     # A fifth more than the least a record takes covers indexes of seven digits.
     fitting = _TCP_SERVICES_BYTES // (node.task_bytes * 6 // 5) or 1
-    return Limits(TCP_LIMITS.addresses, min(TCP_LIMITS.services, fitting), TCP_LIMITS.pointers)
+    return AnswerLimits(TCP_LIMITS.addresses, min(TCP_LIMITS.services, fitting), TCP_LIMITS.pointers)
 
 
 def _add_records(response: dns.message.Message, owner: dns.name.Name, records: Records) -> None:

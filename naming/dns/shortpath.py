@@ -20,9 +20,9 @@ from random import Random
 from typing import Final, NamedTuple
 
 from naming.dns.resolver import UDP_PAYLOAD, addresses_fitting
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.nodes import EXPIRE_S, REFRESH_S, RETRY_S
-from naming.table.jobs import Job, Service
+from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import SERVICE, InvalidName, is_service, parse_index
 from naming.table.table import NameTable
 
@@ -70,7 +70,7 @@ class _Shuffled:
     """Records of a job or service, `size` octets each, `sent` of them at a time; as many more at the end as make it a
     ring. `repeats`: tasks share an address, which an answer holds once."""
 
-    named: Job | Service
+    named: NamedJob | NamedService
     revision: int
     head: bytes
     ends: int
@@ -97,11 +97,11 @@ class _Shuffled:
 class ShortPath:
     """Answers of one directory. `rng` shuffles what a job's name answers with."""
 
-    def __init__(self, directory: Directory, rng: Random) -> None:
+    def __init__(self, directory: ZoneDirectory, rng: Random) -> None:
         self._directory = directory
         self._rng = rng
         self._generation = directory.generation
-        self._tasks: dict[bytes, tuple[Job, int, bytes, int, bytes]] = {}
+        self._tasks: dict[bytes, tuple[NamedJob, int, bytes, int, bytes]] = {}
         self._jobs: dict[bytes, _Shuffled] = {}
         self._octets = 0  # of the latter
 
@@ -160,7 +160,7 @@ class ShortPath:
         return self._task(query, key, question, table, job, index)
 
     def _task(
-        self, query: bytes, key: bytes, question: Question, table: NameTable, job: Job, index: int
+        self, query: bytes, key: bytes, question: Question, table: NameTable, job: NamedJob, index: int
     ) -> bytes:
         task, family = job.placed.get(index), _FAMILIES[question.fixed]
         if task is None or task.family != family:
@@ -172,7 +172,7 @@ class ShortPath:
         return query[:2] + head + query[_QUESTION_AT : question.ends] + answer
 
     def _several(
-        self, query: bytes, key: bytes, question: Question, table: NameTable, named: Job | Service
+        self, query: bytes, key: bytes, question: Question, table: NameTable, named: NamedJob | NamedService
     ) -> bytes | None:
         if len(table.families) > 1:
             return None  # those of the other family would have to be told apart
@@ -206,7 +206,7 @@ class ShortPath:
             self._jobs.clear()
             self._octets = 0
 
-    def _owner(self, question: Question, named: Job | Service) -> bytes:
+    def _owner(self, question: Question, named: NamedJob | NamedService) -> bytes:
         """What comes before the data of a record: the name is a pointer to the question."""
         return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 

@@ -14,7 +14,7 @@ import dns.rdatatype
 import dns.rdtypes.ANY.TSIG
 import dns.tsig
 
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 
 # What dnspython raises, and what it is called in an answer.
 ERRORS: dict[type[Exception], int] = {
@@ -30,7 +30,7 @@ _tsig: Any = dns.rdtypes.ANY.TSIG.TSIG  # untyped in dnspython
 _sign: Any = dns.tsig.sign
 
 
-def refusal(query: bytes, error: int, directory: Directory, now: int) -> bytes:
+def refusal(query: bytes, error: int, directory: ZoneDirectory, now: int) -> bytes:
     """The question back with the error, hardly longer than it came. `now`: seconds since the epoch.
 
     Who signed rightly but with another time is told ours, signed; all else is not signed, as nobody has shown the key.

@@ -20,13 +20,13 @@ import dns.rdatatype
 import structlog
 
 from naming.dns.primary import Peers, Primary, current_soa, read_transfer
-from naming.dns.protocol.cookies import Client, at_the_end
-from naming.dns.protocol.limiting import RateLimit, Verdict
-from naming.dns.protocol.streams import Stream, Streams
+from naming.dns.protocol.cookies import DnsClient, at_the_end
+from naming.dns.protocol.limiting import RateLimit, RateVerdict
+from naming.dns.protocol.streams import DnsStream, Streams
 from naming.dns.resolver import Steps, Transport, answering, bare, finished, truncated
 from naming.dns.shortpath import ShortPath
-from naming.dns.zones.directory import Directory
-from naming.figures import Figures
+from naming.dns.zones.directory import ZoneDirectory
+from naming.figures import ServerCounters
 from naming.ports import both_bound
 
 log = structlog.get_logger(__name__)
@@ -37,23 +37,23 @@ _ERROR_LOG_S = 1.0
 _TRANSFERS = (int(dns.rdatatype.AXFR), int(dns.rdatatype.IXFR))
 
 
-class Server:
+class DnsServer:
     """Sockets around `resolver.answer`. `port` is the one in use, also when 0 was asked for."""
 
     def __init__(
         self,
-        directory: Directory,
+        directory: ZoneDirectory,
         host: str,
         port: int,
         *,
         primary: Primary | None = None,
         peers: Peers | None = None,
         limit: RateLimit | None = None,
-        figures: Figures | None = None,
+        figures: ServerCounters | None = None,
     ) -> None:
         self.directory = directory
         self.peers = peers
-        self.figures = figures or Figures()
+        self.figures = figures or ServerCounters()
         self.limit = limit
         self.primary = primary
         self.host = host
@@ -111,7 +111,7 @@ class Server:
             message = read_transfer(query, self.directory)
             if message is not None:
                 return current_soa(message, source, self.directory, self.peers)
-        client = Client(packed(source), int(time.time()))
+        client = DnsClient(packed(source), int(time.time()))
         return (yield from answering(query, self.directory, via=via, rng=self._rng, client=client))
 
     def report_error(self) -> None:
@@ -148,7 +148,7 @@ class Server:
             writer.close()
 
     async def _serve_queries(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: Stream, source: str
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: DnsStream, source: str
     ) -> None:
         """RFC 7766: any number of queries on a connection, until it idles."""
         while True:
@@ -207,7 +207,7 @@ async def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: DnsServer) -> None:
         self._server = server
         self._short = server.short.answer
         self._limit = server.limit
@@ -217,9 +217,9 @@ class Datagrams(asyncio.DatagramProtocol):
         self._send = cast(asyncio.DatagramTransport, transport).sendto
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        if self._limit is not None and (verdict := self._verdict(data, addr[0])) is not Verdict.ANSWER:
+        if self._limit is not None and (verdict := self._verdict(data, addr[0])) is not RateVerdict.ANSWER:
             self._server.figures.limit(verdict.value)
-            if verdict is Verdict.TRUNCATE and (response := truncated(data)) is not None:
+            if verdict is RateVerdict.TRUNCATE and (response := truncated(data)) is not None:
                 self._send(response, addr)
             return
         try:
@@ -233,18 +233,18 @@ class Datagrams(asyncio.DatagramProtocol):
         elif (response := self._server.answer(data, "udp", addr[0])) is not None:
             self._send(response, addr)
 
-    def _verdict(self, data: bytes, source: str) -> Verdict:
+    def _verdict(self, data: bytes, source: str) -> RateVerdict:
         """Who has our cookie is where it says it is, and may ask as much as it likes."""
         assert self._limit is not None
         verdict = self._limit.verdict(source, time.monotonic())
-        if verdict is Verdict.ANSWER:
+        if verdict is RateVerdict.ANSWER:
             return verdict
         cookies = self._server.directory.cookies
         both = at_the_end(data)
         if cookies is None or both is None:
             return verdict
-        known = cookies.believed(*both, Client(packed(source), int(time.time())))
-        return Verdict.ANSWER if known else verdict
+        known = cookies.believed(*both, DnsClient(packed(source), int(time.time())))
+        return RateVerdict.ANSWER if known else verdict
 
     def error_received(self, exc: Exception) -> None:
         log.debug("datagram not delivered", error=str(exc))

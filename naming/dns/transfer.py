@@ -24,7 +24,7 @@ from dns.rdatatype import AXFR, IXFR, SOA
 
 from naming.dns.protocol import wire
 from naming.dns.zones.rendering import Owner
-from naming.dns.zones.zone import Change, Zone
+from naming.dns.zones.zone import Zone, ZoneChange
 from naming.table.table import serial_newer
 
 MESSAGE_BYTES = 16_000  # about; the most there may be are 65,535
@@ -61,7 +61,7 @@ def messages(query: dns.message.Message, zone: Zone, source: str) -> Iterator[by
     return _signed(query, _contents(query, _records(query, zone, source)))
 
 
-def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[Change] | None:
+def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[ZoneChange] | None:
     """What is new to who asks from the address `source`; None: it is to take everything."""
     serial = serial_asked(query) if query.question[0].rdtype == IXFR else None
     if serial is None:
@@ -90,7 +90,7 @@ def _around(
 
 
 def _steps(
-    zone: Zone, soa: tuple[Owner, Iterable[bytes]], changes: Iterable[Change]
+    zone: Zone, soa: tuple[Owner, Iterable[bytes]], changes: Iterable[ZoneChange]
 ) -> Iterator[tuple[Owner, Iterable[bytes]]]:
     yield soa
     for change in changes:

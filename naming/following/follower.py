@@ -15,9 +15,16 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
-from naming.dns.zones.directory import Directory, Status
-from naming.figures import Figures
-from naming.following.news import CellFacts, News, NewsSource, NewsUnavailable, NewsUnreadable, Snapshot
+from naming.dns.zones.directory import Status, ZoneDirectory
+from naming.figures import ServerCounters
+from naming.following.news import (
+    DatedEvent,
+    NamesSnapshot,
+    NewsSource,
+    NewsUnavailable,
+    NewsUnreadable,
+    ZoneFacts,
+)
 from naming.table.table import NameTable
 from scheduling.core.vocabulary.events import Event
 
@@ -43,15 +50,15 @@ class Follower:
 
     def __init__(
         self,
-        directory: Directory,
+        directory: ZoneDirectory,
         source: NewsSource,
         *,
         on_loaded: Callable[[], None] = lambda: None,
         stale_s: float = STALE_S,
-        figures: Figures | None = None,
+        figures: ServerCounters | None = None,
     ) -> None:
         self.directory = directory
-        self._figures = figures or Figures()
+        self._figures = figures or ServerCounters()
         self._source = source
         self._on_loaded = on_loaded
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="news")
@@ -140,7 +147,7 @@ class Follower:
         self.directory.status = Status.OK
         self.answers.set()
 
-    def _keep_only(self, cells: Iterable[CellFacts]) -> None:
+    def _keep_only(self, cells: Iterable[ZoneFacts]) -> None:
         """New cells get a table that is not ready, departed and renamed ones lose theirs."""
         known = {facts.cell_id: facts for facts in cells}
         for cell_id, table in list(self._tables.items()):
@@ -164,7 +171,7 @@ class Follower:
         self._tables[cell_id] = self.directory.cells[table.cell] = table
         self.directory.generation += 1
 
-    async def _catch_up(self, facts: CellFacts) -> None:
+    async def _catch_up(self, facts: ZoneFacts) -> None:
         table = self._tables[facts.cell_id]
         restored = facts.revision < table.revision or (facts.history_ordinal, facts.history_id) != (
             table.history_ordinal,
@@ -188,7 +195,7 @@ class Follower:
             self._kept.remove(table)
             table.ready = True
 
-    async def _apply(self, table: NameTable, news: list[News]) -> None:
+    async def _apply(self, table: NameTable, news: list[DatedEvent]) -> None:
         done = 0
         for revision, event, _ in news:
             if done >= SLICE and revision != table.revision:
@@ -199,7 +206,7 @@ class Follower:
         if news and news[0].at:
             self._figures.observe_lag(max(0.0, time.time() - news[0].at))
 
-    async def _take_snapshot(self, facts: CellFacts) -> None:
+    async def _take_snapshot(self, facts: ZoneFacts) -> None:
         """Beside the table in service, which is replaced whole."""
         snapshot = await self._call(self._source.snapshot, facts.cell_id)
         table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal, start=facts.start)
@@ -230,6 +237,6 @@ class Follower:
                 log.warning("names are stale, answering from memory", silent_s=round(silent_s, 1))
 
 
-def _apply_slice(table: NameTable, events: Iterable[Event], snapshot: Snapshot) -> None:
+def _apply_slice(table: NameTable, events: Iterable[Event], snapshot: NamesSnapshot) -> None:
     for event in events:
         table.apply(event, snapshot.names_revision)

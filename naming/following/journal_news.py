@@ -10,7 +10,7 @@ import msgspec
 from django.db import DatabaseError, InterfaceError, connection
 
 from naming.following import rows
-from naming.following.news import CellFacts, News, NewsUnavailable, NewsUnreadable, Snapshot
+from naming.following.news import DatedEvent, NamesSnapshot, NewsUnavailable, NewsUnreadable, ZoneFacts
 from scheduling.journal import journal, wakeups
 
 P = ParamSpec("P")
@@ -39,23 +39,23 @@ class JournalNews:
         self._waits_for: tuple[int, ...] = ()
         self._configured = False
 
-    def cells(self) -> list[CellFacts]:
+    def cells(self) -> list[ZoneFacts]:
         cells = self._followed()
         # A notice sent before the subscription is lost, so what is new since then is read again.
         return self._followed() if self._subscribe(facts.cell_id for facts in cells) else cells
 
-    def snapshot(self, cell_id: int) -> Snapshot:
+    def snapshot(self, cell_id: int) -> NamesSnapshot:
         try:
             return self._read(rows.snapshot, cell_id)
         except LookupError as error:
             raise NewsUnavailable(f"the cell is gone: {error}") from error
 
-    def tail(self, cell_id: int, after: int) -> list[News]:
+    def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
         try:
             records = self._read(journal.tail, cell_id, after=after, limit=20_000)
         except msgspec.ValidationError as error:
             raise NewsUnreadable(str(error)) from error
-        return [News(record.revision, record.event, record.time.timestamp()) for record in records]
+        return [DatedEvent(record.revision, record.event, record.time.timestamp()) for record in records]
 
     def wait(self, timeout_s: float) -> None:
         if self._waiter is None:
@@ -69,7 +69,7 @@ class JournalNews:
             self._waiter = None
         connection.close()
 
-    def _followed(self) -> list[CellFacts]:
+    def _followed(self) -> list[ZoneFacts]:
         cells = self._read(rows.cell_facts)
         return [facts for facts in cells if not self._only or facts.name in self._only]
 

@@ -32,7 +32,7 @@ _PAUSE_S = 0.001  # between two slices
 _SUFFIX = ".names"
 
 
-class Keeper:
+class SnapshotKeeper:
     """Keeps what a follower knows in `folder`. `clock`: seconds since the epoch."""
 
     def __init__(self, follower: Follower, folder: Path, *, clock: Callable[[], float] = time.time) -> None:

@@ -22,7 +22,7 @@ class NewsUnreadable(Exception):
     """The journal can't be followed from here: an event is unknown, or older ones are gone. Take a snapshot."""
 
 
-class News(NamedTuple):
+class DatedEvent(NamedTuple):
     """One event and its revision; `at`: when it was written, seconds since the epoch, 0 where nobody knows."""
 
     revision: int
@@ -31,7 +31,7 @@ class News(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CellFacts:
+class ZoneFacts:
     """`history_id`: another one after a restore, and in another database. `start`: of its zone's serials."""
 
     cell_id: int
@@ -43,7 +43,7 @@ class CellFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NamesSnapshot:
     """A cell's names at `revision`, as events that make an empty table equal to them.
 
     `names_revision`: of the last event that could change a name; the serial continues from it.
@@ -59,11 +59,11 @@ class Snapshot:
 class NewsSource(Protocol):
     """All calls block, and are made from one thread. They raise `NewsUnavailable` and `NewsUnreadable`."""
 
-    def cells(self) -> list[CellFacts]: ...
+    def cells(self) -> list[ZoneFacts]: ...
 
-    def snapshot(self, cell_id: int) -> Snapshot: ...
+    def snapshot(self, cell_id: int) -> NamesSnapshot: ...
 
-    def tail(self, cell_id: int, after: int) -> list[News]:
+    def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
         """Whole revisions after `after`, oldest first; not necessarily all of them."""
         ...
 
@@ -76,8 +76,8 @@ class NewsSource(Protocol):
 
 @dataclass(slots=True)
 class _Cell:
-    facts: CellFacts
-    journal: list[News] = field(default_factory=list)
+    facts: ZoneFacts
+    journal: list[DatedEvent] = field(default_factory=list)
 
 
 class MemoryNews:
@@ -92,7 +92,7 @@ class MemoryNews:
 
     def add_cell(self, cell_id: int, name: str, *, start: int = 0) -> None:
         with self._news:
-            self._cells[cell_id] = _Cell(CellFacts(cell_id, name, 0, 1, f"{self.name}-1", start))
+            self._cells[cell_id] = _Cell(ZoneFacts(cell_id, name, 0, 1, f"{self.name}-1", start))
             self._tell()
 
     def remove_cell(self, cell_id: int) -> None:
@@ -107,7 +107,7 @@ class MemoryNews:
             old = cell.facts
             revision = old.revision + 1
             cell.facts = replace(old, revision=revision)
-            cell.journal.extend(News(revision, event, time.time()) for event in events)
+            cell.journal.extend(DatedEvent(revision, event, time.time()) for event in events)
             self._tell()
             return revision
 
@@ -138,21 +138,21 @@ class MemoryNews:
             raise NewsUnavailable("the source is away")
         return self._cells[cell_id]
 
-    def cells(self) -> list[CellFacts]:
+    def cells(self) -> list[ZoneFacts]:
         if self.away:
             raise NewsUnavailable("the source is away")
         with self._news:
             return [cell.facts for cell in self._cells.values()]
 
-    def snapshot(self, cell_id: int) -> Snapshot:
+    def snapshot(self, cell_id: int) -> NamesSnapshot:
         with self._news:
             cell = self._cell(cell_id)
             events = [news.event for news in cell.journal]
             last = cell.journal[-1].revision if cell.journal else 0
             facts = cell.facts
-            return Snapshot(facts.revision, last, facts.history_ordinal, events, facts.history_id)
+            return NamesSnapshot(facts.revision, last, facts.history_ordinal, events, facts.history_id)
 
-    def tail(self, cell_id: int, after: int) -> list[News]:
+    def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
         with self._news:
             return [news for news in self._cell(cell_id).journal if news.revision > after]
 

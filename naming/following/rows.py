@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from django.db import connection, transaction
 
-from naming.following.news import CellFacts, Snapshot
+from naming.following.news import NamesSnapshot, ZoneFacts
 from naming.table.table import NAMING_KINDS, serial_start
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
@@ -23,16 +23,16 @@ from scheduling.models.machines import REMOVED
 _NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
 
 
-def cell_facts() -> list[CellFacts]:
+def cell_facts() -> list[ZoneFacts]:
     rows = Cell.objects.order_by("id").values_list(
         "id", "name", "revision", "history_ordinal", "history_id", "created_at"
     )
     return [
-        CellFacts(*facts, history_id.hex, serial_start(made.timestamp())) for *facts, history_id, made in rows
+        ZoneFacts(*facts, history_id.hex, serial_start(made.timestamp())) for *facts, history_id, made in rows
     ]
 
 
-def snapshot(cell_id: int) -> Snapshot:
+def snapshot(cell_id: int) -> NamesSnapshot:
     """All names of a cell, from one consistent view of its rows. Raises `LookupError` for an unknown cell."""
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
@@ -44,7 +44,7 @@ def snapshot(cell_id: int) -> Snapshot:
             raise LookupError(f"no cell with id {cell_id}")
         revision, ordinal, history_id = facts
         made: list[Event] = [*_machines(cell_id), *_jobs(cell_id), *_placed(cell_id)]
-        return Snapshot(revision, _names_revision(cell_id) or revision, ordinal, made, history_id.hex)
+        return NamesSnapshot(revision, _names_revision(cell_id) or revision, ordinal, made, history_id.hex)
 
 
 def _names_revision(cell_id: int) -> int:

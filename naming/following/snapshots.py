@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from naming.table.jobs import Job, Weights
-from naming.table.pools import Machine, Task
+from naming.table.jobs import NamedJob, Weights
+from naming.table.pools import MachineAddress, PlacedTask
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
@@ -51,7 +51,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     start: int = 0  # of its zone's serials
 
 
-class Machines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
+class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
     """(id, host, address) each. `gone`: ids of those that have left and still have tasks."""
 
     machines: list[tuple[int, str, str]]
@@ -77,13 +77,13 @@ class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
 TaskKept = tuple[int, int, int, int, tuple[int, ...], str, str, bool, str, int]
 
 
-class Tasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
+class SnapshotTasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
     job_id: int
     tasks: list[TaskKept]
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Machines | JobKept | Tasks)
+_decoder = msgspec.msgpack.Decoder(SnapshotMachines | JobKept | SnapshotTasks)
 _head_decoder = msgspec.json.Decoder(Head)
 
 
@@ -91,9 +91,9 @@ _head_decoder = msgspec.json.Decoder(Head)
 class _Held:
     """One job as it was: `facts` and `tasks` copied, and by index those tasks that have changed since."""
 
-    job: Job
+    job: NamedJob
     facts: JobKept
-    tasks: list[Task]
+    tasks: list[PlacedTask]
     versions: dict[tuple[str, ...], int]
     early: dict[int, TaskKept] = field(default_factory=dict)
 
@@ -160,7 +160,7 @@ class Capture:
         yield msgspec.json.encode(self.head) + b"\n"
         machines = list(self._machines.values())
         for start in range(0, len(machines), 5 * SLICE):
-            yield _block(Machines(machines[start : start + 5 * SLICE], []))
+            yield _block(SnapshotMachines(machines[start : start + 5 * SLICE], []))
         batch: list[bytes] = []
         weight = 0
         while self._pending or self._held:
@@ -176,9 +176,11 @@ class Capture:
                 tasks = held.tasks[start : start + SLICE]
                 kept = [held.early.get(task.index) or self._kept(held, task) for task in tasks]
                 if self._gone:
-                    batch.append(_block(Machines(self._gone, [machine_id for machine_id, *_ in self._gone])))
+                    batch.append(
+                        _block(SnapshotMachines(self._gone, [machine_id for machine_id, *_ in self._gone]))
+                    )
                     self._gone = []
-                batch.append(_block(Tasks(job_id, kept)))
+                batch.append(_block(SnapshotTasks(job_id, kept)))
                 weight += len(tasks) + 10
                 if weight >= SLICE:
                     yield b"".join(batch)
@@ -186,7 +188,7 @@ class Capture:
             del self._held[job_id]
         yield b"".join(batch) + bytes(4)
 
-    def _hold(self, job: Job) -> _Held:
+    def _hold(self, job: NamedJob) -> _Held:
         known = list(job.versions.items())
         # The last one is in force: a job may have gone back to the ports of an older version.
         known.sort(key=lambda item: item[1] == job.port_names)
@@ -196,7 +198,7 @@ class Capture:
         )  # fmt: skip
         return _Held(job, facts, list(job.placed), {names: version for version, names in known})
 
-    def _kept(self, held: _Held, task: Task) -> TaskKept:
+    def _kept(self, held: _Held, task: PlacedTask) -> TaskKept:
         machine = task.machine
         if machine.machine_id not in self._machines:
             self._machines[machine.machine_id] = _facts(machine)
@@ -215,7 +217,7 @@ class Capture:
         )
 
 
-def _facts(machine: Machine) -> tuple[int, str, str]:
+def _facts(machine: MachineAddress) -> tuple[int, str, str]:
     return machine.machine_id, machine.hostname, machine.address
 
 
@@ -245,7 +247,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
     gone: list[int] = []
     try:
         for block in _blocks(memoryview(data)[:-_DIGEST_SIZE], data.index(b"\n") + 1):
-            if isinstance(block, Machines):
+            if isinstance(block, SnapshotMachines):
                 gone += block.gone
             _apply(table, block)
             yield
@@ -260,7 +262,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
     table.ready = True
 
 
-def _blocks(content: memoryview, at: int) -> Iterator[Machines | JobKept | Tasks]:
+def _blocks(content: memoryview, at: int) -> Iterator[SnapshotMachines | JobKept | SnapshotTasks]:
     while size := int.from_bytes(content[at : at + 4]):
         if size > LARGEST_BLOCK or at + 4 + size > len(content):
             raise Unusable("a block of it is longer than the file")
@@ -268,16 +270,16 @@ def _blocks(content: memoryview, at: int) -> Iterator[Machines | JobKept | Tasks
         at += 4 + size
 
 
-def _apply(table: NameTable, block: Machines | JobKept | Tasks) -> None:
+def _apply(table: NameTable, block: SnapshotMachines | JobKept | SnapshotTasks) -> None:
     match block:
-        case Machines():
+        case SnapshotMachines():
             for machine_id, host, address in block.machines:
                 made = events.MachineSet(machine_id=machine_id, hostname=host, address=address, capacity=())
                 table.apply(made, 0)
         case JobKept():
             for event in _events_of(block):
                 table.apply(event, block.revision)
-        case Tasks():
+        case SnapshotTasks():
             job = table.jobs[block.job_id]
             revision = job.revision  # of what was last to change, which may be a task that has left
             for index, incarnation, machine_id, version, ports, phase, health, up, address, at in block.tasks:
@@ -320,6 +322,6 @@ def _events_of(job: JobKept) -> Iterator[Event]:
         yield events.JobChanged(**facts, spec_version=version, port_names=names)
 
 
-def _block(content: Machines | JobKept | Tasks) -> bytes:
+def _block(content: SnapshotMachines | JobKept | SnapshotTasks) -> bytes:
     data = _encoder.encode(content)
     return len(data).to_bytes(4) + data

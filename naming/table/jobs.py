@@ -47,7 +47,7 @@ Weights = tuple[tuple[int, int, int], ...]  # of `scheduling.core.vocabulary.pub
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class NamedJob:
     job_id: int
     tenant: str
     name: str
@@ -61,7 +61,7 @@ class Job:
     serving: Pool = field(default_factory=Pool)
     revision: int = 0  # of the last change of its names, or `naming.table.table.GONE`
     versions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # spec version -> names of its ports
-    service: Service | None = None  # that its labels name
+    service: NamedService | None = None  # that its labels name
     _names: set[str] = field(default_factory=set)  # of ports, in any of `versions`
 
     @property
@@ -112,12 +112,12 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class Service:
+class NamedService:
     """The jobs of one tenant that carry this name as the label `service`. It fails open as a whole."""
 
     tenant: str
     name: str
-    jobs: dict[int, Job] = field(default_factory=dict)
+    jobs: dict[int, NamedJob] = field(default_factory=dict)
     revision: int = 0  # of the last change of its names, or `naming.table.table.GONE`
 
     @property

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 
 @dataclass(slots=True)
-class Machine:
+class MachineAddress:
     machine_id: int
     hostname: str
     address: str  # IPv4 or IPv6 in text
@@ -24,7 +24,7 @@ class Machine:
 
 
 class Owner(Protocol):
-    """What a task knows of its job (`naming.table.jobs.Job`)."""
+    """What a task knows of its job (`naming.table.jobs.NamedJob`)."""
 
     @property
     def tenant(self) -> str: ...
@@ -41,13 +41,13 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class PlacedTask:
     """A placed incarnation. `ports` are numbers in the order of `port_names`."""
 
     job: Owner
     index: int
     incarnation: int
-    machine: Machine
+    machine: MachineAddress
     port_names: tuple[str, ...]
     ports: tuple[int, ...]
     phase: str = "assigned"
@@ -82,7 +82,7 @@ class Stratum(NamedTuple):
     """Tasks of one job and of one weight, at least one. The list is not ours to change, nor to keep."""
 
     weight: int
-    tasks: Sequence[Task]
+    tasks: Sequence[PlacedTask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Answering:
     def __len__(self) -> int:
         return sum(len(tasks) for _, tasks in self.strata)
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[PlacedTask]:
         return chain.from_iterable(tasks for _, tasks in self.strata)
 
     @property
@@ -111,20 +111,20 @@ class Answering:
         kept = [Stratum(w, [task for task in tasks if task.family == family]) for w, tasks in self.strata]
         return Answering([stratum for stratum in kept if stratum.tasks])
 
-    def sample(self, most: int, rng: Random) -> list[Task]:
+    def sample(self, most: int, rng: Random) -> list[PlacedTask]:
         """At most `most` tasks in random order; each is among them, and is the first, in proportion to its weight."""
         if len(self.strata) == 1:
             tasks = self.strata[0].tasks
             return rng.sample(tasks, min(most, len(tasks)))
         return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
 
-    def any(self, most: int, rng: Random) -> list[Task]:
+    def any(self, most: int, rng: Random) -> list[PlacedTask]:
         """At most `most` tasks in random order, each as likely as any other: for records that tell weights."""
         tasks = list(self)
         return rng.sample(tasks, min(most, len(tasks)))
 
 
-def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[Task]:
+def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[PlacedTask]:
     """Points at equal distances, the first at random, on a line on which each task is as long as its weight.
 
     No task is longer than the distance, so none is hit twice; a hit of a stratum falls on any of its tasks alike.
@@ -135,7 +135,7 @@ def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[Ta
     total = sum(weight * len(tasks) for weight, tasks in strata)
     points = min(most, total // max(weight for weight, _ in strata))
     start = rng.randrange(total)  # point `j` is at (start + j * total) / points
-    found: list[Task] = []
+    found: list[PlacedTask] = []
     begins, before = 0, 0
     for weight, tasks in strata:
         begins += weight * len(tasks)
@@ -152,7 +152,7 @@ class Bag:
     __slots__ = ("_at", "_tasks")
 
     def __init__(self) -> None:
-        self._tasks: list[Task] = []
+        self._tasks: list[PlacedTask] = []
         self._at: dict[int, int] = {}  # index of the task -> its place in the list
 
     def __len__(self) -> int:
@@ -161,19 +161,19 @@ class Bag:
     def __contains__(self, index: int) -> bool:
         return index in self._at
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[PlacedTask]:
         return iter(self._tasks)
 
     @property
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> Sequence[PlacedTask]:
         """In no order. The list is not ours to change, nor to keep."""
         return self._tasks
 
-    def get(self, index: int) -> Task | None:
+    def get(self, index: int) -> PlacedTask | None:
         at = self._at.get(index)
         return None if at is None else self._tasks[at]
 
-    def put(self, task: Task) -> Task | None:
+    def put(self, task: PlacedTask) -> PlacedTask | None:
         """The one of this index that it takes the place of."""
         at = self._at.get(task.index)
         if at is None:
@@ -183,7 +183,7 @@ class Bag:
         before, self._tasks[at] = self._tasks[at], task
         return before
 
-    def discard(self, index: int) -> Task | None:
+    def discard(self, index: int) -> PlacedTask | None:
         at = self._at.pop(index, None)
         if at is None:
             return None
@@ -207,7 +207,7 @@ class Pool(Bag):
         super().__init__()
         self._by_weight: dict[int, Bag] | None = None
 
-    def put(self, task: Task) -> Task | None:
+    def put(self, task: PlacedTask) -> PlacedTask | None:
         before = Bag.put(self, task)
         if self._by_weight is None:
             if task.weight == 1:
@@ -221,7 +221,7 @@ class Pool(Bag):
             self._weigh(task)
         return before
 
-    def discard(self, index: int) -> Task | None:
+    def discard(self, index: int) -> PlacedTask | None:
         if index not in self._at:
             return None
         task = Bag.discard(self, index)
@@ -229,11 +229,11 @@ class Pool(Bag):
             self._unweigh(task)
         return task
 
-    def _weigh(self, task: Task) -> None:
+    def _weigh(self, task: PlacedTask) -> None:
         assert self._by_weight is not None
         self._by_weight.setdefault(task.weight, Bag()).put(task)
 
-    def _unweigh(self, task: Task) -> None:
+    def _unweigh(self, task: PlacedTask) -> None:
         assert self._by_weight is not None
         alike = self._by_weight[task.weight]
         alike.discard(task.index)
@@ -245,8 +245,8 @@ class Pool(Bag):
             return [Stratum(1, self._tasks)]
         return [Stratum(weight, bag.tasks) for weight, bag in self._by_weight.items()]
 
-    def any_on(self, machine: Machine) -> bool:
+    def any_on(self, machine: MachineAddress) -> bool:
         return any(task.machine is machine for task in self._tasks)
 
-    def in_order(self) -> list[Task]:
+    def in_order(self) -> list[PlacedTask]:
         return [self._tasks[at] for _, at in sorted(self._at.items())]

@@ -22,7 +22,7 @@ _NIBBLES = {f"{number:x}".encode(): bytes([number]) for number in range(16)}
 _DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # labels of a whole address
 
 
-class Index:
+class AddressIndex:
     """Whose each address is, with O(1) change, and which paths have addresses below them.
 
     The latter as a trie that goes no deeper than it takes to tell addresses apart: the one address below a path, or

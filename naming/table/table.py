@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from naming.table.endpoints import weight_of
-from naming.table.jobs import Job, Service
+from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import is_service
-from naming.table.pools import Machine, Task, family_of
-from naming.table.reverse import Index
+from naming.table.pools import MachineAddress, PlacedTask, family_of
+from naming.table.reverse import AddressIndex
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Group
 
@@ -75,13 +75,13 @@ class NameTable:
         self.revision = 0
         self.names_revision = 0
         self.ready = False
-        self.machines: dict[int, Machine] = {}
-        self.hosts: dict[str, Machine] = {}
+        self.machines: dict[int, MachineAddress] = {}
+        self.hosts: dict[str, MachineAddress] = {}
         self.families: set[int] = set()  # of addresses that its machines have or have had
-        self.jobs: dict[int, Job] = {}
-        self.tenants: dict[str, dict[str, Job]] = {}
-        self.services: dict[str, dict[str, Service]] = {}  # by tenant
-        self.reverse = Index()  # addresses of machines, and of tasks that have their own
+        self.jobs: dict[int, NamedJob] = {}
+        self.tenants: dict[str, dict[str, NamedJob]] = {}
+        self.services: dict[str, dict[str, NamedService]] = {}  # by tenant
+        self.reverse = AddressIndex()  # addresses of machines, and of tasks that have their own
         self.touched: set[Touched] | None = None
         self.before: list[Callable[[events.Event], None]] = []
 
@@ -89,10 +89,10 @@ class NameTable:
     def serial(self) -> int:
         return serial_of(self.names_revision, self.history_ordinal, self.start)
 
-    def job(self, tenant: str, name: str) -> Job | None:
+    def job(self, tenant: str, name: str) -> NamedJob | None:
         return self.tenants.get(tenant, {}).get(name)
 
-    def service(self, tenant: str, name: str) -> Service | None:
+    def service(self, tenant: str, name: str) -> NamedService | None:
         return self.services.get(tenant, {}).get(name)
 
     def counts(self) -> tuple[int, int, int]:
@@ -116,7 +116,7 @@ class NameTable:
         machine = self.machines.get(event.machine_id)
         host, family = event.hostname.lower(), family_of(event.address)
         if machine is None:
-            machine = Machine(event.machine_id, host, event.address, family)
+            machine = MachineAddress(event.machine_id, host, event.address, family)
         elif (machine.hostname, machine.address) == (host, event.address):
             return False
         else:
@@ -145,7 +145,7 @@ class NameTable:
         return True
 
     def _job_submitted(self, event: events.JobSubmitted, revision: int) -> bool:
-        job = Job(
+        job = NamedJob(
             event.job_id, event.tenant, event.name, event.job_kind, event.port_names, event.labels,
             ttl_s=event.published.ttl_s, weights=event.published.weights, revision=revision,
         )  # fmt: skip
@@ -203,7 +203,7 @@ class NameTable:
             return False
         names = job.versions.get(event.spec_version, job.port_names)
         job.serving.discard(event.index)
-        task = Task(job, event.index, event.incarnation, machine, names, event.ports, revision=revision)
+        task = PlacedTask(job, event.index, event.incarnation, machine, names, event.ports, revision=revision)
         if job.weights:
             task.weight = weight_of(event.index, job.weights)
         if (before := job.placed.put(task)) is not None:
@@ -242,15 +242,15 @@ class NameTable:
             job.serving.discard(task.index)
         return self._touch(job, revision, event.index)
 
-    def _forget_address(self, job: Job, task: Task) -> None:
+    def _forget_address(self, job: NamedJob, task: PlacedTask) -> None:
         if task.own_address:
             self.reverse.discard(task.own_address, _labels(job, task))
 
-    def _forget_addresses(self, job: Job) -> None:
+    def _forget_addresses(self, job: NamedJob) -> None:
         for task in job.placed:
             self._forget_address(job, task)
 
-    def _serve_under_its_label(self, job: Job, revision: int) -> None:
+    def _serve_under_its_label(self, job: NamedJob, revision: int) -> None:
         """Make it one of the jobs of the service that its labels name now."""
         name = job.labels.get("service", "") if job.kind == "job" else ""
         if not is_service(name):
@@ -260,10 +260,10 @@ class NameTable:
         self._leave_service(job, revision)
         if name:
             services = self.services.setdefault(job.tenant, {})
-            job.service = services.setdefault(name, Service(job.tenant, name))
+            job.service = services.setdefault(name, NamedService(job.tenant, name))
             job.service.jobs[job.job_id] = job
 
-    def _leave_service(self, job: Job, revision: int) -> None:
+    def _leave_service(self, job: NamedJob, revision: int) -> None:
         """Who asks from now on is not sent to its tasks; a service without jobs is none."""
         service, job.service = job.service, None
         if service is None:
@@ -278,7 +278,7 @@ class NameTable:
             if not services:
                 del self.services[job.tenant]
 
-    def _touch(self, job: Job, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
+    def _touch(self, job: NamedJob, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
         """Its own name changed and that of its service, besides that of a task, or of all of them."""
         job.revision = revision
         if job.service is not None:
@@ -296,7 +296,7 @@ class NameTable:
             self.touched.add(touched)
 
 
-def _labels(job: Job, task: Task) -> tuple[str, ...]:
+def _labels(job: NamedJob, task: PlacedTask) -> tuple[str, ...]:
     return (str(task.index), job.name, job.tenant)
 
 

@@ -1,4 +1,4 @@
-"""HTTP to the portal: one connection per command, problem documents as `Failed`.
+"""HTTP to the portal: one connection per command, problem documents as `CommandFailed`.
 
 During an outage of the portal, requests that can be repeated without doing anything twice are tried again, for up to
 a minute.
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import httpx
 
 from portal.cli import output
-from portal.cli.failure import BAD_USAGE, Failed
+from portal.cli.failure import BAD_USAGE, CommandFailed
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
@@ -31,7 +31,7 @@ _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
-    """Asks the portal of a profile. Every method raises `Failed`.
+    """Asks the portal of a profile. Every method raises `CommandFailed`.
 
     `until`: when on the monotonic clock whoever asks will have no more use for an answer.
     """
@@ -43,7 +43,7 @@ class Client:
         headers = {"Accept": "application/json", "User-Agent": "borgctl"}
         if profile.token:
             if not (profile.token.isascii() and profile.token.isprintable()):
-                raise Failed(
+                raise CommandFailed(
                     "bad-token", f"the token of profile {profile.name!r} holds characters that none has"
                 )
             headers["Authorization"] = f"Bearer {profile.token}"
@@ -88,7 +88,7 @@ class Client:
         while True:
             answer = self.get(path, **asked)
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
-                raise Failed("unexpected-answer", f"{self.profile.url}{path} answered with no list")
+                raise CommandFailed("unexpected-answer", f"{self.profile.url}{path} answered with no list")
             for row in answer["results"]:
                 if at_most is not None and given >= at_most:
                     return
@@ -110,7 +110,7 @@ class Client:
         try:
             return answer.json()
         except ValueError as error:
-            raise Failed(
+            raise CommandFailed(
                 "unexpected-answer",
                 f"{self.profile.url} answered with something else than JSON; is it a Borg Portal?",
             ) from error
@@ -139,14 +139,16 @@ class Client:
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise _bad_url(self.profile, error) from error
         except httpx.HTTPError as error:
-            raise Failed(
+            raise CommandFailed(
                 "unreachable",
                 f"can't reach the portal at {self.profile.url}: {error or type(error).__name__}. "
                 f"Is it up (`make up`)?",
                 passing=True,
             ) from error
         except UnicodeError as error:
-            raise Failed("bad-usage", f"what was given is no text: {error}", status=BAD_USAGE) from error
+            raise CommandFailed(
+                "bad-usage", f"what was given is no text: {error}", status=BAD_USAGE
+            ) from error
 
 
 def part(text: object) -> str:
@@ -154,8 +156,8 @@ def part(text: object) -> str:
     return quote(str(text), safe="", errors="surrogateescape")
 
 
-def _bad_url(profile: Profile, error: Exception) -> Failed:
-    return Failed(
+def _bad_url(profile: Profile, error: Exception) -> CommandFailed:
+    return CommandFailed(
         "bad-url",
         f"{profile.url!r} is no address of a portal: {error}. Write it like http://127.0.0.1:8000",
         fields={"url": str(error)},
@@ -170,17 +172,17 @@ def _pause_s(answer: httpx.Response) -> float | None:
     return min(float(told), _LONGEST_PAUSE_S)
 
 
-def _failure(answer: httpx.Response) -> Failed:
+def _failure(answer: httpx.Response) -> CommandFailed:
     own_trouble = answer.status_code >= 500
     try:
         document = answer.json()
         code, detail = str(document["code"]), str(document["detail"])
         fields = {str(name): str(what) for name, what in (document.get("fields") or {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Failed("unexpected-answer", _unexplained(answer), passing=own_trouble)
+        return CommandFailed("unexpected-answer", _unexplained(answer), passing=own_trouble)
     if code == "not-authenticated":
         detail = f"{detail.rstrip('.')}. Sign in with `borgctl login`."
-    return Failed(code, detail, fields=fields, document=document, passing=own_trouble)
+    return CommandFailed(code, detail, fields=fields, document=document, passing=own_trouble)
 
 
 def _unexplained(answer: httpx.Response) -> str:

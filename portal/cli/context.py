@@ -11,7 +11,7 @@ import typer
 
 from portal.cli import profiles
 from portal.cli.client import Client, part
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")]
 CellOption = Annotated[str | None, typer.Option("--cell", help="Another cell than the profile's.")]
@@ -44,22 +44,22 @@ class Context:
     def cell(self, given: str | None = None) -> str:
         cell = given or self.profile.cell
         if not cell:
-            raise Failed("no-cell", "which cell? Give it, or set `cell` in the profile.", status=2)
+            raise CommandFailed("no-cell", "which cell? Give it, or set `cell` in the profile.", status=2)
         return label(cell, "cell")
 
-    def job(self, name: str) -> Job:
-        """`cell/tenant/job`, `tenant/job` or `job`; the rest from the profile. Raises `Failed`."""
+    def job(self, name: str) -> JobReference:
+        """`cell/tenant/job`, `tenant/job` or `job`; the rest from the profile. Raises `CommandFailed`."""
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
             raise bad_usage(f"{name!r} is no job: write cell/tenant/job, or just job", job="no name of a job")
         cell = segments[-3] if len(segments) == 3 else self.cell()
         tenant = segments[-2] if len(segments) >= 2 else self.profile.tenant
         if not tenant:
-            raise Failed("no-tenant", f"whose job is {name!r}? Write tenant/job.", status=2)
-        return Job(label(cell, "cell"), label(tenant, "tenant"), label(segments[-1], "job"))
+            raise CommandFailed("no-tenant", f"whose job is {name!r}? Write tenant/job.", status=2)
+        return JobReference(label(cell, "cell"), label(tenant, "tenant"), label(segments[-1], "job"))
 
-    def task(self, name: str) -> tuple[Job, int]:
-        """`JOB/N`. Raises `Failed`."""
+    def task(self, name: str) -> tuple[JobReference, int]:
+        """`JOB/N`. Raises `CommandFailed`."""
         job, index = split_index(name)
         if index is None:
             raise bad_usage(f"{name!r} is no task: write job/0, or cell/tenant/job/0", task="no number")
@@ -67,7 +67,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobReference:
     cell: str
     tenant: str
     name: str
@@ -93,7 +93,7 @@ def of(ctx: typer.Context) -> Context:
 
 
 def label(text: str, what: str) -> str:
-    """`text` itself. Raises `Failed`."""
+    """`text` itself. Raises `CommandFailed`."""
     if _LABEL.fullmatch(text):
         return text
     cure = "a name has lower-case letters, digits and hyphens, a letter first, at most 63 characters"

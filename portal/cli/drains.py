@@ -12,7 +12,7 @@ from portal.cli import context, output
 from portal.cli.cells import machine, machine_path
 from portal.cli.client import part
 from portal.cli.context import CellOption, Confirm, Context, DryRun
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 
 app = typer.Typer()
 
@@ -98,8 +98,8 @@ def _progress(ours: Context, cell: str | None) -> list[dict[str, Any]]:
 
 
 def _wait(ours: Context, cell: str | None, wanted: set[str]) -> None:
-    """Tell what changes until nothing is left on any of them. Raises `Failed` once only budgets hold what is left, past
-    the last deadline, or machines that are down."""
+    """Tell what changes until nothing is left on any of them. Raises `CommandFailed` once only budgets hold what is
+    left, past the last deadline, or machines that are down."""
     last = ""
     while True:
         rows = [row for row in _progress(ours, cell) if row["machine"] in wanted]
@@ -108,11 +108,11 @@ def _wait(ours: Context, cell: str | None, wanted: set[str]) -> None:
         if not left:
             return output.as_json(rows) if ours.json else output.say(told)
         if all(_stuck(row) for row in left):
-            raise Failed("deadline", f"the deadline has passed: {told}", document={"drains": rows})
+            raise CommandFailed("deadline", f"the deadline has passed: {told}", document={"drains": rows})
         if all(_stuck(row) or _unheard(row) for row in left):
             down = wanted_text([row for row in left if _unheard(row)])
             why = f"{down}: down, so what still stops there shows when it is back: {told}"
-            raise Failed("machine-down", why, document={"drains": rows})
+            raise CommandFailed("machine-down", why, document={"drains": rows})
         if told != last and not ours.json:
             output.say(told)
         last = told

@@ -10,7 +10,7 @@ from quota.vocabulary import resources
 REFUSED, BAD_USAGE = 1, 2
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """Shown as one sentence, with what was wrong with each field; as the problem document with `--json`.
 
     `passing`: nobody was reached, or the portal has trouble of its own: the same may work in a moment.
@@ -40,9 +40,9 @@ class Failed(Exception):
         return [*_held(figures), *_cured(figures)] if isinstance(figures, dict) else []
 
 
-def bad_usage(detail: str, **fields: str) -> Failed:
+def bad_usage(detail: str, **fields: str) -> CommandFailed:
     """What the caller typed makes no sense: nothing was sent."""
-    return Failed("bad-usage", detail, fields=fields, status=BAD_USAGE)
+    return CommandFailed("bad-usage", detail, fields=fields, status=BAD_USAGE)
 
 
 def _held(figures: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from portal.cli import jsonnet
-from portal.cli.failure import BAD_USAGE, Failed
+from portal.cli.failure import BAD_USAGE, CommandFailed
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 STDIN = "<stdin>"
@@ -20,7 +20,7 @@ _JSONNET_STARTS = ("{", "(", "//", "/*", "local ", "import ", "assert ")
 
 
 def read(name: str) -> dict[str, Any]:
-    """The job in the file. Raises `Failed` that names the file, and the line where there is one."""
+    """The job in the file. Raises `CommandFailed` that names the file, and the line where there is one."""
     if name == "-":
         return _checked(_any(_text(STDIN, _bytes(sys.stdin.buffer) if sys.stdin else b"")), STDIN)
     file = Path(name)
@@ -29,7 +29,9 @@ def read(name: str) -> dict[str, Any]:
             text = _text(name, _bytes(opened))
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error)
-        raise Failed("no-file", f"{name}: {reason}", fields={"FILE": reason}, status=BAD_USAGE) from error
+        raise CommandFailed(
+            "no-file", f"{name}: {reason}", fields={"FILE": reason}, status=BAD_USAGE
+        ) from error
     if file.suffix in (".yaml", ".yml"):
         return _checked(_yaml(name, text), name)
     if file.suffix == ".json":
@@ -109,8 +111,8 @@ def _jsonnet(name: str, text: str) -> Any:
         raise _bad(name, f"{prefix}{told_short} (no Jsonnet of a job)") from error
 
 
-def _bad(name: str, detail: str) -> Failed:
-    return Failed("bad-file", detail, fields={"FILE": f"{name} can't be read"})
+def _bad(name: str, detail: str) -> CommandFailed:
+    return CommandFailed("bad-file", detail, fields={"FILE": f"{name} can't be read"})
 
 
 def _checked(job: Any, name: str) -> dict[str, Any]:

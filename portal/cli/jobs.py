@@ -8,8 +8,8 @@ import typer
 
 from portal.cli import context, jobfile, output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Confirm, Context, DryRun, Job, JobArgument
-from portal.cli.failure import Failed
+from portal.cli.context import CellOption, Confirm, Context, DryRun, JobArgument, JobReference
+from portal.cli.failure import CommandFailed
 
 app = typer.Typer()
 
@@ -41,7 +41,7 @@ def plan(ctx: typer.Context, file: File) -> None:
     if problem := answer["problem"]:
         detail = f"{job} would be refused: {problem['detail']}"
         # What `--json` prints is the whole plan, the problem in it.
-        raise Failed(problem["code"], detail, fields=problem["fields"], document=answer)
+        raise CommandFailed(problem["code"], detail, fields=problem["fields"], document=answer)
     _show_change(ours, answer)
 
 
@@ -131,22 +131,22 @@ def _health(answer: dict[str, Any]) -> str:
     return str(answer.get("health", answer["state"]))
 
 
-def _target(ours: Context, spec: dict[str, Any]) -> Job:
-    """The job that a file is about; the profile says what the file leaves open. Raises `Failed`."""
+def _target(ours: Context, spec: dict[str, Any]) -> JobReference:
+    """The job that a file is about; the profile says what the file leaves open. Raises `CommandFailed`."""
     found: dict[str, str] = {}
     for field, otherwise in (("name", ""), ("tenant", ours.profile.tenant), ("cell", ours.profile.cell)):
         value = spec.get(field) or otherwise
         if not isinstance(value, str) or not value:
             what = "is missing; give it" if not value else f"{value!r} is no text; put it between quotes"
-            raise Failed("invalid-spec", f"{field}: {what}", fields={field: what})
+            raise CommandFailed("invalid-spec", f"{field}: {what}", fields={field: what})
         if value in (".", "..") or "/" in value:  # would be another path of the API
             what = f"{value!r} is no DNS label"
-            raise Failed("invalid-spec", f"{field}: {what}", fields={field: what})
+            raise CommandFailed("invalid-spec", f"{field}: {what}", fields={field: what})
         found[field] = value
-    return Job(found["cell"], found["tenant"], found["name"])
+    return JobReference(found["cell"], found["tenant"], found["name"])
 
 
-def _body(spec: dict[str, Any], job: Job) -> dict[str, Any]:
+def _body(spec: dict[str, Any], job: JobReference) -> dict[str, Any]:
     return {**spec, "tenant": job.tenant, "cell": job.cell}
 
 

@@ -31,7 +31,7 @@ from portal.cli import (
     waiting,
 )
 from portal.cli.context import Context
-from portal.cli.failure import BAD_USAGE, Failed, bad_usage
+from portal.cli.failure import BAD_USAGE, CommandFailed, bad_usage
 
 app = typer.Typer(
     name="borgctl",
@@ -99,20 +99,20 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             front, rest = globals_first(given)
             status = _run([*front, *rest])
-        except Failed as failed:
+        except CommandFailed as failed:
             output.complain(failed, json_wanted="--json" in itertools.takewhile(lambda a: a != "--", given))
             status = failed.status
         output.write("", flush=True)
     except output.ReaderGone:
         status = _give_up_output(0)
-    except Failed as failed:
+    except CommandFailed as failed:
         status = _give_up_output(failed.status)
         output.complain(failed, json_wanted=False)
     sys.exit(status)
 
 
 def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The global options, wherever they stand before a `--`, and all the rest. Raises `Failed`."""
+    """The global options, wherever they stand before a `--`, and all the rest. Raises `CommandFailed`."""
     front: list[str] = []
     rest: list[str] = []
     waiting_ones = iter(arguments)
@@ -132,25 +132,25 @@ def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(arguments: list[str]) -> int:
-    """The exit status. Raises `Failed` and `output.ReaderGone`."""
+    """The exit status. Raises `CommandFailed` and `output.ReaderGone`."""
     try:
         ended: Any = app(args=arguments, prog_name="borgctl", standalone_mode=False)
     except _WrongUsage as error:
         return _explain_usage(error)
     except typer.Abort as error:
-        raise Failed("aborted", "aborted: no answer was given") from error
+        raise CommandFailed("aborted", "aborted: no answer was given") from error
     return ended if isinstance(ended, int) else 0
 
 
 def _explain_usage(error: Any) -> int:
-    """What typing it right looks like. Raises `Failed`."""
+    """What typing it right looks like. Raises `CommandFailed`."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return BAD_USAGE
     message = error.format_message()
     command = error.ctx.command_path if getattr(error, "ctx", None) else "borgctl"
     stop = "" if message.endswith((".", "?")) else "."
-    raise Failed("bad-usage", f"{message}{stop} See `{command} --help`.", status=BAD_USAGE) from error
+    raise CommandFailed("bad-usage", f"{message}{stop} See `{command} --help`.", status=BAD_USAGE) from error
 
 
 def _give_up_output(status: int) -> int:

@@ -11,7 +11,7 @@ import typer
 from portal.cli import context, output, periods
 from portal.cli.client import part
 from portal.cli.context import DryRun
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import credits_of
 from portal.cli.quota import TenantOption, credits_given, whose
 
@@ -259,12 +259,12 @@ def _account(entry: dict[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """`-` is standard output. Raises `Failed`."""
+    """`-` is standard output. Raises `CommandFailed`."""
     if str(path) == "-":
         sys.stdout.buffer.write(content)
         return
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise Failed("no-file", f"can't write {path}: {error.strerror}") from error
+        raise CommandFailed("no-file", f"can't write {path}: {error.strerror}") from error
     output.say(f"{path}: {output.number(len(content), 'byte')}.")

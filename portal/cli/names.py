@@ -10,7 +10,7 @@ import typer
 from portal.cli import context, output
 from portal.cli.client import part
 from portal.cli.context import Context
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 
 app = typer.Typer()
 
@@ -77,7 +77,7 @@ def _machine(answer: dict[str, Any]) -> None:
 
 
 def _path(ours: Context, name: str) -> str:
-    """Below the portal. Raises `Failed`.
+    """Below the portal. Raises `CommandFailed`.
 
     `/bns/…` is whole. Of others the profile fills in the rest, and `service` or `machine` before the last segment says
     what it is.
@@ -108,7 +108,9 @@ def _service(ours: Context, segments: list[str]) -> str:
     cell = ours.cell(segments[0] if len(segments) == 4 else None)
     tenant = segments[-3] if len(segments) >= 3 else ours.profile.tenant
     if not tenant:
-        raise Failed("no-tenant", f"whose service is {segments[-1]!r}? Write tenant/service/NAME.", status=2)
+        raise CommandFailed(
+            "no-tenant", f"whose service is {segments[-1]!r}? Write tenant/service/NAME.", status=2
+        )
     names = [context.label(tenant, "tenant"), "service", context.label(segments[-1], "service")]
     return f"/bns/{part(cell)}/{'/'.join(map(part, names))}/"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 from quota.vocabulary import money, resources
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -23,7 +23,7 @@ class ReaderGone(Exception):
 
 
 def write(text: str, *, flush: bool = False) -> None:
-    """To standard output, as it is. Raises `ReaderGone`; `Failed` when the disk behind it is full."""
+    """To standard output, as it is. Raises `ReaderGone`; `CommandFailed` when the disk behind it is full."""
     try:
         sys.stdout.write(text)
         if flush:
@@ -31,7 +31,7 @@ def write(text: str, *, flush: bool = False) -> None:
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        raise Failed("output", f"can't write the answer: {error.strerror}") from error
+        raise CommandFailed("output", f"can't write the answer: {error.strerror}") from error
 
 
 def as_json(value: Any) -> None:
@@ -60,7 +60,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
         write(_line(row, widths) + "\n")
 
 
-def complain(failed: Failed, *, json_wanted: bool) -> None:
+def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
     """The reason on standard error; with `--json` also its document on standard output."""
     if json_wanted:
         as_json(failed.document)
@@ -111,7 +111,7 @@ def quantity(name: str, value: int) -> str:
 
 def credits_of(micro: int) -> str:
     """An amount of money in credits, to the last digit."""
-    return money.tell(micro)
+    return money.format_credits(micro)
 
 
 def figures(values: Mapping[str, int], show: Callable[[str, int], str] = quantity) -> str:

@@ -13,7 +13,7 @@ import typer
 from portal.cli import context, output
 from portal.cli.client import part
 from portal.cli.context import CellOption, Context, DryRun
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import quantity
 
 package = typer.Typer(help="Packages that tasks install: build, upload, list, show, tag, delete.")
@@ -41,7 +41,7 @@ def package_build(
         with out.open("w+b") as file:
             built = _pack(folder, file, format)
     except OSError as error:
-        raise Failed("output", f"can't write {out}: {error.strerror}") from error
+        raise CommandFailed("output", f"can't write {out}: {error.strerror}") from error
     if context.of(ctx).json:
         return output.as_json({"file": str(out), **built})
     return output.say(
@@ -168,12 +168,14 @@ def package_delete(
 def _path(ours: Context, cell: str | None, tenant: str | None) -> str:
     owner = tenant or ours.profile.tenant
     if not owner:
-        raise Failed("no-tenant", "whose package? Give --tenant, or set `tenant` in the profile.", status=2)
+        raise CommandFailed(
+            "no-tenant", "whose package? Give --tenant, or set `tenant` in the profile.", status=2
+        )
     return f"/api/v1/cells/{part(ours.cell(cell))}/packages/{part(owner)}/"
 
 
 def _split(reference: str) -> tuple[str, str]:
-    """Name, and tag or digest. Raises `Failed`."""
+    """Name, and tag or digest. Raises `CommandFailed`."""
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
     if any(
@@ -186,25 +188,25 @@ def _split(reference: str) -> tuple[str, str]:
 
 
 def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
-    """The archive open for reading; a folder's is written to `packed` first. Raises `Failed`."""
+    """The archive open for reading; a folder's is written to `packed` first. Raises `CommandFailed`."""
     if what.is_dir():
         _pack(what, packed, "tar+gzip")
         return packed
     try:
         return what.open("rb")
     except OSError as error:
-        raise Failed("no-file", f"can't read {what}: {error.strerror}", status=2) from error
+        raise CommandFailed("no-file", f"can't read {what}: {error.strerror}", status=2) from error
 
 
 def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
-    """Raises `Failed`."""
+    """Raises `CommandFailed`."""
     # Others need not wait for what knows archives.
     from borglet.packages.archives.build import CannotPack, pack
 
     try:
         built = pack(folder, out, format_=format)
     except CannotPack as error:
-        raise Failed("cannot-pack", str(error)) from error
+        raise CommandFailed("cannot-pack", str(error)) from error
     return {
         "digest": built.digest, "size_bytes": built.size_bytes, "entries": built.entries,
         "unpacked_bytes": built.unpacked_bytes, "format": format,

@@ -7,13 +7,13 @@ import re
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _MONTH = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
 
 
-class Period(NamedTuple):
+class TimeRange(NamedTuple):
     """`begins` none: now, by the portal's clock. Whole seconds, in UTC."""
 
     begins: dt.datetime | None
@@ -25,11 +25,11 @@ class Period(NamedTuple):
 
 
 def zone(name: str) -> ZoneInfo:
-    """Raises `Failed` where this machine does not know the zone."""
+    """Raises `CommandFailed` where this machine does not know the zone."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise Failed(
+        raise CommandFailed(
             "no-time-zone",
             f"this machine does not know the time zone {name} of the tenant; install its tzdata, "
             "or give moments with a zone, such as 2027-01-31T00:00:00Z",
@@ -38,10 +38,10 @@ def zone(name: str) -> ZoneInfo:
 
 def period(
     begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime
-) -> Period:
+) -> TimeRange:
     """`--from`, `--until`, `--days`. Days are the tenant's; the day of `--until` is included.
 
-    From today on means from now on. Raises `Failed`.
+    From today on means from now on. Raises `CommandFailed`.
     """
     if (until is None) == (days is None):
         raise bad_usage("how long? Give --until or --days", until="give it, or --days")
@@ -57,23 +57,23 @@ def period(
         raise bad_usage(
             f"it would end at {ends.isoformat()}, before it begins", until="not after the beginning"
         )
-    return Period(begins, ends)
+    return TimeRange(begins, ends)
 
 
 def end(name: str, text: str, *, time_zone: str) -> dt.datetime:
-    """When something is over: after the day given, or at the moment. Raises `Failed`."""
+    """When something is over: after the day given, or at the moment. Raises `CommandFailed`."""
     return _moment(name, text, zone(time_zone), after=1)
 
 
 def month(text: str) -> str:
-    """`2027-01`. Raises `Failed`."""
+    """`2027-01`. Raises `CommandFailed`."""
     if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:
         raise bad_usage(f"{text!r} is no month: write it like 2027-01", month="no month")
     return text
 
 
 def day(name: str, text: str) -> str:
-    """`2027-01-31`. Raises `Failed`."""
+    """`2027-01-31`. Raises `CommandFailed`."""
     try:
         if _DAY.fullmatch(text):
             return dt.date.fromisoformat(text).isoformat()
@@ -87,7 +87,7 @@ def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
 
 
 def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
-    """The midnight that begins a day (`after`: so many days later), or the moment given. Raises `Failed`."""
+    """The midnight that begins a day (`after`: so many days later), or the moment given. Raises `CommandFailed`."""
     try:
         if _DAY.fullmatch(text):
             wanted = dt.date.fromisoformat(text) + dt.timedelta(days=after)
@@ -101,7 +101,7 @@ def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datet
 
 
 def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
-    """So many days later: at a midnight, the first day counted, or to the second. Raises `Failed`."""
+    """So many days later: at a midnight, the first day counted, or to the second. Raises `CommandFailed`."""
     try:
         if exactly:
             return first + dt.timedelta(days=days)
@@ -111,6 +111,6 @@ def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> d
         raise bad_usage(f"--days {days} leads beyond the end of the calendar", days="too many") from error
 
 
-def _no_moment(name: str, text: str) -> Failed:
+def _no_moment(name: str, text: str) -> CommandFailed:
     told = "write a day like 2027-01-31, or a moment with its zone like 2027-01-31T08:00+01:00"
     return bad_usage(f"--{name} {text!r}: {told}", **{name: "no day and no moment"})

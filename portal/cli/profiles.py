@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def path() -> Path:
 
 
 def load(name: str | None = None) -> Profile:
-    """The profile of that name, of `$BORG_PROFILE`, or the file's default. Raises `Failed`.
+    """The profile of that name, of `$BORG_PROFILE`, or the file's default. Raises `CommandFailed`.
 
     `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` win over the file. Without any file, a task calls as
     itself (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
@@ -57,7 +57,7 @@ def load(name: str | None = None) -> Profile:
     url = os.environ.get("BORG_URL")
     if wanted not in profiles and (name or not url):
         known = ", ".join(sorted(profiles)) or "none"
-        raise Failed(
+        raise CommandFailed(
             "no-profile",
             f"there is no profile {wanted!r} in {file} (there: {known}). "
             "Start a portal with `make up`, or sign in with `borgctl login --url URL`.",
@@ -75,7 +75,7 @@ def load(name: str | None = None) -> Profile:
 def save(profile: Profile) -> Path:
     """Add or replace one profile and make it the default, keeping the others. Mode 0600, whole or not at all.
 
-    Raises `Failed` when the file can't be read or written.
+    Raises `CommandFailed` when the file can't be read or written.
     """
     file = path()
     table = _read(file)
@@ -93,7 +93,7 @@ def save(profile: Profile) -> Path:
             out.write("\n".join(lines) + "\n")
         Path(fresh).replace(file)
     except OSError as error:
-        raise Failed("bad-profile-file", f"can't write {file}: {error.strerror}") from error
+        raise CommandFailed("bad-profile-file", f"can't write {file}: {error.strerror}") from error
     return file
 
 
@@ -103,15 +103,15 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Failed("bad-profile-file", f"{file}: {error}") from error
+        raise CommandFailed("bad-profile-file", f"{file}: {error}") from error
     profiles = table.get("profiles", {})
     if not isinstance(profiles, dict) or not all(isinstance(entry, dict) for entry in profiles.values()):
-        raise Failed("bad-profile-file", f"{file}: write a profile as a table, [profiles.NAME]")
+        raise CommandFailed("bad-profile-file", f"{file}: write a profile as a table, [profiles.NAME]")
     for name, entry in {"": {"default_profile": table.get("default_profile", "")}, **profiles}.items():
         for key, value in entry.items():
             if not isinstance(value, str):
                 place = f"profiles.{name}.{key}" if name else key
-                raise Failed(
+                raise CommandFailed(
                     "bad-profile-file", f"{file}: {place} is no text; put it between quotes",
                     fields={place: "no text"},
                 )  # fmt: skip
@@ -119,14 +119,14 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _of_the_task() -> Profile | None:
-    """Inside a task: its own identity, for its own cell and tenant. None elsewhere. Raises `Failed`."""
+    """Inside a task: its own identity, for its own cell and tenant. None elsewhere. Raises `CommandFailed`."""
     url, file = os.environ.get("BORG_API_URL", ""), os.environ.get("BORG_IDENTITY_FILE", "")
     if not url or not file:
         return None
     try:
         token = os.environ.get("BORG_TOKEN") or Path(file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Failed(
+        raise CommandFailed(
             "no-identity",
             f"this task's identity can't be read from {file}: {error}. It comes with the first contact of the"
             " machine with its cell; try again in some seconds",

@@ -11,7 +11,7 @@ import typer
 from portal.cli import context, output, periods
 from portal.cli.client import part
 from portal.cli.context import CellOption, Context, DryRun
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import credits_of, quantity
 from quota.vocabulary import money
 from quota.vocabulary.resources import format_number
@@ -176,7 +176,7 @@ def buy(
     if not ours.json:
         _show_price(quote)
     if most is not None and quote["price"] > most:
-        raise Failed(
+        raise CommandFailed(
             "too-dear",
             f"it costs {credits_of(quote['price'])} credits, more than {credits_of(most)}: nothing was ordered",
             document={"code": "too-dear", "detail": "dearer than --at-most", "figures": {"quote": quote}},
@@ -268,9 +268,9 @@ def usage(
 
 
 def sure(question: str) -> None:
-    """Asks on standard error, so that standard output stays the answer's. Raises `Failed` for a no."""
+    """Asks on standard error, so that standard output stays the answer's. Raises `CommandFailed` for a no."""
     if not typer.confirm(question, err=True):
-        raise Failed("aborted", "nothing was changed")
+        raise CommandFailed("aborted", "nothing was changed")
 
 
 def whose(ours: Context, given: str | None) -> str:
@@ -327,7 +327,7 @@ def _wanted(
     until: str | None,
     days: int | None,
 ) -> dict[str, Any]:
-    """The body of a quote. What `--like` says, the other options may say otherwise. Raises `Failed`."""
+    """The body of a quote. What `--like` says, the other options may say otherwise. Raises `CommandFailed`."""
     amounts: dict[str, Any] = {}
     if like is not None:
         job = ours.client.get(ours.job(like).path)

@@ -36,8 +36,8 @@ from borglet.messages import (
 )
 from portal.cli import sockets
 from portal.cli.client import part
-from portal.cli.context import Context, Job
-from portal.cli.failure import Failed
+from portal.cli.context import Context, JobReference
+from portal.cli.failure import CommandFailed
 
 _ALIVE_S = 5.0
 # What the portal says something in; without a word for longer, the way is broken.
@@ -46,15 +46,15 @@ _LAST_WORDS_S = 10.0
 _HEARD, _RESIZED = b".", b"r"
 
 
-def run(ours: Context, job: Job, index: int, command: list[str]) -> int:
-    """The exit status of the shell, or of the command. Raises `Failed`."""
+def run(ours: Context, job: JobReference, index: int, command: list[str]) -> int:
+    """The exit status of the shell, or of the command. Raises `CommandFailed`."""
     plain = not (sys.stdin.isatty() and sys.stdout.isatty())
     path = _path(job, index, command, plain)
     with sockets.dialled(ours, path, what="shells", max_size=SHELL_FRAME_BYTES + 1) as socket:
         return Terminal(socket, plain=plain).run()
 
 
-def _path(job: Job, index: int, command: list[str], plain: bool) -> str:
+def _path(job: JobReference, index: int, command: list[str], plain: bool) -> str:
     size = shutil.get_terminal_size()
     query: list[tuple[str, Any]] = [("rows", size.lines), ("cols", size.columns), ("plain", int(plain))]
     query += [("command", word) for word in command]
@@ -74,7 +74,7 @@ class Terminal:
         self._woken, self._wake = os.pipe()
 
     def run(self) -> int:
-        """The exit status of what ran. Raises `Failed`."""
+        """The exit status of what ran. Raises `CommandFailed`."""
         listener = threading.Thread(target=self._listen, daemon=True)
         listener.start()
         try:
@@ -92,7 +92,7 @@ class Terminal:
             return int(number) if kind == "status" else 128 + int(number)
         code = self._closed.rcvd.code if self._closed is not None and self._closed.rcvd is not None else 0
         reason = self._ended[1] if self._ended is not None else f"the connection to the portal ended ({code})"
-        raise Failed(sockets.CODES.get(code, "shell-ended"), reason)
+        raise CommandFailed(sockets.CODES.get(code, "shell-ended"), reason)
 
     # -- what comes
 

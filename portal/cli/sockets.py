@@ -10,7 +10,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from portal.cli.context import Context
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 
 # What the code of a close means.
 CODES = {
@@ -30,7 +30,7 @@ PASSING = (4429, 4503)
 def dialled(
     ours: Context, path: str, *, what: str, max_size: int, compression: str | None = None
 ) -> Iterator[ClientConnection]:
-    """`what` is there, for who reads why it failed. Raises `Failed`."""
+    """`what` is there, for who reads why it failed. Raises `CommandFailed`."""
     portal = ours.profile.url.rstrip("/")
     try:
         socket = connect(
@@ -47,13 +47,13 @@ def dialled(
         )
     except InvalidStatus as error:
         status = error.response.status_code
-        raise Failed(
+        raise CommandFailed(
             "refused",
             f"{portal} answered {status}; is it a Borg Portal that has {what}?",
             passing=status >= 500,
         ) from error
     except (OSError, TimeoutError, InvalidHandshake) as error:
-        raise Failed(
+        raise CommandFailed(
             "unreachable",
             f"can't reach the portal at {portal}: {error or type(error).__name__}. Is it up (`make up`)?",
             passing=True,

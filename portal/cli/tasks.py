@@ -11,8 +11,8 @@ import typer
 
 from portal.cli import context, output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Context, Job, JobArgument
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.context import CellOption, Context, JobArgument, JobReference
+from portal.cli.failure import CommandFailed, bad_usage
 
 app = typer.Typer()
 
@@ -160,7 +160,7 @@ def logs(
     return None
 
 
-def _search(ours: Context, job: Job, index: int, stream: str, asked: dict[str, Any]) -> None:
+def _search(ours: Context, job: JobReference, index: int, stream: str, asked: dict[str, Any]) -> None:
     """In parts: a machine searches for less than half a second at a time."""
     offset, complete = 0, False
     while not complete:
@@ -175,7 +175,7 @@ def _search(ours: Context, job: Job, index: int, stream: str, asked: dict[str, A
 
 
 def _since(given: str) -> str | None:
-    """As the portal takes it. Raises `Failed`."""
+    """As the portal takes it. Raises `CommandFailed`."""
     if not given:
         return None
     if found := _AGO.fullmatch(given):
@@ -242,7 +242,7 @@ def ssh(
     return shell.run(ours, job, index, command or [])
 
 
-def _follow(ours: Context, job: Job, index: int, stream: str) -> None:
+def _follow(ours: Context, job: JobReference, index: int, stream: str) -> None:
     """Through restarts, moves to other machines, and troubles that pass, until the task is over."""
     task: dict[str, Any] = ours.client.get(f"{job.path}tasks/{index}/")
     offset, patient_until = -_TAIL_BYTES, time.monotonic() + _PATIENCE_S
@@ -257,7 +257,7 @@ def _follow(ours: Context, job: Job, index: int, stream: str) -> None:
             else:
                 offset = 0  # of a log of its own; whose part this is can't be told
             task, patient_until = now, time.monotonic() + _PATIENCE_S
-        except Failed as trouble:
+        except CommandFailed as trouble:
             waits = trouble.code in _NO_LOG_YET and not over
             if not (waits or trouble.passing) or time.monotonic() >= patient_until:
                 raise
@@ -274,7 +274,9 @@ def _follow(ours: Context, job: Job, index: int, stream: str) -> None:
             time.sleep(_PAUSE_S)
 
 
-def _chunk(ours: Context, job: Job, index: int, stream: str, offset: int, **asked: Any) -> dict[str, Any]:
+def _chunk(
+    ours: Context, job: JobReference, index: int, stream: str, offset: int, **asked: Any
+) -> dict[str, Any]:
     answer: dict[str, Any] = ours.client.get(
         f"{job.path}tasks/{index}/logs/", stream=stream, offset=offset, limit=_TAIL_BYTES, **asked
     )

@@ -9,7 +9,7 @@ import typer
 from portal.cli import context, output
 from portal.cli.client import part
 from portal.cli.context import Context, DryRun
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.quota import TenantOption, whose
 from quota.vocabulary.permissions import Role
 
@@ -176,7 +176,7 @@ def add(
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     if (known := _role_of(ours, owner, user)) is not None:
-        raise Failed(
+        raise CommandFailed(
             "already-member", f"{user} is in {owner} as {known}: change it with `borgctl tenant role`"
         )
     _set_role(ours, owner, user, role, dry_run=dry_run)
@@ -194,7 +194,7 @@ def member_role(
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     if _role_of(ours, owner, user) is None:
-        raise Failed(
+        raise CommandFailed(
             "not-found", f"{user} is no member of {owner}; ask them to join with `borgctl tenant invite`"
         )
     _set_role(ours, owner, user, role, dry_run=dry_run)

@@ -10,7 +10,7 @@ import typer
 
 from portal.cli import context, output, profiles
 from portal.cli.client import Client, part
-from portal.cli.failure import Failed, bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 from quota.tenancy.token_families import in_families
 
 app = typer.Typer()
@@ -34,7 +34,7 @@ def login(
     ours = context.of(ctx)
     where = (url or ours.profile.url).rstrip("/")
     if not where:
-        raise Failed("no-url", "which portal? Give --url.", status=2)
+        raise CommandFailed("no-url", "which portal? Give --url.", status=2)
     name = user or typer.prompt("User name", err=True)
     body: dict[str, Any] = {
         "username": name,

@@ -12,8 +12,8 @@ import typer
 
 from portal.cli import context, output
 from portal.cli.client import part
-from portal.cli.context import Context, Job, JobArgument
-from portal.cli.failure import Failed
+from portal.cli.context import Context, JobArgument, JobReference
+from portal.cli.failure import CommandFailed
 from portal.cli.jobs import in_short
 
 app = typer.Typer()
@@ -23,7 +23,7 @@ _SHORTEST_SURVEY_S, _LONGEST_SURVEY_S = 0.8, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
-class Wanted(StrEnum):
+class WaitGoal(StrEnum):
     RUNNING = "running"
     VISIBLE = "visible"
     DONE = "done"
@@ -33,7 +33,7 @@ class Wanted(StrEnum):
 def wait(
     ctx: typer.Context,
     job: JobArgument,
-    wanted: Annotated[Wanted, typer.Option("--for", help="What to wait for.")] = Wanted.RUNNING,
+    wanted: Annotated[WaitGoal, typer.Option("--for", help="What to wait for.")] = WaitGoal.RUNNING,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds.")] = 300.0,
     without_secondaries: Annotated[
         bool, typer.Option("--without-secondaries", help="For `visible`: our own resolvers are enough.")
@@ -52,7 +52,9 @@ def wait(
     while not waiting.is_over():
         left = until - time.monotonic()
         if left <= 0:
-            raise Failed("timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.told}")
+            raise CommandFailed(
+                "timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.told}"
+            )
         time.sleep(min(pause, left))
         pause = min(_LONGEST_PAUSE_S, pause * 1.2)
     return output.as_json(waiting.answer) if ours.json else output.say(f"{waiting.job}: {waiting.told}.")
@@ -64,8 +66,8 @@ class _Waiting:
     they had followed so far. `behind`: who has not, in words."""
 
     ours: Context
-    job: Job
-    wanted: Wanted
+    job: JobReference
+    wanted: WaitGoal
     until: float
     secondaries: bool = True
     answer: dict[str, Any] | None = None
@@ -84,12 +86,12 @@ class _Waiting:
         return f"{in_short(self.answer)}{behind}"
 
     def is_over(self) -> bool:
-        """Raises `Failed` for what waiting can't change. A portal that was there and is away may be back."""
+        """Raises `CommandFailed` for what waiting can't change. A portal that was there and is away may be back."""
         try:
             self.answer = self.ours.client.get(self.job.path)
             self.trouble = ""
             return self._reached(self.answer)
-        except Failed as failed:
+        except CommandFailed as failed:
             if self.answer is None or not failed.passing:
                 raise
             if (
@@ -100,12 +102,12 @@ class _Waiting:
 
     def _reached(self, answer: dict[str, Any]) -> bool:
         dead: bool = answer["state"] == "dead"
-        if self.wanted is Wanted.DONE:
+        if self.wanted is WaitGoal.DONE:
             if dead and answer["outcome"] == "failed":
-                raise Failed("job-failed", f"{self.job} failed: `borgctl why {self.job}` says why")
+                raise CommandFailed("job-failed", f"{self.job} failed: `borgctl why {self.job}` says why")
             return dead
         if dead:
-            raise Failed(
+            raise CommandFailed(
                 "job-ended", f"{self.job} is over ({answer['outcome']}): it will not be {self.wanted}"
             )
         living = answer["tasks_total"] - answer["tasks_dead"]
@@ -114,7 +116,7 @@ class _Waiting:
             return False
         if self.whole_at is None:
             self.whole_at = answer["revision"]
-        if self.wanted is Wanted.RUNNING:
+        if self.wanted is WaitGoal.RUNNING:
             return True
         self.behind = self.behind or ("the portal has not told yet how far its names are",)
         self.behind = tuple(self._behind(self.whole_at))

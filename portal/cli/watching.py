@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from portal.cli import output, sockets
 from portal.cli.context import Context
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 
 # The portal says something at least every 15 s.
 _SILENCE_S = 45.0
@@ -25,7 +25,9 @@ _SHOWN = ("address", "ports", "serving", "health", "phase", "weight", "machine")
 
 
 def run(ours: Context, path: str) -> int:
-    """Until Ctrl-C, which is 0. Raises `Failed`: where the portal refuses, and once there is no such name any more."""
+    """Until Ctrl-C, which is 0. Raises `CommandFailed`: where the portal refuses, and once there is no such name any
+    more.
+    """
     ours.client.get(path)  # what is wrong with the name or the token is told as elsewhere
     watching = _Watching(json=ours.json)
     pause = _FIRST_PAUSE_S
@@ -42,7 +44,7 @@ def run(ours: Context, path: str) -> int:
                 why = _ended(closed)
             except TimeoutError:
                 why = f"nothing was heard of the portal for {_SILENCE_S:g} s"
-            except Failed as failed:
+            except CommandFailed as failed:
                 if not failed.passing:
                     raise
                 why = failed.detail
@@ -54,11 +56,11 @@ def run(ours: Context, path: str) -> int:
 
 
 def _ended(closed: ConnectionClosed) -> str:
-    """Why, where it may be passing. Raises `Failed`."""
+    """Why, where it may be passing. Raises `CommandFailed`."""
     code = closed.rcvd.code if closed.rcvd is not None else 0
     reason = closed.rcvd.reason if closed.rcvd is not None else ""
     if code in sockets.CODES and code not in sockets.PASSING:
-        raise Failed(sockets.CODES[code], reason or f"the portal closed with {code}")
+        raise CommandFailed(sockets.CODES[code], reason or f"the portal closed with {code}")
     return f"the connection to the portal ended ({reason or code})"
 
 

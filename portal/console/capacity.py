@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from unfold.widgets import SELECT_CLASSES
 
 from portal import plots
-from portal.periods import DAYS, Period, period_of
+from portal.periods import DAYS, ReportPeriod, period_of
 from quota import clock
 from quota.models import CellCapacity, PriorityBand
 from quota.pricing.market import is_sold, room
@@ -21,7 +21,7 @@ from quota.tables import csv_answer
 from quota.tenancy.access import principal_of_user
 from quota.vocabulary.resources import CPU, NAMES, PORTS, describe
 from scheduling.access.selectors import cells_visible
-from scheduling.cells.capacity_reports import Point, Step, bands_sampled, history, table
+from scheduling.cells.capacity_reports import Point, ReportStep, bands_sampled, history, table
 from scheduling.models import Cell
 
 RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
@@ -47,13 +47,13 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class CapacityFilter:
     cell: Cell | None
     cells: list[str]
     bands: list[str]
     band: str
     resource: int
-    period: Period
+    period: ReportPeriod
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
@@ -115,28 +115,28 @@ def forecasts(cell: str, resource: int) -> list[Forecast]:
     return found
 
 
-def _chosen(request: HttpRequest) -> Chosen:
+def _chosen(request: HttpRequest) -> CapacityFilter:
     """Raises nothing: what isn't there counts as the first."""
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
     cell = cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None)
     bands = bands_sampled(cell) if cell is not None else []
     band, resource = request.GET.get("band", ""), request.GET.get("resource", "")
-    return Chosen(
+    return CapacityFilter(
         cell, list(cells), bands, band if band in bands else "",
         NAMES.index(resource) if resource in RESOURCES else CPU, period_of(request.GET, clock.now()),
     )  # fmt: skip
 
 
-def _points(request: HttpRequest, chosen: Chosen, band: str | None) -> list[Point]:
+def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> list[Point]:
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     assert chosen.cell is not None
-    step = Step.HOUR if chosen.period.hourly else Step.DAY
+    step = ReportStep.HOUR if chosen.period.hourly else ReportStep.DAY
     period = chosen.period
     return history(principal, chosen.cell, since=period.since, until=period.until, step=step, band=band)
 
 
-def _newest(request: HttpRequest, chosen: Chosen) -> dict[str, Any]:
+def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
     """The last point of each band, for a table."""
     place = chosen.resource
     last: dict[str, Point] = {point.band: point for point in _points(request, chosen, None)}
@@ -153,7 +153,7 @@ def _newest(request: HttpRequest, chosen: Chosen) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plots(points: Sequence[Point], chosen: Chosen) -> list[plots.Plot]:
+def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
     def drawn(title: str, *of: tuple[str, str]) -> plots.Plot:
         return plots.lines(
             title,

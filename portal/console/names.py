@@ -25,7 +25,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import SELECT_CLASSES
 
-from naming.api.survey import TIMEOUT_S, Follower, Role, State, followers, servers
+from naming.api.survey import TIMEOUT_S, FollowerReport, FollowState, ServerRole, followers, servers
 from naming.dns.primary import InvalidPeers
 from quota.tenancy.access import principal_of_user
 from scheduling.access.selectors import cells_visible
@@ -34,20 +34,20 @@ from scheduling.models import Cell, Event, Job
 MOST_SHOWN = 20
 LONG = dt.timedelta(minutes=2)  # from here on in minutes and hours
 # What a state is called, and the kind of the label that says it.
-STATES: dict[State, tuple[str | Promise, str]] = {
-    State.CAUGHT_UP: (gettext_lazy("caught up"), "success"),
-    State.BEHIND: (gettext_lazy("behind"), "warning"),
-    State.LOADING: (gettext_lazy("loading"), "warning"),
-    State.STALE: (gettext_lazy("stale"), "danger"),
-    State.SILENT: (gettext_lazy("silent"), "danger"),
-    State.NO_ZONE: (gettext_lazy("does not have the zone"), "danger"),
-    State.UNKNOWN: (gettext_lazy("not known"), "warning"),
+STATES: dict[FollowState, tuple[str | Promise, str]] = {
+    FollowState.CAUGHT_UP: (gettext_lazy("caught up"), "success"),
+    FollowState.BEHIND: (gettext_lazy("behind"), "warning"),
+    FollowState.LOADING: (gettext_lazy("loading"), "warning"),
+    FollowState.STALE: (gettext_lazy("stale"), "danger"),
+    FollowState.SILENT: (gettext_lazy("silent"), "danger"),
+    FollowState.NO_ZONE: (gettext_lazy("does not have the zone"), "danger"),
+    FollowState.UNKNOWN: (gettext_lazy("not known"), "warning"),
 }
-ROLES = {Role.RESOLVER: gettext_lazy("resolver"), Role.SECONDARY: gettext_lazy("secondary")}
+ROLES = {ServerRole.RESOLVER: gettext_lazy("resolver"), ServerRole.SECONDARY: gettext_lazy("secondary")}
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ServerRow:
     """A server as a row of the table. `kind`: of the label; `lag`: how far behind it is, in words."""
 
     role: str
@@ -61,7 +61,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ServerCounts:
     jobs: int
     services: int
     placed: int
@@ -93,7 +93,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
     return TemplateResponse(request, "console/names.html", context)
 
 
-def counts_of(cell: Cell) -> Counts:
+def counts_of(cell: Cell) -> ServerCounts:
     """Of live jobs, which are those that have names. One query."""
     failing = Q(tasks_running__gt=0, tasks_up=0)
     service = JSONObject(tenant=F("tenant"), service=F("labels__service"))
@@ -106,7 +106,7 @@ def counts_of(cell: Cell) -> Counts:
             services=Count(service, distinct=True, filter=Q(kind="job", labels__has_key="service")),
         )
     )  # fmt: skip
-    return Counts(**{name: value or 0 for name, value in row.items()})
+    return ServerCounts(**{name: value or 0 for name, value in row.items()})
 
 
 def _failing(cell: Cell) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _link(cell: Cell, job: Job) -> SafeString:
     return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', url, job.name)
 
 
-def _table(followers: list[Shown]) -> dict[str, Any]:
+def _table(followers: list[ServerRow]) -> dict[str, Any]:
     return {
         "headers": [_("server"), _("role"), _("state"), _("serial"), _("revision"), _("behind by")],
         "rows": [
@@ -141,7 +141,7 @@ def _number(said: int | None) -> str:
     return "–" if said is None else str(said)
 
 
-def _label(one: Shown) -> SafeString:
+def _label(one: ServerRow) -> SafeString:
     return SafeString(render_to_string("unfold/helpers/label.html", {"text": one.state, "type": one.kind}))
 
 
@@ -155,15 +155,15 @@ def _asked(cell: Cell) -> dict[str, Any]:
     return {"followers": shown, "table": _table(shown), "problem": _problem(found)}
 
 
-def _shown(cell: Cell, one: Follower) -> Shown:
+def _shown(cell: Cell, one: FollowerReport) -> ServerRow:
     said, kind = STATES[one.state]
-    return Shown(
+    return ServerRow(
         str(ROLES[one.server.role]), str(one.server), str(said), kind, one.serial, one.revision,
         _lag(cell, one), _means(one),
     )  # fmt: skip
 
 
-def _lag(cell: Cell, one: Follower) -> str:
+def _lag(cell: Cell, one: FollowerReport) -> str:
     """One query for a resolver that is behind."""
     if one.behind:
         return ngettext("%d in the serial", "%d in the serial", one.behind) % one.behind
@@ -181,39 +181,39 @@ def _lag(cell: Cell, one: Follower) -> str:
     return f"{told}, {for_long}"
 
 
-def _means(one: Follower) -> str:
+def _means(one: FollowerReport) -> str:
     """What a state means for clients, and what to do."""
     match one.state:
-        case State.CAUGHT_UP:
+        case FollowState.CAUGHT_UP:
             return ""
-        case State.BEHIND if one.server.role is Role.RESOLVER:
+        case FollowState.BEHIND if one.server.role is ServerRole.RESOLVER:
             return _("It follows the journal; within a second it should have caught up.")
-        case State.BEHIND:
+        case FollowState.BEHIND:
             return _(
                 "It has an older zone. It transfers within its refresh time, or at once when told: is it allowed to?"
             )
-        case State.LOADING:
+        case FollowState.LOADING:
             return _(
                 "It has not read the cell's names yet and answers SERVFAIL, so that clients ask another server."
             )
-        case State.STALE:
+        case FollowState.STALE:
             return _(
                 "It has not reached the journal for long and answers from memory: are PostgreSQL and Redis up?"
             )
-        case State.SILENT:
+        case FollowState.SILENT:
             told = _(
                 "No answer within %(seconds)d s (%(error)s). Is it up, and its port reachable from here?"
             )
             return told % {"seconds": TIMEOUT_S, "error": one.detail}
-        case State.UNKNOWN:
+        case FollowState.UNKNOWN:
             return _("It has a zone; whether it is the newest, only a resolver could tell.")
-        case State.NO_ZONE:
+        case FollowState.NO_ZONE:
             return _("It answers %(rcode)s. Does it carry the zone, and may it transfer it?") % {
                 "rcode": one.detail or _("nothing")
             }
 
 
-def _problem(found: list[Follower]) -> str:
-    if any(one.server.role is Role.RESOLVER and one.serial is not None for one in found):
+def _problem(found: list[FollowerReport]) -> str:
+    if any(one.server.role is ServerRole.RESOLVER and one.serial is not None for one in found):
         return ""
     return _("No resolver tells how far it is, so nobody knows whether the secondaries have caught up.")

@@ -15,7 +15,7 @@ from rest_framework import exceptions, status
 from rest_framework.response import Response
 
 from portal.http.outages import RETRY_AFTER_S, Outage, outage_of
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 CONTENT_TYPE = "application/problem+json"
 _FOR_PROGRAMS = ("/api/", "/bns/", "/v3/", "/metrics", "/healthz", "/readyz", "/.well-known/")
@@ -118,10 +118,10 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler. None for errors that are not a rejection: `broken` answers those."""
     request_id = getattr(getattr(context.get("request"), "_request", None), "borg_request_id", "")
     headers: dict[str, str] = {}
-    if isinstance(error, Refused):
+    if isinstance(error, Rejected):
         if error.status == status.HTTP_503_SERVICE_UNAVAILABLE:
             if found := outage_of(error):
-                error = Refused(found.code, found.detail, status=found.status)
+                error = Rejected(found.code, found.detail, status=found.status)
             headers["Retry-After"] = str(found.retry_after_s if found else RETRY_AFTER_S)
         body = document(
             error.status, error.code, error.detail, fields=error.fields, figures=error.figures,

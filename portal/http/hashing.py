@@ -22,7 +22,7 @@ _LONGEST_WAIT_S = 10.0
 _MOST_WAITING = 200
 
 
-class Turns:
+class HashingSlots:
     """`slots` callers at a time; at most `most_waiting` others wait, each for at most `longest_wait_s` seconds."""
 
     def __init__(self, slots: int, *, most_waiting: int, longest_wait_s: float) -> None:
@@ -61,7 +61,9 @@ class Turns:
         return self._running < self._slots and (urgent or not self._urgent)
 
 
-_turns = Turns(len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, longest_wait_s=_LONGEST_WAIT_S)
+_turns = HashingSlots(
+    len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, longest_wait_s=_LONGEST_WAIT_S
+)
 
 
 class BoundedHasher(PBKDF2PasswordHasher):

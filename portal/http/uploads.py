@@ -17,7 +17,7 @@ from channels.db import database_sync_to_async
 from portal.http.bodies import Application, Receive, Send
 from portal.http.errors import CONTENT_TYPE, document
 from quota.tenancy.access import InvalidToken, principal_of_token
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.access import selectors
 from scheduling.packages.packages import may_upload
 from scheduling.packages.uploads import too_large
@@ -42,26 +42,26 @@ class PackageUploads:
         request_id = uuid.uuid4().hex
         try:
             if scheme.lower() != "bearer":
-                raise Refused("unauthorized", "Authorization: give 'Bearer' and a token", status=401)
+                raise Rejected("unauthorized", "Authorization: give 'Bearer' and a token", status=401)
             cell, tenant = map(unquote, path.groups())
             await database_sync_to_async(_check)(secret.strip(), cell, tenant, length, request_id)
-        except Refused as problem:
+        except Rejected as problem:
             return await _refuse(send, problem, request_id)
         return await self._inner(scope, receive, send)
 
 
 def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) -> None:
-    """Raises `Refused`."""
+    """Raises `Rejected`."""
     try:
         _, principal = principal_of_token(secret, request_id=request_id)
     except InvalidToken as error:
-        raise Refused("unauthorized", str(error), status=401) from error
+        raise Rejected("unauthorized", str(error), status=401) from error
     allowed = may_upload(principal=principal, cell=selectors.cell_named(principal, cell), tenant=tenant)
     if length > allowed.most:
         raise too_large(length, allowed.most)
 
 
-async def _refuse(send: Send, problem: Refused, request_id: str) -> None:
+async def _refuse(send: Send, problem: Rejected, request_id: str) -> None:
     told = document(
         problem.status, problem.code, problem.detail, fields=problem.fields, figures=problem.figures,
         request_id=request_id,

@@ -9,7 +9,7 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.utils.crypto import constant_time_compare
 
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
 from scheduling.identity.tokens import BadIdentity, looks_like_one
@@ -52,6 +52,6 @@ def _of_secret(secret: str) -> Principal | None:
         return None
 
 
-def reason_of(problem: Refused) -> str:
+def reason_of(problem: Rejected) -> str:
     """For the frame that closes a WebSocket, which has room for 123 bytes."""
     return problem.detail.encode()[:100].decode(errors="ignore")

@@ -15,11 +15,11 @@ from django.db import DatabaseError
 from naming.table.names import ServiceName
 from portal.live.callers import principal_of_session, reason_of
 from portal.live.hub import Viewer, hub
-from portal.live.topics import Behind, Machines, Tasks, Topic
+from portal.live.topics import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watches import watch_begin
 from portal.sigma.reads.jobs import job_named
 from portal.sigma.reads.names import service_named
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named
 
@@ -31,7 +31,7 @@ SIGN_IN, FORBIDDEN, NOT_FOUND, TOO_MANY = 4401, 4403, 4404, 4429
 
 
 class LivePage(AsyncWebsocketConsumer):
-    """Tells one browser what changes on its page. `topic` says which page, and raises `Refused`."""
+    """Tells one browser what changes on its page. `topic` says which page, and raises `Rejected`."""
 
     viewer: Viewer | None = None
     tasks: tuple[asyncio.Task[None], ...] = ()
@@ -48,7 +48,7 @@ class LivePage(AsyncWebsocketConsumer):
         principal, topic = found
         try:
             watch = watch_begin(principal)
-        except Refused as problem:
+        except Rejected as problem:
             await self.close(TOO_MANY, reason=reason_of(problem))
             return
         self.viewer = Viewer(topic, asyncio.get_running_loop(), watch)
@@ -87,7 +87,7 @@ class LivePage(AsyncWebsocketConsumer):
         """Who looks at what, or None after the socket was closed with the reason."""
         try:
             found = await database_sync_to_async(self._find)()
-        except Refused as problem:
+        except Rejected as problem:
             await self.close(FORBIDDEN if problem.status == 403 else NOT_FOUND, reason=reason_of(problem))
             return None
         if found is None:
@@ -112,13 +112,13 @@ class LivePage(AsyncWebsocketConsumer):
 
 class MachinesPage(LivePage):
     def topic(self, principal: Principal, **names: str) -> Topic:
-        return Machines(cell_named(principal, names["cell"]).id)
+        return MachinesTopic(cell_named(principal, names["cell"]).id)
 
 
 class TasksPage(LivePage):
     def topic(self, principal: Principal, **names: str) -> Topic:
         job = job_named(principal, names["cell"], names["tenant"], names["job"], uid=self._query("uid"))
-        return Tasks(job.cell_id, job.id)
+        return TasksTopic(job.cell_id, job.id)
 
 
 class ServicePage(LivePage):

@@ -16,8 +16,8 @@ from typing import Any
 import structlog
 from django.db import DatabaseError, close_old_connections, connection
 
-from portal.live.topics import Happened, News, Tasks, Told, Topic, news_of, verdict_marks
-from portal.live.watches import Watch
+from portal.live.topics import Announcement, CellNews, Happened, TasksTopic, Topic, news_of, verdict_marks
+from portal.live.watches import OpenWatch
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell
 
@@ -36,7 +36,7 @@ class Viewer:
 
     topic: Topic
     loop: asyncio.AbstractEventLoop
-    watch: Watch | None = None
+    watch: OpenWatch | None = None
     outbox: asyncio.Queue[dict[str, Any]] = field(default_factory=lambda: asyncio.Queue(OUTBOX))
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Hub:
             if page := self._pages.get(topic):
                 return self._joined(page, viewer, revision)
         newest, mark = journal.newest(topic.cell_id), None
-        if isinstance(topic, Tasks):
+        if isinstance(topic, TasksTopic):
             mark = verdict_marks([topic.job_id])[topic.job_id]
         with self._lock:
             page = self._pages.setdefault(topic, _Page(topic, newest, verdict=mark))
@@ -175,7 +175,7 @@ class Hub:
             "id", "revision", "history_ordinal"
         ):
             newest[cell_id], histories[cell_id] = revision, history
-        jobs = [topic.job_id for topic in pages if isinstance(topic, Tasks)]
+        jobs = [topic.job_id for topic in pages if isinstance(topic, TasksTopic)]
         marks = verdict_marks(jobs) if jobs else {}
         for cell_id, topics in cells.items():
             restored = self._histories.get(cell_id, histories.get(cell_id)) != histories.get(cell_id)
@@ -195,20 +195,20 @@ class Hub:
         """`restored`: the cell was, from a backup; its revision may have gone up by it all the same."""
         after, most = min(pages[topic][0] for topic in topics), max(pages[topic][0] for topic in topics)
         if restored or until < most:
-            news = News(until, None)
+            news = CellNews(until, None)
         else:
-            news = news_of(cell_id, after=after, until=until) if until > after else News(until, ())
+            news = news_of(cell_id, after=after, until=until) if until > after else CellNews(until, ())
         for topic in topics:
             revision, verdict = pages[topic]
             told, mark = news, None
-            if isinstance(topic, Tasks):
+            if isinstance(topic, TasksTopic):
                 mark = marks.get(topic.job_id)
                 if mark != verdict and news.events is not None:
-                    told = News(until, [*news.events, Happened("verdict", topic.job_id, None, None)])
+                    told = CellNews(until, [*news.events, Happened("verdict", topic.job_id, None, None)])
             if until != revision or mark != verdict:
                 self._tell(topic, told.revision, mark, topic.changes(told))
 
-    def _tell(self, topic: Topic, revision: int, verdict: Any, changes: Told | None) -> None:
+    def _tell(self, topic: Topic, revision: int, verdict: Any, changes: Announcement | None) -> None:
         with self._lock:
             page = self._pages.get(topic)
             if page is None or page.topic is not topic:  # left, and perhaps watched anew

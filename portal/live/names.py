@@ -3,8 +3,8 @@
     journal ─► NamesHub ─► Names.changes ─► rows of what changed ─► NamesTold ─► every watcher's outbox
     Redis ───► NamesHub ─► Names.take_loads ─────────────────────────┘   (loads are in no journal)
 
-A revision says how far a watcher has come. `Names.changed_since(N)` is never wrong in saying no: every event that may
-concern the name counts, whether or not what it shows differs after it.
+A revision says how far a watcher has come. `WatchedName.changed_since(N)` is never wrong in saying no: every event
+that may concern the name counts, whether or not what it shows differs after it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from django.conf import settings
 
 from naming.api.changes import changed_after, members_changed_after
 from naming.api.loads import Busy, loads_of
-from naming.api.placed import Row, busy_of, endpoints_of, job_told, rows_of, service_told
+from naming.api.placed import PlacedRow, busy_of, endpoints_of, job_answer, rows_of, service_answer
 from naming.api.selectors import job_visible, jobs_of_service, live_job, service_visible
 from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
 from naming.table.names import SERVICE, JobName, ServiceName, TaskName
 from naming.table.table import NAMING_KINDS
 from portal.live.hub import Hub
-from portal.live.topics import Happened, News
+from portal.live.topics import CellNews, Happened
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary.requirement import task_id
@@ -79,7 +79,7 @@ class NamesTold:
 
 
 @dataclass(unsafe_hash=True)
-class Names:
+class WatchedName:
     """One name and what is behind it. Equal ones are the same name.
 
     `since`: the revision of its first reading, from which on it has followed the journal; 0 before. `changed_at`: of
@@ -97,7 +97,7 @@ class Names:
     pollers: int = field(default=0, compare=False)  # who waits for a whole answer; the loop's
     _cell: Cell | None = field(default=None, compare=False, repr=False)
     _jobs: dict[int, Job] = field(default_factory=dict, compare=False, repr=False)
-    _rows: dict[int, Row] = field(default_factory=dict, compare=False, repr=False)
+    _rows: dict[int, PlacedRow] = field(default_factory=dict, compare=False, repr=False)
     _endpoints: dict[int, TaskEndpoint] = field(default_factory=dict, compare=False, repr=False)
     _body: tuple[int, int, bytes] = field(default=(-1, -1, b""), compare=False, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
@@ -144,7 +144,7 @@ class Names:
 
     # -- what happens to it
 
-    def changes(self, news: News) -> NamesTold | None:
+    def changes(self, news: CellNews) -> NamesTold | None:
         """What the journal says. None: nothing about this name. At most three queries, one of a job's update more."""
         with self._lock:
             if not self.since:
@@ -274,8 +274,8 @@ class Names:
         if isinstance(self.name, TaskName):
             return endpoints[0] if endpoints else None
         if isinstance(self.name, JobName):
-            return job_told(next(iter(self._jobs.values())), endpoints, zone=settings.BORG_ZONE)
-        return service_told(self.name, self._cell, self._jobs.values(), endpoints, zone=settings.BORG_ZONE)
+            return job_answer(next(iter(self._jobs.values())), endpoints, zone=settings.BORG_ZONE)
+        return service_answer(self.name, self._cell, self._jobs.values(), endpoints, zone=settings.BORG_ZONE)
 
     def _facts(self) -> dict[str, Any] | None:
         state = self._state()
@@ -299,9 +299,9 @@ class NamesHub(Hub):
 
     def _look_at_loads(self) -> None:
         """One question to Redis a cell."""
-        by_cell: dict[int, list[Names]] = defaultdict(list)
+        by_cell: dict[int, list[WatchedName]] = defaultdict(list)
         for topic in self.topics():
-            if isinstance(topic, Names):
+            if isinstance(topic, WatchedName):
                 by_cell[topic.cell_id].append(topic)
         for cell_id, names in by_cell.items():
             loads = loads_of(cell_id, {one for topic in names for one in topic.busy()})
@@ -312,18 +312,18 @@ class NamesHub(Hub):
 names_hub = NamesHub("names-hub")
 
 
-def watched(principal: Principal, name: Watchable) -> Names:
+def watched(principal: Principal, name: Watchable) -> WatchedName:
     """The name, not read yet. Raises `NotFound`, whether it is not there or may not be seen."""
     if isinstance(name, ServiceName):
         service_visible(principal, name)
         jobs = jobs_of_service(name)
         if not jobs:
             raise NotFound("service", name.path)
-        return Names(name, jobs[0].cell_id, jobs[0].tenant_id)
+        return WatchedName(name, jobs[0].cell_id, jobs[0].tenant_id)
     job = job_visible(principal, name if isinstance(name, JobName) else name.of_job)
     if isinstance(name, TaskName) and not Task.objects.filter(pk=task_id(job.id, name.index)).exists():
         raise NotFound("task", name.path)
-    return Names(name, job.cell_id, job.tenant_id)
+    return WatchedName(name, job.cell_id, job.tenant_id)
 
 
 def _task(event: Happened) -> int:

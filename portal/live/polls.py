@@ -25,10 +25,10 @@ from portal.http.bodies import Application, Receive, Send
 from portal.http.errors import CONTENT_TYPE, document
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer
-from portal.live.names import Names, names_hub
+from portal.live.names import WatchedName, names_hub
 from portal.live.watch import body_of, in_thread, join, names_of, watchable
 from portal.live.watches import RETRY_AFTER_S, TooManyWatches
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.journal import journal
 
 log = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ class NamePolls:
         except TooManyWatches as problem:
             await _refuse(send, problem)
             return
-        except (Refused, DatabaseError) as problem:
+        except (Rejected, DatabaseError) as problem:
             log.info("a watcher of names is left to Django", path=asked.path, why=str(problem))
             answer = None
         if body.left:
@@ -83,7 +83,7 @@ class NamePolls:
             await _send(send, 200, answer, "application/json", {"cache-control": "no-store"})
 
     async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
-        """The answer, when it is time for it. None: Django is to give it. Raises `Refused` and `DatabaseError`."""
+        """The answer, when it is time for it. None: Django is to give it. Raises `Rejected` and `DatabaseError`."""
         begun = await in_thread(_begin)(scope, asked, asyncio.get_running_loop())
         if begun is None:
             return None
@@ -99,7 +99,7 @@ class NamePolls:
             names.pollers -= 1
             names_hub.leave(viewer)
 
-    async def _wait(self, viewer: Viewer, names: Names, asked: _Asked, body: _Body) -> bytes | None:
+    async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
         """What came, or None when the time is over, the caller left, or the answer is still to be made."""
         history, leaving = names.history, asyncio.ensure_future(body.until_left())
         try:
@@ -140,7 +140,7 @@ def _begin(
         raise
 
 
-def _changed(names: Names, asked: _Asked) -> bool:
+def _changed(names: WatchedName, asked: _Asked) -> bool:
     if asked.history not in (None, names.history) or names.changed_since(asked.after):
         return True
     # A revision that is still to come is one of a history that this cell does not have any more.

@@ -24,7 +24,7 @@ from redis import RedisError
 from borglet.messages import SHELL_FRAME_BYTES, MalformedMessage, ShellFrame, shell_frame, shell_frame_of
 from portal.live.callers import principal_of
 from portal.sigma.reads.jobs import job_named
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import task_at
 from scheduling.models import ShellSession
@@ -62,7 +62,7 @@ class Shell(AsyncWebsocketConsumer):
         self.pool = link.connect(settings.BORG_REDIS_URL)
         try:
             await self._ask()
-        except Refused as refused:
+        except Rejected as refused:
             await self._end(refused.detail, code=4000 + refused.status)
         except RedisError as error:
             await self._end(f"shells travel through Redis, which does not answer: {error}", code=NOT_WELL)
@@ -84,7 +84,7 @@ class Shell(AsyncWebsocketConsumer):
             task.add_done_callback(self._failed)
 
     def _open(self) -> tuple[Principal | None, ShellSession | None]:
-        """Raises `Refused`."""
+        """Raises `Rejected`."""
         principal = principal_of(self.scope)
         if principal is None:
             return None, None
@@ -199,12 +199,12 @@ class Shell(AsyncWebsocketConsumer):
 
 
 def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
-    """Raises `Refused` naming it."""
+    """Raises `Rejected` naming it."""
     given = query.get(name, [""])[0]
     if not given:
         return default
     if not (given.isdecimal() and len(given) < 6):
-        raise Refused(
+        raise Rejected(
             "invalid", f"{name}: {given[:20]!r} is no whole number", fields={name: "a whole number"}
         )
     return int(given)

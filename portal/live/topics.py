@@ -40,7 +40,7 @@ class Happened(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class CellNews:
     """What happened in a cell up to `revision`. `events` None: too much to tell."""
 
     revision: int
@@ -48,7 +48,7 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TopicChanges:
     rows: dict[str, str] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
     resync: bool = False
@@ -57,7 +57,7 @@ class Changes:
         return {"rows": self.rows, "parts": self.parts, "resync": self.resync}
 
 
-class Told(Protocol):
+class Announcement(Protocol):
     """What is told to all viewers of a topic."""
 
     def told(self) -> dict[str, Any]: ...
@@ -69,26 +69,26 @@ class Topic(Protocol):
     @property
     def cell_id(self) -> int: ...
 
-    def changes(self, news: News) -> Told | None:
+    def changes(self, news: CellNews) -> Announcement | None:
         """None when nothing of this page changed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Machines:
+class MachinesTopic:
     """The machines of a cell."""
 
     cell_id: int
 
-    def changes(self, news: News) -> Changes | None:
+    def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
-            return Changes(resync=True)
+            return TopicChanges(resync=True)
         told = [event for event in news.events if event.kind not in _NOT_OF_MACHINES]
         if not told:
             return None
         ids = {event.machine_id for event in told if event.machine_id} | self._followers(told)
         rows = machine_rows_by_id(self.cell_id, sorted(ids)) if len(ids) <= MOST_ROWS else []
         counts = cell_counts([self.cell_id])[self.cell_id]
-        return Changes(
+        return TopicChanges(
             rows={f"machine-{row.machine.id}": _render("rows/machine", row=row) for row in rows},
             parts={
                 "cell-counts": _render("parts/cell_counts", counts=counts),
@@ -112,25 +112,25 @@ class Machines:
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
+class TasksTopic:
     """The tasks of a job, its counters, its update, why it is pending, what happened."""
 
     cell_id: int
     job_id: int
 
-    def changes(self, news: News) -> Changes | None:
+    def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
-            return Changes(resync=True)
+            return TopicChanges(resync=True)
         told = [event for event in news.events if event.job_id == self.job_id]
         if not told:
             return None
         job = Job.objects.select_related("cell", "tenant").filter(pk=self.job_id).first()
         if job is None:
-            return Changes(resync=True)
+            return TopicChanges(resync=True)
         ids = {task_id(self.job_id, event.task_index) for event in told if event.task_index is not None}
         tasks = tasks_by_id(sorted(ids)) if len(ids) <= MOST_ROWS else []
         status = status_context(job)
-        return Changes(
+        return TopicChanges(
             rows={f"task-{task.id}": _render("rows/task", task=task, job=job) for task in tasks},
             parts={
                 "job-status": _render("parts/job_status", **status),
@@ -148,20 +148,20 @@ class Behind:
     cell_id: int
     name: ServiceName
 
-    def changes(self, news: News) -> Changes | None:
+    def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
-            return Changes(resync=True)
+            return TopicChanges(resync=True)
         touched = {event.job_id for event in news.events if event.job_id is not None}
         if not touched:
             return None
         jobs = jobs_of_service(self.name)
         reshaped = {event.job_id for event in news.events if event.kind in _RESHAPES_SERVICE}
         if not reshaped.isdisjoint(job.id for job in jobs) or self._left(news.events):
-            return Changes(resync=True)
+            return TopicChanges(resync=True)
         if touched.isdisjoint(job.id for job in jobs):
             return None
         told = _render("parts/service_answers", service=service_over(self.name, jobs))
-        return Changes(parts={"service-answers": told})
+        return TopicChanges(parts={"service-answers": told})
 
     def _left(self, events: Sequence[Happened]) -> bool:
         """Whether a job ended behind the name, or one of the tenant changed, which may have been there before."""
@@ -198,7 +198,7 @@ def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
     return dict.fromkeys(job_ids) | dict(rows.values_list("job_id", "at"))
 
 
-def news_of(cell_id: int, *, after: int, until: int) -> News:
+def news_of(cell_id: int, *, after: int, until: int) -> CellNews:
     """One query, whatever happened."""
     rows = (
         Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
@@ -206,7 +206,7 @@ def news_of(cell_id: int, *, after: int, until: int) -> News:
         .values_list("kind", "job_id", "task_index", "machine_id", "revision")[: MOST_EVENTS + 1]
     )
     events = [Happened(*row) for row in rows]
-    return News(until, events if len(events) <= MOST_EVENTS else None)
+    return CellNews(until, events if len(events) <= MOST_EVENTS else None)
 
 
 def _render(template: str, **context: Any) -> str:

@@ -24,9 +24,9 @@ from django.db import DatabaseError
 from naming.table.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
 from portal.live.callers import principal_of, reason_of
 from portal.live.hub import Viewer
-from portal.live.names import Names, NamesTold, Watchable, names_hub, watched
+from portal.live.names import NamesTold, Watchable, WatchedName, names_hub, watched
 from portal.live.watches import watch_begin
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
 
 log = structlog.get_logger(__name__)
@@ -45,25 +45,25 @@ def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:
     return DatabaseSyncToAsync(function, thread_sensitive=False, executor=_threads)
 
 
-async def body_of(names: Names) -> tuple[int, int, bytes | None]:
-    """`Names.body` at what the hub has come to; it may have to wait for the hub."""
+async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
+    """`WatchedName.body` at what the hub has come to; it may have to wait for the hub."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))
 
 
 def watchable(path: str) -> Watchable:
-    """`<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Refused`."""
+    """`<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected`."""
     try:
         name = parse_path(PREFIX + path)
     except InvalidName as error:
-        raise Refused("invalid-name", str(error), fields={error.field: error.detail}) from error
+        raise Rejected("invalid-name", str(error), fields={error.field: error.detail}) from error
     if not isinstance(name, JobName | TaskName | ServiceName):
         raise NotFound("name that can be watched", name.path)
     return name
 
 
 def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop) -> Viewer:
-    """A viewer of the name, which has been read; it must leave. Asks the database. Raises `Refused`."""
+    """A viewer of the name, which has been read; it must leave. Asks the database. Raises `Rejected`."""
     names = watched(principal, name)
     viewer = Viewer(names, loop, watch_begin(principal))
     try:
@@ -75,9 +75,9 @@ def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop)
     return viewer
 
 
-def names_of(viewer: Viewer) -> Names:
+def names_of(viewer: Viewer) -> WatchedName:
     """What it watches, which all viewers of the same name share."""
-    assert isinstance(viewer.topic, Names)
+    assert isinstance(viewer.topic, WatchedName)
     return viewer.topic
 
 
@@ -94,7 +94,7 @@ class NamesWatch(AsyncWebsocketConsumer):
         loop = asyncio.get_running_loop()
         try:
             self.viewer = await in_thread(self._begin)(loop)
-        except Refused as problem:
+        except Rejected as problem:
             await self.close(4000 + problem.status, reason=reason_of(problem))
             return
         if self.viewer is None:
@@ -112,13 +112,13 @@ class NamesWatch(AsyncWebsocketConsumer):
         principal = principal_of(self.scope)
         return join(principal, self._name(), loop) if principal is not None else None
 
-    def _allowed(self) -> Names | None:
-        """Asks the database afresh. None: nobody known asks. Raises `Refused`."""
+    def _allowed(self) -> WatchedName | None:
+        """Asks the database afresh. None: nobody known asks. Raises `Rejected`."""
         principal = principal_of(self.scope)
         return watched(principal, self._name()) if principal is not None else None
 
     def _name(self) -> Watchable:
-        """Raises `Refused`."""
+        """Raises `Rejected`."""
         return watchable(self.scope["url_route"]["kwargs"]["name"].strip("/"))
 
     async def disconnect(self, code: int) -> None:
@@ -173,6 +173,6 @@ class NamesWatch(AsyncWebsocketConsumer):
                     return
             except DatabaseError as error:
                 log.info("rights to watch a name are asked for again later", error=str(error))
-            except Refused as problem:
+            except Rejected as problem:
                 await self.close(4000 + problem.status, reason=reason_of(problem))
                 return

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from django.conf import settings
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 RETRY_AFTER_S = 10
 
 
-class TooManyWatches(Refused):
+class TooManyWatches(Rejected):
     """WebSockets close with 4429, polls are answered 429 with `Retry-After`."""
 
     status = 429
@@ -28,7 +28,7 @@ class TooManyWatches(Refused):
         super().__init__("too-many-watches", detail, figures={"most": most, "retry_after_s": RETRY_AFTER_S})
 
 
-class Watch:
+class OpenWatch:
     """One of them, until its end."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Watches:
     def __len__(self) -> int:
         return self._all
 
-    def begin(self, principal: Principal, *, most: int, most_of_one: int) -> Watch:
+    def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
         """Raises `TooManyWatches`. All tokens and sessions of a user are one caller."""
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:
@@ -62,7 +62,7 @@ class Watches:
                 raise TooManyWatches("this process of the portal has", most, "try another")
             self._of[caller] += 1
             self._all += 1
-        return Watch(lambda: self._ended(caller))
+        return OpenWatch(lambda: self._ended(caller))
 
     def _ended(self, caller: str) -> None:
         with self._lock:
@@ -75,7 +75,7 @@ class Watches:
 watches = Watches()
 
 
-def watch_begin(principal: Principal) -> Watch:
+def watch_begin(principal: Principal) -> OpenWatch:
     """Within the bounds of the settings. Raises `TooManyWatches`."""
     return watches.begin(
         principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER

@@ -16,7 +16,7 @@ from portal.sigma.reads.jobs import failing_by_tenant, jobs_visible
 from portal.sigma.reads.orders import waiting_for
 from quota import clock
 from quota.models import Account, AccountKind
-from quota.selectors import Standing, grants_visible, standings, tenants_visible
+from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access import selectors
 
@@ -33,7 +33,7 @@ class TenantCard:
     title: str
     role: str
     jobs: dict[str, int]
-    quota: list[Standing]
+    quota: list[QuotaStanding]
     budget: int | None = None  # micro-credits that may be spent; None for who may not see it
 
 
@@ -53,7 +53,7 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
             tasks_pending=Sum("tasks_pending", filter=~Q(state="dead"), default=0),
         )
     }
-    quota: dict[str, list[Standing]] = defaultdict(list)
+    quota: dict[str, list[QuotaStanding]] = defaultdict(list)
     for standing in standings(principal):
         quota[standing.tenant].append(standing)
     money = dict(

@@ -13,9 +13,9 @@ from naming.table.names import InvalidName, JobName, MachineName, ServiceName, T
 from portal.sigma.frame.page import page, page_of
 from portal.sigma.reads import names as reads
 from portal.sigma.reads.jobs import jobs_visible
-from portal.sigma.spelling import Part, ServicePart, read
+from portal.sigma.spelling import PartialName, ServicePart, read
 from quota.selectors import tenants_visible
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.journal import journal
@@ -35,7 +35,7 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
                 return redirect(found)
         except InvalidName as error:
             detail = _("“%s” is no name that we could look up.") % chosen["q"][:100]
-            problem = Refused("invalid-name", detail, fields={error.field: error.detail})
+            problem = Rejected("invalid-name", detail, fields={error.field: error.detail})
         except NotFound as error:
             problem = error
     jobs = jobs_visible(principal).exclude(state="dead").order_by("cell__name", "tenant__name", "name")
@@ -44,7 +44,7 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     if chosen["tenant"]:
         jobs = jobs.filter(tenant__name=chosen["tenant"])
     behind = jobs
-    if isinstance(sought, Part) and not problem:
+    if isinstance(sought, PartialName) and not problem:
         same = {"tenant__name": sought.tenant, "name": sought.job}
         jobs = jobs.filter(**same) if sought.tenant else jobs.filter(name__contains=sought.job)
         behind = behind.none() if sought.tenant else behind.filter(labels__service__icontains=sought.job)
@@ -78,9 +78,9 @@ def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
 def _address(principal: Principal, sought: object) -> str | None:
     """Where the page of a name is; None for what several jobs may be. Raises `NotFound`."""
     match sought:
-        case Part(tenant="", job=_, index=None):
+        case PartialName(tenant="", job=_, index=None):
             return None
-        case Part(tenant=tenant, job=job, index=index):
+        case PartialName(tenant=tenant, job=job, index=index):
             rows = jobs_visible(principal).exclude(state="dead").filter(name=job)
             rows = rows.filter(tenant__name=tenant) if tenant else rows
             places = list(rows.values_list("cell__name", "tenant__name")[:2])

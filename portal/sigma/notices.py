@@ -17,7 +17,7 @@ from quota.models import NoticeChannel
 from quota.notifications import channels, inbox
 from quota.notifications.notice_kinds import KINDS, LEVELS
 from quota.notifications.notices import notices_read
-from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Action, Principal
 
 PAGE_SIZE = 50
@@ -64,7 +64,7 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 def read(request: HttpRequest, principal: Principal) -> HttpResponse:
     given = request.POST.get("up_to", "")
     if not (given.isascii() and given.isdecimal() and len(given) < 19):
-        raise Refused(
+        raise Rejected(
             "invalid",
             _("up_to: give the number of a notice"),
             fields={"up_to": _("not a number")},
@@ -105,7 +105,7 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
                 kinds=post.getlist("kinds"),
                 level=post.get("level", "info"),
             )
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"], status = problem, problem.status
         else:
             messages.success(request, _("The channel is there. Try it with a test."))
@@ -137,7 +137,7 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
                 level=post.get("level", ""),
                 enabled="enabled" in post,
             )
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"], status = problem, problem.status
         else:
             messages.success(request, _("Saved."))
@@ -171,7 +171,9 @@ def rotate(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     row = inbox.channel_numbered(principal, number)
     hours = request.POST.get("hours", "24")
     if hours not in map(str, OVERLAP_HOURS):
-        raise Refused("invalid", _("hours: choose from the list"), fields={"hours": _("not one of the list")})
+        raise Rejected(
+            "invalid", _("hours: choose from the list"), fields={"hours": _("not one of the list")}
+        )
     channels.channel_secret_rotate(principal=principal, channel=row, overlap=dt.timedelta(hours=int(hours)))
     messages.success(request, _("Webhooks are signed with a new secret now. Give it to the receiver."))
     return redirect("sigma:channel", row.pk)
@@ -199,4 +201,4 @@ def _finer(row: NoticeChannel) -> list[str]:
 
 def _no_nul(*texts: str) -> None:
     if any("\x00" in text for text in texts):
-        raise Refused("invalid", _("a field holds a NUL character; leave it out"))
+        raise Rejected("invalid", _("a field holds a NUL character; leave it out"))

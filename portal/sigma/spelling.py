@@ -16,7 +16,7 @@ _END = re.compile(r"[/?#]")  # of the host in an address on the web
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialName:
     """A job of any cell and, where `tenant` is empty, of any tenant."""
 
     tenant: str
@@ -32,7 +32,7 @@ class ServicePart:
     service: str
 
 
-def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | Part | ServicePart:
+def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | PartialName | ServicePart:
     """`cells`: names below them may leave the zone out, as feeds write them. Raises `InvalidName`."""
     name = _host(text.strip()).removesuffix(".")
     if name.startswith((PREFIX, PREFIX.removeprefix("/"))):
@@ -40,7 +40,7 @@ def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | Part | 
     if "/" in name:
         return _by_slashes(name.strip("/").split("/"))
     if "." not in name:
-        return Part("", check_label(name.lower(), "name"))
+        return PartialName("", check_label(name.lower(), "name"))
     labels = name.lower().split(".")
     while labels and labels[0].startswith("_"):
         del labels[0]
@@ -57,13 +57,13 @@ def _host(text: str) -> str:
     return host if colon and port.isdecimal() else text
 
 
-def _by_slashes(parts: list[str]) -> Name | Part | ServicePart:
+def _by_slashes(parts: list[str]) -> Name | PartialName | ServicePart:
     """`[[cell/]tenant/]job[/index]`: names of jobs begin with a letter, so that a number is always an index."""
     index = parse_index(parts.pop()) if len(parts) > 1 and parts[-1].isdecimal() else None
     if len(parts) == 1:
-        return Part("", check_label(parts[0], "name"), index)
+        return PartialName("", check_label(parts[0], "name"), index)
     if len(parts) == 2:
-        return Part(check_label(parts[0], "tenant"), check_label(parts[1], "job"), index)
+        return PartialName(check_label(parts[0], "tenant"), check_label(parts[1], "job"), index)
     if len(parts) == 3 and index is None and parts[1] == SERVICE:
         return ServicePart(check_label(parts[0], "tenant"), check_label(parts[2], "service"))
     return parse_path("/".join([PREFIX.rstrip("/"), *parts, *([] if index is None else [str(index)])]))

@@ -18,7 +18,7 @@ from quota.models import Token
 from quota.selectors import tenant_named, tenants_visible, tokens_of
 from quota.tenancy.access import token_issue, token_revoke
 from quota.tenancy.token_families import in_families
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Scope
 
 PAGE_SIZE = 50
@@ -55,7 +55,7 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
                 expires_at=_expiry(post.get("days", "")),
             )
             status = 201
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"], status = problem, problem.status
     shown = page_of(request, tokens_of(principal).order_by("-id"), PAGE_SIZE)
     shown.object_list = token_families(shown.object_list)
@@ -67,7 +67,7 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
 @require_POST
 def revoke(request: HttpRequest, principal: Principal, key: str) -> HttpResponse:
     if not tokens_of(principal).filter(key=key).exists():
-        raise Refused("not-found", _("You have no token %s.") % key, status=404)
+        raise Rejected("not-found", _("You have no token %s.") % key, status=404)
     token = token_revoke(principal=principal, key=key)
     messages.success(request, _("Token %s is revoked, and so are the tokens that it issued.") % token.name)
     return redirect("sigma:tokens")
@@ -84,7 +84,7 @@ def _expiry(days: str) -> dt.datetime | None:
     if not days:
         return None
     if days not in map(str, DAYS):
-        raise Refused(
+        raise Rejected(
             "invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")}
         )
     return timezone.now() + dt.timedelta(days=int(days))

@@ -18,11 +18,11 @@ from django.utils.translation import gettext_lazy
 from portal.sigma.reads.market import zone_of
 from portal.sigma.reads.order_words import kind_words
 from portal.sigma.shop.confirm import wish_of
-from portal.sigma.shop.period import Period
+from portal.sigma.shop.period import QuotaPeriod
 from portal.sigma.shop.sizes import band_words, wanted_words
 from portal.sigma.shop.wish import Wish, fields_of
 from quota.models import Order, PriorityBand, Quote, Record
-from quota.vocabulary.money import tell
+from quota.vocabulary.money import format_credits
 from quota.vocabulary.resources import Vector
 
 register = template.Library()
@@ -51,7 +51,7 @@ def link_to(
     """The shop with this wish, some of it changed."""
     period = wish.period if first is None else wish.period.moved(first)
     if days is not None:
-        period = Period(period.first, period.first + dt.timedelta(days=days - 1))
+        period = QuotaPeriod(period.first, period.first + dt.timedelta(days=days - 1))
     return shop_url(fields_of(wish, amounts=amounts or wish.amounts, period=period))
 
 
@@ -71,13 +71,13 @@ def signed(micro: int) -> SafeString | str:
     """A movement of money, `+12.50` or `−3.00`; a dash for none."""
     if not micro:
         return "–"
-    return f"{'+' if micro > 0 else '−'}{tell(abs(micro))}"
+    return f"{'+' if micro > 0 else '−'}{format_credits(abs(micro))}"
 
 
 @register.simple_tag
 def signed_away(micro: int) -> str:
     """An amount without its sign, for a line that says which way it goes."""
-    return tell(abs(micro))
+    return format_credits(abs(micro))
 
 
 _STATES = {
@@ -138,7 +138,7 @@ def order_event(record: Record) -> str:
     by = str(data.get("by") or "") or record.actor
     text = said if record.kind in _UNASKED else _("%(what)s by %(who)s") % {"what": said, "who": by}
     if data.get("back"):
-        text += ", " + _("%s credits paid back") % tell(int(data["back"]), places=2)
+        text += ", " + _("%s credits paid back") % format_credits(int(data["back"]), places=2)
     return f"{text}: {data['reason']}" if data.get("reason") else text
 
 

@@ -9,7 +9,7 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from quota.vocabulary.money import tell
+from quota.vocabulary.money import format_credits
 
 register = template.Library()
 
@@ -17,7 +17,7 @@ register = template.Library()
 @register.filter("credits")
 def in_credits(micro: int | None) -> SafeString | str:
     """`{{ 1200500000|credits }}` is 1,200.50, to the last micro-credit; a dash for none."""
-    return "–" if micro is None else format_html('<span class="amount">{}</span>', tell(micro))
+    return "–" if micro is None else format_html('<span class="amount">{}</span>', format_credits(micro))
 
 
 @register.filter
@@ -27,7 +27,7 @@ def movement(micro: int) -> SafeString | str:
         return ""
     tone = "in" if micro > 0 else "out"
     sign = "+" if micro > 0 else ""
-    return format_html('<span class="amount amount-{}">{}{}</span>', tone, sign, tell(micro))
+    return format_html('<span class="amount amount-{}">{}{}</span>', tone, sign, format_credits(micro))
 
 
 @register.filter

@@ -75,14 +75,14 @@ def money(micro: int | None) -> SafeString | str:
     """`{{ 12500000|money }}` is 12.50, an amount of money; whoever points at it sees what rounding hid."""
     if micro is None:
         return "–"
-    shown, whole = amounts.tell(int(micro), places=2), amounts.tell(int(micro))
+    shown, whole = amounts.format_credits(int(micro), places=2), amounts.format_credits(int(micro))
     return shown if shown == whole else format_html('<span title="{}">{}</span>', whole, shown)
 
 
 @register.filter
 def money_exact(micro: int | None) -> str:
     """The same to the last micro-credit, for what has to add up."""
-    return "–" if micro is None else amounts.tell(int(micro))
+    return "–" if micro is None else amounts.format_credits(int(micro))
 
 
 @register.filter

@@ -23,7 +23,7 @@ from portal.up.environment import check, environment, machine_environment, unhea
 from portal.up.home import Home, HomeError, client_toml, write_private
 from portal.up.options import CELL, TENANT, OptionError, Options
 from portal.up.supervision.account import AccountError
-from portal.up.supervision.supervisor import Supervisor, SupervisorError, stop_leftovers
+from portal.up.supervision.supervisor import ProcessSupervisor, SupervisorError, stop_leftovers
 
 log = logging.getLogger("portal.up")
 
@@ -37,7 +37,7 @@ class Up:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.home = Home(options.home)
-        self.supervisor = Supervisor(run_folder=self.home.run, log_folder=self.home.log)
+        self.supervisor = ProcessSupervisor(run_folder=self.home.run, log_folder=self.home.log)
         self.machine_env = machine_environment(options, os.environ)
         self.generated: dict[str, Any] = {}
         self.hurried = asyncio.Event()
@@ -51,9 +51,9 @@ class Up:
         ports.check_free(
             self.options.host,
             [
-                ports.Wanted("PORT", self.options.port),
-                ports.Wanted("DNS_PORT", self.options.dns_port, udp=True),
-                ports.Wanted("LINK_PORT", self.options.link_port),
+                ports.RequestedPort("PORT", self.options.port),
+                ports.RequestedPort("DNS_PORT", self.options.dns_port, udp=True),
+                ports.RequestedPort("LINK_PORT", self.options.link_port),
             ],
         )
         self.home.metrics_anew()

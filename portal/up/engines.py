@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from portal.up.supervision import children, probes
-from portal.up.supervision.account import Account, engine_account
+from portal.up.supervision.account import SystemUser, engine_account
 
 POSTGRES_MAJOR = 18
 DATABASE = "borg"
@@ -37,7 +37,7 @@ class EngineError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class EngineLaunch:
     """All that is needed to start an engine, after its data was prepared."""
 
     name: str
@@ -47,7 +47,7 @@ class Launch:
     sockets: Path
     record: Path
     stop_signal: signal.Signals
-    account: Account | None
+    account: SystemUser | None
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Launch:
 class Engine:
     """A running engine. `stop` is safe to call twice."""
 
-    def __init__(self, launch: Launch, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, launch: EngineLaunch, process: subprocess.Popen[bytes]) -> None:
         self.launch = launch
         self.process = process
 
@@ -109,7 +109,7 @@ def start_redis(home: Path, *, durable: bool = True, output: int | None = None) 
     return _start(prepare_redis(home, durable=durable), output)
 
 
-def prepare_postgres(home: Path, *, durable: bool = True) -> Launch:
+def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
     """Make data and socket folders ready, stop a leftover, and say how to start PostgreSQL.
 
     Raises `EngineError` for a data directory of another major version, or no unprivileged user under root.
@@ -147,7 +147,7 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> Launch:
         "log_timezone": "UTC",
     }
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    return Launch(
+    return EngineLaunch(
         name="postgres",
         argv=(str(binaries / "postgres"), "-D", str(data), *options),
         url=f"postgresql:///{DATABASE}?host={sockets}&user=postgres",
@@ -161,7 +161,7 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> Launch:
     )
 
 
-def prepare_redis(home: Path, *, durable: bool = True) -> Launch:
+def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
     """Make data and socket folders ready, stop a leftover, and say how to start Redis."""
     home = _home(home)
     server = redis_server()
@@ -185,7 +185,7 @@ def prepare_redis(home: Path, *, durable: bool = True) -> Launch:
         "maxmemory-policy": "noeviction",
     }
     options = [part for name, value in settings.items() for part in (f"--{name}", value)]
-    return Launch(
+    return EngineLaunch(
         name="redis",
         argv=(str(server), *options),
         url=f"unix://{path}",
@@ -219,7 +219,7 @@ def socket_path(home: Path) -> Path:
     return Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - its maker checks owner and mode
 
 
-def socket_folder(home: Path, account: Account | None) -> Path:
+def socket_folder(home: Path, account: SystemUser | None) -> Path:
     """The folder at `socket_path`, made 0700 for the engines' user.
 
     Raises `EngineError` when somebody else has put something there.
@@ -241,7 +241,7 @@ def socket_folder(home: Path, account: Account | None) -> Path:
 
 def run_binary(
     argv: list[str],
-    account: Account | None,
+    account: SystemUser | None,
     *,
     cwd: Path,
     stdin: str | None = None,
@@ -264,7 +264,7 @@ def run_binary(
         raise EngineError(f"{Path(argv[0]).name} failed with status {done.returncode}: {done.stderr.strip()}")
 
 
-def _start(launch: Launch, output: int | None) -> Engine:
+def _start(launch: EngineLaunch, output: int | None) -> Engine:
     process = children.spawn(
         launch.argv,
         env=launch.env,
@@ -277,7 +277,7 @@ def _start(launch: Launch, output: int | None) -> Engine:
     return Engine(launch, process)
 
 
-def _initialise(home: Path, data: Path, binaries: Path, account: Account | None) -> None:
+def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | None) -> None:
     """Make the data directory beside its final place and move it there whole: a crash leaves no half."""
     fresh = home / "postgres.new"
     if fresh.exists():
@@ -325,7 +325,7 @@ def _record(home: Path, name: str) -> Path:
     return folder / f"{name}.pid"
 
 
-def _own_folder(folder: Path, account: Account | None) -> None:
+def _own_folder(folder: Path, account: SystemUser | None) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     if account:

@@ -18,7 +18,7 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetOption:
     """Simulated machines beside the real one: `count` equal ones, or those of a file."""
 
     count: int = 0
@@ -34,7 +34,7 @@ class Options:
     link_port: int
     zone: str
     hostname: str
-    fleet: Fleet | None
+    fleet: FleetOption | None
 
     @property
     def portal_url(self) -> str:
@@ -78,7 +78,7 @@ def _label(nodename: str) -> str:
     return label or "localhost"
 
 
-def _fleet(text: str) -> Fleet | None:
+def _fleet(text: str) -> FleetOption | None:
     if not text:
         return None
     kind, _, what = text.partition(":")
@@ -87,11 +87,11 @@ def _fleet(text: str) -> Fleet | None:
     if what.isascii() and what.isdigit():
         if not 1 <= int(what) <= _LARGEST_FLEET:
             raise OptionError(f"MACHINES={text!r}: between 1 and {_LARGEST_FLEET} machines can be simulated")
-        return Fleet(count=int(what))
+        return FleetOption(count=int(what))
     file = Path(what).resolve()
     if not file.is_file():
         raise OptionError(
             f"MACHINES={text!r}: {what} is neither a number of machines nor a file ({file}); "
             "write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv"
         )
-    return Fleet(file=file)
+    return FleetOption(file=file)

@@ -15,13 +15,13 @@ class PortTaken(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedPort:
     setting: str
     port: int
     udp: bool = False
 
 
-def check_free(host: str, wanted: Iterable[Wanted]) -> None:
+def check_free(host: str, wanted: Iterable[RequestedPort]) -> None:
     """Raises `PortTaken` for the first port that can't be bound."""
     for want in wanted:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) if want.udp else (socket.SOCK_STREAM,):
@@ -36,7 +36,7 @@ def check_free(host: str, wanted: Iterable[Wanted]) -> None:
                     raise PortTaken(_sentence(host, want, kind, error)) from None
 
 
-def _sentence(host: str, want: Wanted, kind: socket.SocketKind, error: OSError) -> str:
+def _sentence(host: str, want: RequestedPort, kind: socket.SocketKind, error: OSError) -> str:
     cure = f"choose another one, such as {want.setting}={min(want.port + 1, 65535)}"
     if error.errno == errno.EACCES:
         return f"{want.setting}={want.port}: this user may not listen below 1024; {cure}"

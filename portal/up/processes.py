@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from portal.up.engines import Launch
+from portal.up.engines import EngineLaunch
 from portal.up.home import Home
 from portal.up.options import CELL, Options
 from portal.up.supervision import probes
@@ -24,7 +24,7 @@ _CELERY = (sys.executable, "-m", "celery", "-A", "portal.celery")
 _WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "portal.up.supervision.pulse")
 
 
-def engine(launch: Launch) -> Spec:
+def engine(launch: EngineLaunch) -> Spec:
     return Spec(
         name=launch.name,
         argv=launch.argv,

@@ -14,7 +14,7 @@ from quota.admin.base import FactsAdmin, ServiceAdmin, principal_of
 from quota.models import Capability, CapabilityRequest, Token
 from quota.tenancy.access import token_revoke
 from quota.tenancy.capabilities import capability_answer, capability_grant, capability_revoke
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 
 class CapabilityAdmin(ServiceAdmin):
@@ -85,7 +85,7 @@ class CapabilityRequestAdmin(ServiceAdmin):
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         if given["state"] == "open":
             told = _("choose granted or refused")
-            raise Refused("invalid", f"state: {told}", fields={"state": str(told)})
+            raise Rejected("invalid", f"state: {told}", fields={"state": str(told)})
         return capability_answer(
             principal=principal_of(request),
             request=row,

@@ -14,7 +14,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 from unfold.admin import ModelAdmin
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 # What one form may act on: a selection, not a cell.
 MOST = 1_000
@@ -40,7 +40,7 @@ def act_with_reason(
         for row in chosen:
             try:
                 act(row, reason)
-            except Refused as problem:
+            except Rejected as problem:
                 messages.error(request, f"{row}: {problem.detail}")
             else:
                 done += 1
@@ -75,7 +75,7 @@ def act_together(
     if reason and (form is None or form.is_valid()):
         try:
             done = act(chosen, reason[:300], form.cleaned_data if form is not None else {})
-        except Refused as refusal:
+        except Rejected as refusal:
             problem = refusal.detail
         else:
             if done:

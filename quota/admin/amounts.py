@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from quota.vocabulary.money import AmountError, parse, tell
+from quota.vocabulary.money import AmountError, format_credits, parse
 
 
 class AmountField(forms.Field):
@@ -33,7 +33,7 @@ class AmountField(forms.Field):
             raise ValidationError(str(error)) from error
 
     def prepare_value(self, value: Any) -> Any:
-        return tell(value).replace(",", "") if isinstance(value, int) else value
+        return format_credits(value).replace(",", "") if isinstance(value, int) else value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return str(self.prepare_value(initial) or "") != str(data or "")
@@ -43,4 +43,4 @@ def amount_text(micro: int | None) -> SafeString | str:
     """`1,200.50`, for a list; a dash for none."""
     if micro is None:
         return "–"
-    return format_html('<span class="whitespace-nowrap tabular-nums">{}</span>', tell(micro))
+    return format_html('<span class="whitespace-nowrap tabular-nums">{}</span>', format_credits(micro))

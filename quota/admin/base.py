@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 
 from quota.tenancy.access import principal_of_user
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, describe
 
@@ -80,10 +80,10 @@ class ServiceForm(forms.ModelForm):
             return
         try:
             self.instance = self.perform()
-        except Refused as problem:
+        except Rejected as problem:
             self._refuse(problem)
 
-    def _refuse(self, problem: Refused) -> None:
+    def _refuse(self, problem: Rejected) -> None:
         named = {name: what for name, what in problem.fields.items() if name in self.fields}
         for name, what in named.items():
             self.add_error(name, what)
@@ -104,7 +104,7 @@ class ServiceAdmin(FactsAdmin):
         return self.has_module_permission(request)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Call the service; `row` is None for a new one. Raises `Refused`."""
+        """Call the service; `row` is None for a new one. Raises `Rejected`."""
         raise NotImplementedError
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from quota.billing.budgets import budget_set
 from quota.billing.invoices import invoice_close
 from quota.billing.ledger import budget_grant
 from quota.models import Account, AccountKind, Budget, Invoice, Posting, Tenant
-from quota.vocabulary.errors import Refused
-from quota.vocabulary.money import tell
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.money import format_credits
 
 MOST_UNSET = 50  # tenants without a budget that one page lists
 
@@ -150,11 +150,13 @@ class BudgetAdmin(ServiceAdmin):
                     amount=given["amount"],
                     text=given["text"],
                 )
-            except Refused as refusal:
+            except Rejected as refusal:
                 problem = refusal.detail
             else:
                 told = now_("%(tenant)s: %(amount)s credits.")
-                messages.success(request, told % {"tenant": given["tenant"], "amount": tell(given["amount"])})
+                messages.success(
+                    request, told % {"tenant": given["tenant"], "amount": format_credits(given["amount"])}
+                )
                 return redirect(reverse(f"{self.admin_site.name}:quota_account_changelist"))
         context = {
             **self.admin_site.each_context(request),
@@ -255,14 +257,18 @@ class InvoiceAdmin(FactsAdmin):
                 invoice = invoice_close(
                     principal=principal_of(request), tenant=given["tenant"], month=given["month"]
                 )
-            except Refused as refusal:
+            except Rejected as refusal:
                 problem = refusal.detail
             else:
                 told = now_("Invoice %(number)s of %(tenant)s: %(total)s credits.")
                 messages.success(
                     request,
                     told
-                    % {"number": invoice.number, "tenant": given["tenant"], "total": tell(invoice.total)},
+                    % {
+                        "number": invoice.number,
+                        "tenant": given["tenant"],
+                        "total": format_credits(invoice.total),
+                    },
                 )
                 return redirect(reverse(f"{self.admin_site.name}:quota_invoice_changelist"))
         context = {

@@ -12,7 +12,7 @@ from unfold.paginator import InfinitePaginator
 from quota.admin.base import FactsAdmin, principal_of
 from quota.models import Notice, NoticeChannel, NoticeDelivery
 from quota.notifications.channels import channel_set, channel_test
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 
 class NoticeAdmin(FactsAdmin):
@@ -58,7 +58,7 @@ class ChannelAdmin(FactsAdmin):
         for channel in rows.select_related("tenant"):
             try:
                 channel_test(principal=principal_of(request), channel=channel)
-            except Refused as problem:
+            except Rejected as problem:
                 messages.error(request, f"{channel}: {problem.detail}")
             else:
                 tried += 1

@@ -47,7 +47,7 @@ class PreviewedAdmin(ServiceAdmin):
     """`make` calls the service, `preview` tells what that does. The first POST only rehearses, and shows."""
 
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Call the service; `row` is None for a new one. Raises `Refused`."""
+        """Call the service; `row` is None for a new one. Raises `Rejected`."""
         raise NotImplementedError
 
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:

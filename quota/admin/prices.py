@@ -28,7 +28,7 @@ from quota.pricing.arithmetic import UNIT
 from quota.pricing.price_lists import price_list_at, price_list_set
 from quota.pricing.what_if import what_if
 from quota.vocabulary import money
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, describe, format_number
 
 UNITS = {
@@ -74,13 +74,13 @@ class PriceListForm(ServiceForm):
                 points.append(_point(number, line))
         return points
 
-    def _refuse(self, problem: Refused) -> None:
+    def _refuse(self, problem: Rejected) -> None:
         """The service names `base.cpu` and `curve.1`."""
         fields = {
             "curve_lines" if name.startswith("curve") else name.replace(".", "_"): what
             for name, what in problem.fields.items()
         }
-        super()._refuse(Refused(problem.code, problem.detail, fields=fields))
+        super()._refuse(Rejected(problem.code, problem.detail, fields=fields))
 
     def prices(self, kind: str) -> dict[str, int]:
         given = ((name, self.cleaned_data[f"{kind}_{name}"]) for name in UNIT)
@@ -170,8 +170,8 @@ class PriceListAdmin(PreviewedAdmin):
         now = price_list_at(cell, clock.now())
         return {
             "cell": cell,
-            **{f"base_{name}": money.tell(price) for name, price in now.base.items()},
-            **{f"usage_{name}": money.tell(price) for name, price in now.usage.items()},
+            **{f"base_{name}": money.format_credits(price) for name, price in now.base.items()},
+            **{f"usage_{name}": money.format_credits(price) for name, price in now.usage.items()},
             "curve_lines": "\n".join(f"{share / 10:g} {height / 1000:g}" for share, height in now.curve),
         }
 
@@ -211,8 +211,8 @@ class PriceListAdmin(PreviewedAdmin):
                 [
                     (
                         row["band"], describe(NAMES.index(row["resource"]), row["quantity"]),
-                        f"{format_number(row['sold_milli'] / 10)} %", money.tell(row["before"], places=2),
-                        money.tell(row["after"], places=2),
+                        f"{format_number(row['sold_milli'] / 10)} %", money.format_credits(row["before"], places=2),
+                        money.format_credits(row["after"], places=2),
                     )
                     for row in told["examples"]
                 ],
@@ -260,7 +260,7 @@ class QuoteAdmin(FactsAdmin):
 
     @display(description=gettext_lazy("price"))
     def price_shown(self, row: Quote) -> str:
-        return money.tell(row.price)
+        return money.format_credits(row.price)
 
 
 def _point(number: int, line: str) -> list[int]:
@@ -283,14 +283,16 @@ def _sum(row: dict[str, Any]) -> tuple[Any, ...]:
     return (
         row["name"] or _("all"),
         row["count"],
-        money.tell(row["before"], places=2),
-        money.tell(row["after"], places=2),
-        f"{'+' if change > 0 else ''}{money.tell(change, places=2)}",
+        money.format_credits(row["before"], places=2),
+        money.format_credits(row["after"], places=2),
+        f"{'+' if change > 0 else ''}{money.format_credits(change, places=2)}",
     )
 
 
 def _prices(named: dict[str, int]) -> SafeString:
-    return format_html_join(", ", "{} {}", ((name, money.tell(price)) for name, price in named.items()))
+    return format_html_join(
+        ", ", "{} {}", ((name, money.format_credits(price)) for name, price in named.items())
+    )
 
 
 PAGES = {PriceList: PriceListAdmin, Quote: QuoteAdmin}

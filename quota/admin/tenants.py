@@ -17,7 +17,7 @@ from quota.tenancy.invitations import invitation_withdraw
 from quota.tenancy.members import membership_set
 from quota.tenancy.service_accounts import service_account_set
 from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 
 class TenantAdmin(ServiceAdmin):
@@ -86,7 +86,7 @@ class MembershipAdmin(ServiceAdmin):
         """The last owner stays, also here."""
         try:
             return super().delete_view(request, object_id, extra_context)
-        except Refused as problem:
+        except Rejected as problem:
             messages.error(request, problem.detail)
             return redirect("admin:quota_membership_changelist")
 
@@ -118,7 +118,7 @@ class InvitationAdmin(FactsAdmin):
         for row in rows.select_related("tenant").order_by("id"):
             try:
                 invitation_withdraw(principal=principal_of(request), tenant=row.tenant, key=row.key)
-            except Refused as problem:
+            except Rejected as problem:
                 messages.error(request, problem.detail)
             else:
                 messages.success(request, _("The invitation of %s is withdrawn.") % row.email)

@@ -1,6 +1,6 @@
 """Admission control (§2.5): may this be asked for? Answered inside the transaction that submits.
 
-    asks ─► bands ─► QuotaUse rows locked, budgets beside them ─► grants in force ─► charged | Refused
+    asks ─► bands ─► QuotaUse rows locked, budgets beside them ─► grants in force ─► charged | Rejected
 
 Quota is checked against what the tenant's live jobs ask for together at that band in that cell, their limits, not
 their usage. A grant is in force from its beginning until its grace is over. Only growth is ever refused: what gives
@@ -19,7 +19,7 @@ from django.db import connection
 from quota import clock
 from quota.models import PriorityBand, QuotaUse
 from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, PORTS, SIZE, ZERO, Vector, add, describe
 
 # Ports belong to a machine, not to a tenant; a cell's own named resources are not sold.
@@ -30,7 +30,7 @@ _MOST = 2**63 - 1  # what a column holds
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AdmissionRequest:
     """`change`: what the tenant's live jobs would ask for beyond today; negative gives back."""
 
     tenant_id: int
@@ -44,7 +44,7 @@ def bands() -> list[Band]:
     return [row.as_band() for row in PriorityBand.objects.all()]
 
 
-def admit(*, cell: str, asks: Sequence[Ask]) -> list[Refused | None]:
+def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
     """Charge each ask in order; what does not fit is refused and not charged, the others are.
 
     Returns one verdict per ask, None for admitted; codes `quota-exceeded`, `budget-exhausted`, `no-band`,
@@ -54,15 +54,15 @@ def admit(*, cell: str, asks: Sequence[Ask]) -> list[Refused | None]:
     """
     known = {row.name: row for row in PriorityBand.objects.all()}
     ranges = [row.as_band() for row in known.values()]
-    verdicts: list[Refused | None] = [None] * len(asks)
-    placed: list[tuple[int, Ask, str]] = []
+    verdicts: list[Rejected | None] = [None] * len(asks)
+    placed: list[tuple[int, AdmissionRequest, str]] = []
     for position, ask in enumerate(asks):
         if ask.priority == FREE_PRIORITY:
             continue
         try:
             placed.append((position, ask, band_of(ask.priority, ranges).name))
         except LookupError as error:
-            verdicts[position] = Refused("no-band", str(error), fields={"priority": str(error)})
+            verdicts[position] = Rejected("no-band", str(error), fields={"priority": str(error)})
     if not placed:
         return verdicts
     pairs = sorted({(ask.tenant_id, known[band].id) for _, ask, band in placed})
@@ -92,9 +92,9 @@ def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
     return tuple(max(0, used[0][i] - granted[i]) if i in COUNTED else 0 for i in range(SIZE))
 
 
-def release(*, cell: str, asks: Sequence[Ask]) -> None:
+def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
     """Give back what ended jobs asked for: `change` is what they held, positive."""
-    back = [Ask(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
+    back = [AdmissionRequest(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
     admit(cell=cell, asks=back)
 
 
@@ -122,8 +122,8 @@ def granted_now(
 
 
 def _verdict(
-    ask: Ask, cell: str, band: str, granted: Vector, used: Vector, after: Vector, stopped: str
-) -> Refused | None:
+    ask: AdmissionRequest, cell: str, band: str, granted: Vector, used: Vector, after: Vector, stopped: str
+) -> Rejected | None:
     grows = any(ask.change[i] > 0 for i in COUNTED)
     if grows and stopped:
         return _exhausted(ask, cell, band, stopped)
@@ -148,7 +148,7 @@ def _verdict(
         f"{describe(NAMES.index(name), f['granted'])}, short by {describe(NAMES.index(name), f['short'])}"
         for name, f in short.items()
     )
-    return Refused(
+    return Rejected(
         "quota-exceeded",
         f"tenant {ask.tenant} has too little {band} quota in cell {cell}: {parts}. "
         f"Ask for less, buy quota, or submit at priority {FREE_PRIORITY}, which is free.",
@@ -161,8 +161,8 @@ def _verdict(
     )
 
 
-def _exhausted(ask: Ask, cell: str, band: str, stopped: str) -> Refused:
-    return Refused(
+def _exhausted(ask: AdmissionRequest, cell: str, band: str, stopped: str) -> Rejected:
+    return Rejected(
         "budget-exhausted",
         f"the budget of tenant {ask.tenant} is spent, and nothing more may be asked for at {band} until it has money "
         f"again. Ask who hands out budgets for more, or submit at priority {FREE_PRIORITY}, which is free.",
@@ -172,9 +172,9 @@ def _exhausted(ask: Ask, cell: str, band: str, stopped: str) -> Refused:
     )
 
 
-def _too_large(ask: Ask, cell: str, band: str, names: Sequence[str]) -> Refused:
+def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]) -> Rejected:
     told = f"with this, the live jobs of tenant {ask.tenant} would ask for more than {_MOST} of {', '.join(names)}"
-    return Refused(
+    return Rejected(
         "too-large",
         f"{told} at {band} in cell {cell}; ask for less",
         fields={f"limit.{name}": f"all together more than {_MOST}" for name in names},

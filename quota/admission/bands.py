@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 from quota import clock, records
 from quota.models import Order, OrderState, PriorityBand, Quota, Tenant
 from quota.models.fields import DNS_LABEL, dns_label
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.bands import (
     DEFAULT_BANDS,
     DEFAULT_FACTORS,
@@ -21,7 +21,7 @@ from quota.vocabulary.bands import (
     Band,
     Factors,
 )
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import format_number
 
@@ -33,7 +33,7 @@ def band_set(
 ) -> PriorityBand:
     """Make a band, or change the one of that name. Factors that are not given stay as they are.
 
-    Raises `Refused` naming the field, `Conflict` on overlap. What is sold stays sold, and keeps its price;
+    Raises `Rejected` naming the field, `Conflict` on overlap. What is sold stays sold, and keeps its price;
     `quota.pricing.band_preview` tells beforehand what the change does to that.
     """
     require(principal, Action.PLATFORM_ADMIN)
@@ -79,9 +79,9 @@ def bands_ensure(*, principal: Principal) -> None:
 
 def _range_checked(band: Band) -> None:
     if re.match(DNS_LABEL, band.name) is None:
-        raise Refused("invalid", f"name: {dns_label.message}", fields={"name": str(dns_label.message)})
+        raise Rejected("invalid", f"name: {dns_label.message}", fields={"name": str(dns_label.message)})
     if not 0 <= band.low <= band.high <= MAX_PRIORITY:
-        raise Refused(
+        raise Rejected(
             "invalid",
             f"low and high: 0 <= low <= high <= {MAX_PRIORITY}, not {band.low} and {band.high}",
             fields={"low": "out of order or range"},
@@ -92,13 +92,13 @@ def _factors_checked(band: Band, factors: Factors) -> None:
     for name, value in factors._asdict().items():
         if not 0 <= value <= MAX_FACTOR:
             told = f"0 to {MAX_FACTOR} thousandths, not {value}"
-            raise Refused("invalid", f"{name}: {told}", fields={name: told})
+            raise Rejected("invalid", f"{name}: {told}", fields={name: told})
     if band.prod and factors.oversell_milli > PLAIN.oversell_milli:
         told = f"a prod band is never over-sold; give {PLAIN.oversell_milli} at most"
-        raise Refused("prod-oversold", f"oversell_milli: {told}", fields={"oversell_milli": told})
+        raise Rejected("prod-oversold", f"oversell_milli: {told}", fields={"oversell_milli": told})
 
 
-def _tell(entry: records.Entry, row: PriorityBand) -> None:
+def _tell(entry: records.RecordEntry, row: PriorityBand) -> None:
     """Everybody who owns quota at it, or waits for some."""
     owns = (
         Quota.objects.filter(band=row)
@@ -108,7 +108,7 @@ def _tell(entry: records.Entry, row: PriorityBand) -> None:
     waits = Order.objects.filter(band=row, state__in=[state.value for state in OPEN])
     touched = Q(pk__in=owns.values("tenant")) | Q(pk__in=waits.values("tenant"))
     for tenant in Tenant.objects.filter(touched).order_by("id"):
-        tell(
+        notify(
             entry, tenant, "band.changed", f"Band {row.name} has changed",
             f"Band {row.name} now holds priorities {row.low} to {row.high} and costs"
             f" {format_number(row.price_milli / 1000)} times the base price. What you have bought keeps its price.",

@@ -16,7 +16,7 @@ from django.db import connection
 from quota import clock
 from quota.admission.admission import granted_now
 from quota.models import PriorityBand, Tenant
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES, PORTS, SIZE
 
@@ -64,11 +64,11 @@ class UsageOf:
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
     """What the tenant's jobs asked for and used at `band` in `cell` in the last `days` days: three queries.
 
-    Ports are left out, which are not sold. Raises `Forbidden`, `NotFound` for a band, `Refused` for `days`.
+    Ports are left out, which are not sold. Raises `Forbidden`, `NotFound` for a band, `Rejected` for `days`.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:
-        raise Refused(
+        raise Rejected(
             "invalid", f"days: {days}; give 1 to {MOST_DAYS}", fields={"days": f"not in 1 to {MOST_DAYS}"}
         )
     row = PriorityBand.objects.filter(name=band).first()

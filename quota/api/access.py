@@ -18,7 +18,7 @@ from quota.paging import IdPaging
 from quota.rehearsal import dry_run
 from quota.tenancy.access import principal_of_user, token_issue, token_revoke
 from quota.tenancy.sign_in import address_of, check_limited
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Scope
 
 
@@ -82,13 +82,13 @@ class LoginView(QuotaView):
         if user is None:
             raise exceptions.AuthenticationFailed("user name or password is wrong")
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
-            raise Refused(
+            raise Rejected(
                 "service-account",
                 f"{user.get_username()} is a service account: an owner of its tenant makes its tokens",
                 status=403,
             )
         if is_mfa_enabled(user):
-            raise Refused(
+            raise Rejected(
                 "second-factor-needed",
                 "this account has a second factor, which a password alone must not pass; sign in at the portal and"
                 " make a token on its Tokens page",

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from quota.paging import paged
 from quota.rehearsal import RehearsedView
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 
@@ -30,7 +30,7 @@ class QuotaView(RehearsedView):
         super().initial(request, *args, **kwargs)
         for name, value in (*kwargs.items(), *request.query_params.items()):
             if "\x00" in str(value):
-                raise Refused("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
+                raise Rejected("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
 
 
 def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:

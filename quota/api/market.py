@@ -19,7 +19,7 @@ from quota.market.approval_rules import APPROVERS, rule_remove, rule_set
 from quota.models import ApprovalRule, Market, Shortfall
 from quota.paging import IdPaging
 from quota.pricing.market import band_named, calendar_days, cell_require, market_of, market_set
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, require
 from quota.vocabulary.resources import as_mapping
 
@@ -189,7 +189,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         told = "the name of a time zone, such as Europe/Berlin"
-        raise Refused(
+        raise Rejected(
             "invalid", f"time_zone: {name[:50]!r}; give {told}", fields={"time_zone": told}
         ) from error
 
@@ -202,14 +202,14 @@ def _date(text: str) -> dt.date | None:
     try:
         date = dt.date.fromisoformat(text)
     except ValueError as error:
-        raise Refused("invalid", f"first: {text[:50]!r}; give {told}", fields={"first": told}) from error
+        raise Rejected("invalid", f"first: {text[:50]!r}; give {told}", fields={"first": told}) from error
     if abs(date - clock.now().date()) > dt.timedelta(days=36_500):
-        raise Refused("invalid", f"first: {text[:50]!r}; give {told}", fields={"first": told})
+        raise Rejected("invalid", f"first: {text[:50]!r}; give {told}", fields={"first": told})
     return date
 
 
 def _days(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MOST_DAYS):
         told = f"1 to {MOST_DAYS}"
-        raise Refused("invalid", f"days: {text[:50]!r}; give {told}", fields={"days": told})
+        raise Rejected("invalid", f"days: {text[:50]!r}; give {told}", fields={"days": told})
     return int(text)

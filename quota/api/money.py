@@ -27,7 +27,7 @@ from quota.models import Invoice, Posting, Tenant
 from quota.paging import IdPaging, NewestPaging, paged
 from quota.tables import csv_answer, file_answer
 from quota.vocabulary import months
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, require
 
 OF_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone.")
@@ -354,7 +354,7 @@ def _period(given: dict[str, Any], tenant: Tenant | None) -> tuple[dt.datetime, 
     if "month" in given:
         if "since" in given or "until" in given:
             told = "give it alone, not beside since and until"
-            raise Refused("invalid", f"month: {told}", fields={"month": told})
+            raise Rejected("invalid", f"month: {told}", fields={"month": told})
         month = _month(given["month"])
     else:
         month = running_month(tenant) if tenant else months.month_of(clock.now(), zone)
@@ -370,11 +370,11 @@ def _month(given: str) -> dt.date:
     try:
         month = dt.datetime.strptime(given, "%Y-%m").date()
     except ValueError as error:
-        raise Refused(
+        raise Rejected(
             "invalid", f"month: {given[:20]!r}; give 2026-03", fields={"month": "such as 2026-03"}
         ) from error
     if not 1970 <= month.year <= 9000:
-        raise Refused(
+        raise Rejected(
             "invalid", f"month: {given[:20]!r}; give 1970-01 or later", fields={"month": "out of range"}
         )
     return month
@@ -382,5 +382,5 @@ def _month(given: str) -> dt.date:
 
 def _whole(name: str, given: str) -> int:
     if not (given.isascii() and given.isdecimal() and len(given) <= 18):
-        raise Refused("invalid", f"{name}: {given[:50]!r}; give its number", fields={name: "a number"})
+        raise Rejected("invalid", f"{name}: {given[:50]!r}; give its number", fields={name: "a number"})
     return int(given)

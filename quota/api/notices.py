@@ -19,7 +19,7 @@ from quota.notifications.notice_kinds import KINDS, LEVELS
 from quota.notifications.notices import notices_read
 from quota.paging import IdPaging, NewestPaging
 from quota.rehearsal import dry_run
-from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Action, Principal
 
 
@@ -244,5 +244,5 @@ def _shown(principal: Principal, channel: NoticeChannel, *, status: int = 200) -
 
 def _flag(name: str, given: Any) -> bool:
     if given not in ("0", "1", "false", "true", ""):
-        raise Refused("invalid", f"{name}: {given[:20]!r}; give 1 or 0", fields={name: "1 or 0"})
+        raise Rejected("invalid", f"{name}: {given[:20]!r}; give 1 or 0", fields={name: "1 or 0"})
     return given in ("1", "true")

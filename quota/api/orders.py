@@ -25,7 +25,7 @@ from quota.market.orders import (
 )
 from quota.models import Order, OrderState
 from quota.paging import IdPaging
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, may
 from quota.vocabulary.resources import as_mapping
 
@@ -114,7 +114,7 @@ class OrdersView(QuotaView):
             known = [s.value for s in OrderState]
             if state not in known:
                 told = f"one of {', '.join(known)}"
-                raise Refused("invalid", f"state: {state[:50]!r}; give {told}", fields={"state": told})
+                raise Rejected("invalid", f"state: {state[:50]!r}; give {told}", fields={"state": told})
             rows = rows.filter(state=state)
         return page(self, request, rows, OrderSerializer)
 

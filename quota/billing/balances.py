@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quota.vocabulary.errors import Refused
-from quota.vocabulary.money import MOST, tell
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.money import MOST, format_credits
 
 LEAST = -MOST - 1
 
@@ -30,25 +30,26 @@ def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balance
 
 
 def fitting(field: str, amount: int) -> int:
-    """`amount`, when it fits 64 bits. Raises `Refused("too-large")` naming the field."""
+    """`amount`, when it fits 64 bits. Raises `Rejected("too-large")` naming the field."""
     if not LEAST <= amount <= MOST:
-        told = f"{tell(amount)} credits are more than an account can hold, {tell(MOST)}"
-        raise Refused("too-large", f"{field}: {told}", fields={field: told})
+        told = f"{format_credits(amount)} credits are more than an account can hold, {format_credits(MOST)}"
+        raise Rejected("too-large", f"{field}: {told}", fields={field: told})
     return amount
 
 
-def over_budget(tenant: str, price: int, has: Balances) -> Refused | None:
+def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
     """Why `price` can't be paid, None when it can."""
     missing = price - has.spendable
     if missing <= 0:
         return None
-    owes = f" and owes {tell(-has.owed)}" if has.owed else ""
-    return Refused(
+    owes = f" and owes {format_credits(-has.owed)}" if has.owed else ""
+    return Rejected(
         "over-budget",
-        f"{tell(price)} credits are wanted, and {tenant} has {tell(has.available)} available{owes}: {tell(missing)}"
+        f"{format_credits(price)} credits are wanted, and {tenant} has {format_credits(has.available)}"
+        f" available{owes}: {format_credits(missing)}"
         " credits are missing. Order less, for a shorter time or at a cheaper band or cell, or ask an owner of the"
-        f" organisation or an SRE for a budget of {tell(missing)} more.",
-        fields={"price": f"{tell(missing)} credits more than may be spent"},
+        f" organisation or an SRE for a budget of {format_credits(missing)} more.",
+        fields={"price": f"{format_credits(missing)} credits more than may be spent"},
         figures=shortage(has, price=price, missing=missing),
     )
 

@@ -15,12 +15,12 @@ from django.db import connection
 from quota import clock, records
 from quota.billing.balances import balances, fitting
 from quota.billing.spending import ACTIONS, DROP, STOPS_SUBMITTING, Spending, beyond_month
-from quota.billing.spent_budgets import drops_told
+from quota.billing.spent_budgets import format_demotions
 from quota.models import Budget, Order, Tenant
 from quota.notifications import notices
 from quota.vocabulary import months
-from quota.vocabulary.errors import Refused
-from quota.vocabulary.money import tell
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require, system
 
 _MOST_ALERTS, _MOST_PERCENT = 10, 200
@@ -60,7 +60,7 @@ def budget_set(
 ) -> Budget:
     """How a tenant's spending is watched, whole. `overdraft` None leaves it; only an SRE changes it, for it is credit.
 
-    Raises `Refused` naming the field.
+    Raises `Rejected` naming the field.
     """
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
     _valid(monthly, alerts, action, overdraft)
@@ -82,7 +82,7 @@ def budget_set(
     return row
 
 
-def examine(entry: records.Entry, tenant: Tenant, *, anew: bool = False) -> None:
+def examine(entry: records.RecordEntry, tenant: Tenant, *, anew: bool = False) -> None:
     """Tell what is to be told, and stop or resume, after something of one tenant's money has changed.
 
     `anew`: what has stopped already stops again, for another action.
@@ -120,7 +120,7 @@ def _watch() -> int:
     return told
 
 
-def buying_stopped(tenant: Tenant) -> Refused | None:
+def buying_stopped(tenant: Tenant) -> Rejected | None:
     """Why nothing more may be bought this month; None when it may. To show early: holding money checks it again."""
     state = spending_of(tenant)
     return beyond_month(state, 1)
@@ -135,7 +135,7 @@ def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
     )
 
 
-def refusal_of(order: Order, budget: Budget) -> Refused | None:
+def refusal_of(order: Order, budget: Budget) -> Rejected | None:
     """Why the month that an order begins in has no room for its price. Asked under the tenant's accounts' locks."""
     if budget.monthly is None or budget.action == "none":
         return None
@@ -188,23 +188,23 @@ def _spending(tenant: Tenant, month: dt.date, found: list[int], budget: Budget) 
     )  # fmt: skip
 
 
-def _apply(entry: records.Entry, row: Budget, state: Spending, *, anew: bool) -> None:
+def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, anew: bool) -> None:
     tenant, changed = row.tenant, []
     figures = state.as_json()
     if (alert := state.alert) is not None:
         row.told = {state.key: alert}
         changed.append("told")
-        notices.tell(
+        notices.notify(
             entry, tenant, "budget.alert", f"{alert} % of the budget of {tenant.name} are spent",
-            f"In {state.key} {tell(state.committed)} of {tell(state.limit)} credits are spent or set aside for orders,"
-            f" {state.percent} %. Available: {tell(state.has.available)}.",
+            f"In {state.key} {format_credits(state.committed)} of {format_credits(state.limit)} credits are spent"
+            f" or set aside for orders, {state.percent} %. Available: {format_credits(state.has.available)}.",
             url=_URL + tenant.name, level="warning", alert=alert, **figures,
         )  # fmt: skip
     if state.exhausted and (anew or row.exhausted_at is None):
         row.exhausted_at = clock.now()
         changed.append("exhausted_at")
         entry.append("budget.exhausted", tenant=tenant.name, action=row.action, **figures)
-        notices.tell(
+        notices.notify(
             entry, tenant, "budget.stopped", f"The budget of {tenant.name} is spent",
             f"{_consequence(row)} A higher monthly budget or a grant ends that at once, and the next month"
             " where the monthly budget is what is spent.",
@@ -214,7 +214,7 @@ def _apply(entry: records.Entry, row: Budget, state: Spending, *, anew: bool) ->
         row.exhausted_at = None
         changed.append("exhausted_at")
         entry.append("budget.resumed", tenant=tenant.name, **figures)
-        notices.tell(
+        notices.notify(
             entry, tenant, "budget.resumed", f"{tenant.name} has a budget again",
             "What had stopped at the end of the budget is possible again.", url=_URL + tenant.name, **figures,
         )  # fmt: skip
@@ -233,16 +233,16 @@ _CONSEQUENCES = {
 def _consequence(row: Budget) -> str:
     if row.action != DROP:
         return _CONSEQUENCES[row.action]
-    return f"{_CONSEQUENCES[DROP]} {drops_told(row.tenant)}."
+    return f"{_CONSEQUENCES[DROP]} {format_demotions(row.tenant)}."
 
 
 def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: int | None) -> None:
     for name, amount in (("monthly", monthly), ("overdraft", overdraft)):
         if amount is not None and fitting(name, amount) < 0:
-            raise Refused("invalid", f"{name}: {amount}; give 0 or more", fields={name: "0 or more"})
+            raise Rejected("invalid", f"{name}: {amount}; give 0 or more", fields={name: "0 or more"})
     if len(alerts) > _MOST_ALERTS or not all(0 < alert <= _MOST_PERCENT for alert in alerts):
         told = f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}"
-        raise Refused("invalid", f"alerts: {told}", fields={"alerts": told})
+        raise Rejected("invalid", f"alerts: {told}", fields={"alerts": told})
     if action not in ACTIONS:
         told = f"one of {', '.join(ACTIONS)}"
-        raise Refused("invalid", f"action: {action!r}; {told}", fields={"action": told})
+        raise Rejected("invalid", f"action: {action!r}; {told}", fields={"action": told})

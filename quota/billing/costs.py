@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from django.db import connection
 
 from quota.models import Tenant
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES
 
 # What costs are split by, and how it is found in a metered row `m` and a pool `p` of what was bought.
@@ -116,15 +116,15 @@ def costs(
     tenants: Sequence[Tenant], *, since: dt.datetime, until: dt.datetime, by: str = "job", label: str = ""
 ) -> list[Cost]:
     """Dearest first. Usage counts by the hours that begin in the period. Fractions of micro-credits are given to the
-    largest remainders, so that rows add up to the total. One query. Raises `Refused` naming the field."""
+    largest remainders, so that rows add up to the total. One query. Raises `Rejected` naming the field."""
     if by not in _KEYS:
         told = f"one of {', '.join(SPLITS)}"
-        raise Refused("invalid", f"by: {by!r}; {told}", fields={"by": told})
+        raise Rejected("invalid", f"by: {by!r}; {told}", fields={"by": told})
     if by == "label" and not label:
-        raise Refused("invalid", "label: say which", fields={"label": "missing"})
+        raise Rejected("invalid", "label: say which", fields={"label": "missing"})
     if not dt.timedelta(0) < until - since <= LONGEST:
         told = f"after since, by {LONGEST.days} days at most"
-        raise Refused("invalid", f"until: {told}", fields={"until": told})
+        raise Rejected("invalid", f"until: {told}", fields={"until": told})
     if not tenants:
         return []
     job, pool = _KEYS[by]

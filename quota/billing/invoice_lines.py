@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from quota.vocabulary.money import CREDIT
 
 
-class Invoice(Protocol):
+class InvoiceFields(Protocol):
     """What is read of `quota.models.Invoice`."""
 
     number: str
@@ -19,7 +19,7 @@ class Invoice(Protocol):
     lines: list[dict[str, Any]]
 
 
-class Line(NamedTuple):
+class InvoiceLine(NamedTuple):
     """Times are in the invoice's zone; `at` is none for usage. `amount`: micro-credits, refunds below zero."""
 
     kind: str
@@ -39,10 +39,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def lines_of(invoice: Invoice) -> list[Line]:
+def lines_of(invoice: InvoiceFields) -> list[InvoiceLine]:
     zone = ZoneInfo(invoice.time_zone)
     return [
-        Line(
+        InvoiceLine(
             line["kind"], line["order"], line["cell"], line["band"], line["text"], _local(line, "at", zone),
             _local(line, "starts_at", zone), _local(line, "ends_at", zone), line["amount"],
         )
@@ -50,7 +50,7 @@ def lines_of(invoice: Invoice) -> list[Line]:
     ]  # fmt: skip
 
 
-def table_of(invoice: Invoice, tenant: str) -> Iterator[tuple[object, ...]]:
+def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[tuple[object, ...]]:
     """A head, then a row per line. Credits with all six decimals: the column adds up to the total exactly."""
     yield COLUMNS
     for line in lines_of(invoice):

@@ -27,9 +27,9 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import LongTable, Paragraph, SimpleDocTemplate, Spacer, TableStyle
 from reportlab.platypus.flowables import Flowable
 
-from quota.billing.invoice_lines import Line, lines_of
+from quota.billing.invoice_lines import InvoiceLine, lines_of
 from quota.models import Invoice
-from quota.vocabulary.money import tell
+from quota.vocabulary.money import format_credits
 
 _FOLDERS = ("/usr/share/fonts/truetype", "/usr/share/fonts", "/usr/local/share/fonts", "/Library/Fonts")
 _FONTS = (
@@ -106,7 +106,7 @@ def _table(invoice: Invoice) -> Flowable:
     return table
 
 
-def _row(line: Line) -> list[Any]:
+def _row(line: InvoiceLine) -> list[Any]:
     what = {
         "charge": _("Order %(order)s"),
         "refund": _("Order %(order)s, refund: %(text)s"),
@@ -115,7 +115,13 @@ def _row(line: Line) -> list[Any]:
     place = f"{line.cell}, {line.band}" if line.band else line.cell
     period = f"{line.starts_at:%F} – {line.ends_at:%F}" if line.starts_at and line.ends_at else ""
     # Only what may need another font or a second line is a paragraph: these cost the most.
-    return [f"{line.at:%F}" if line.at else "", _text(what), _text(place), period, tell(line.amount)]
+    return [
+        f"{line.at:%F}" if line.at else "",
+        _text(what),
+        _text(place),
+        period,
+        format_credits(line.amount),
+    ]
 
 
 def _sums(invoice: Invoice) -> Flowable:
@@ -123,7 +129,7 @@ def _sums(invoice: Invoice) -> Flowable:
         (_("Charged"), invoice.charged), (_("Refunded"), -invoice.refunded), (_("Total"), invoice.total),
     ]  # fmt: skip
     table = LongTable(
-        [[_text(name), _text(tell(amount), right=True)] for name, amount in told],
+        [[_text(name), _text(format_credits(amount), right=True)] for name, amount in told],
         colWidths=(40 * mm, 40 * mm), hAlign="RIGHT",
     )  # fmt: skip
     table.setStyle(

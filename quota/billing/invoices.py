@@ -22,8 +22,8 @@ from quota.billing import ledger, metering
 from quota.models import Account, AccountKind, Invoice, LedgerEntry, Posting, Tenant
 from quota.notifications import notices
 from quota.vocabulary import months
-from quota.vocabulary.errors import Conflict, Refused
-from quota.vocabulary.money import tell
+from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require, system
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ GROUP BY m.cell, b.name ORDER BY m.cell, b.name
 """
 
 
-class Period(NamedTuple):
+class InvoiceMonth(NamedTuple):
     """A month as it is invoiced."""
 
     month: dt.date
@@ -56,14 +56,14 @@ class Period(NamedTuple):
     ends_at: dt.datetime
 
 
-def period_of(tenant: Tenant, month: dt.date) -> Period:
+def period_of(tenant: Tenant, month: dt.date) -> InvoiceMonth:
     """A month that is not closed yet. It begins where the invoice of the month before ends, also where the tenant has
     changed its time zone meanwhile."""
     begin, end = months.bounds(month, tenant.time_zone)
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"), end=Max("ends_at"))
     if last["month"] is not None and (months.after(last["month"]) == month or begin < last["end"]):
         begin = last["end"]
-    return Period(month, begin, end)
+    return InvoiceMonth(month, begin, end)
 
 
 def running_month(tenant: Tenant) -> dt.date:
@@ -83,12 +83,12 @@ def invoice_draft(tenant: Tenant, month: dt.date | None = None) -> Invoice:
 def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> Invoice:
     """Close a month that is over. Idempotent: what is closed is returned as it is.
 
-    Raises `Refused` for a day that is no 1st, `Conflict` for a month that is not over or has nothing in it. Locks the
+    Raises `Rejected` for a day that is no 1st, `Conflict` for a month that is not over or has nothing in it. Locks the
     tenant's accounts, then the revenue's, under which numbers are given.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if month.day != 1:
-        raise Refused(
+        raise Rejected(
             "invalid", f"month: {month} is no first day", fields={"month": "a first day of a month"}
         )
     with records.write(principal) as entry:
@@ -118,9 +118,10 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
             month=f"{month:%Y-%m}",
             total=invoice.total,
         )
-        notices.tell(
+        notices.notify(
             entry, tenant, "invoice.ready", f"Invoice {invoice.number} of {tenant.name} for {month:%Y-%m}",
-            f"Charged {tell(invoice.charged)}, refunded {tell(invoice.refunded)}, total {tell(invoice.total)} credits.",
+            f"Charged {format_credits(invoice.charged)}, refunded {format_credits(invoice.refunded)},"
+            f" total {format_credits(invoice.total)} credits.",
             url=f"/billing/invoices/{invoice.number}/", number=invoice.number, total=invoice.total,
         )  # fmt: skip
     return invoice
@@ -169,7 +170,7 @@ def invoice_check(invoice: Invoice) -> list[str]:
     ]
 
 
-def _draw_up(tenant: Tenant, period: Period) -> Invoice:
+def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
     lines = _lines(tenant, period)
     charged = sum(line["amount"] for line in lines if line["amount"] > 0)
     refunded = -sum(line["amount"] for line in lines if line["amount"] < 0)
@@ -180,7 +181,7 @@ def _draw_up(tenant: Tenant, period: Period) -> Invoice:
     )  # fmt: skip
 
 
-def _lines(tenant: Tenant, period: Period) -> list[dict[str, Any]]:
+def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
     """JSON-ready: per posting of an order, and per cell and band of usage. Two queries."""
     given = [tenant.pk, period.begins_at, period.ends_at]
     with connection.cursor() as cursor:

@@ -25,36 +25,36 @@ from quota.billing import budgets
 from quota.billing.balances import Balances, balances, fitting, over_budget
 from quota.models import Account, AccountKind, Budget, Invoice, LedgerEntry, Order, Posting, Tenant
 from quota.notifications import notices
-from quota.vocabulary.errors import Conflict, Refused
-from quota.vocabulary.money import tell
+from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require
 
 _TEXT = 300
 
 
-class Place(NamedTuple):
+class AccountKey(NamedTuple):
     """An account, by what it is."""
 
     kind: AccountKind
     tenant_id: int | None = None
 
 
-TREASURY, REVENUE = Place(AccountKind.TREASURY), Place(AccountKind.REVENUE)
+TREASURY, REVENUE = AccountKey(AccountKind.TREASURY), AccountKey(AccountKind.REVENUE)
 
 
-def available(tenant: Tenant) -> Place:
-    return Place(AccountKind.AVAILABLE, tenant.id)
+def available(tenant: Tenant) -> AccountKey:
+    return AccountKey(AccountKind.AVAILABLE, tenant.id)
 
 
-def held(tenant: Tenant) -> Place:
-    return Place(AccountKind.HELD, tenant.id)
+def held(tenant: Tenant) -> AccountKey:
+    return AccountKey(AccountKind.HELD, tenant.id)
 
 
-def owed(tenant: Tenant) -> Place:
-    return Place(AccountKind.OWED, tenant.id)
+def owed(tenant: Tenant) -> AccountKey:
+    return AccountKey(AccountKind.OWED, tenant.id)
 
 
-def accounts_locked(*tenants: Tenant) -> dict[Place, Account]:
+def accounts_locked(*tenants: Tenant) -> dict[AccountKey, Account]:
     """The accounts of these tenants, made where there are none yet, locked until the transaction ends.
 
     Needs a transaction. To be called once for all tenants that it touches.
@@ -74,8 +74,8 @@ def balance_of(tenant: Tenant) -> Balances:
     )
 
 
-def hold(entry: records.Entry, order: Order) -> Posting | None:
-    """Set the order's price aside. Raises `Refused("over-budget")`, and `Conflict` when it was held before.
+def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
+    """Set the order's price aside. Raises `Rejected("over-budget")`, and `Conflict` when it was held before.
 
     An order that costs nothing posts nothing: None.
     """
@@ -97,7 +97,7 @@ def hold(entry: records.Entry, order: Order) -> Posting | None:
     )  # fmt: skip
 
 
-def unhold(entry: records.Entry, order: Order) -> Posting | None:
+def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
     """Give back what was set aside for an order that won't be. Raises `Conflict` unless it is held."""
     rows, amount = _held_for(order, "unhold")
     if amount == 0:
@@ -111,7 +111,7 @@ def unhold(entry: records.Entry, order: Order) -> Posting | None:
     return posting
 
 
-def charge(entry: records.Entry, order: Order) -> Posting | None:
+def charge(entry: records.RecordEntry, order: Order) -> Posting | None:
     """Take what was set aside. Raises `Conflict` unless it is held."""
     rows, amount = _held_for(order, "charge")
     if amount == 0:
@@ -123,13 +123,13 @@ def charge(entry: records.Entry, order: Order) -> Posting | None:
     )  # fmt: skip
 
 
-def refund(entry: records.Entry, order: Order, amount: int, text: str) -> Posting | None:
-    """Pay back a part of what was charged. Raises `Refused` when it is more than is left of that.
+def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> Posting | None:
+    """Pay back a part of what was charged. Raises `Rejected` when it is more than is left of that.
 
     `Order.refunded` is kept by the caller, in the same transaction.
     """
     if amount < 0:
-        raise Refused("invalid", f"amount: {amount}; give 0 or more", fields={"amount": "0 or more"})
+        raise Rejected("invalid", f"amount: {amount}; give 0 or more", fields={"amount": "0 or more"})
     if amount == 0:
         return None
     tenant = order.tenant
@@ -141,8 +141,8 @@ def refund(entry: records.Entry, order: Order, amount: int, text: str) -> Postin
         or 0
     )
     if amount > left:
-        told = f"of order {order.pk} only {tell(left)} credits are left to refund"
-        raise Refused(
+        told = f"of order {order.pk} only {format_credits(left)} credits are left to refund"
+        raise Rejected(
             "refund-too-large", f"amount: {told}", fields={"amount": told}, figures={"left": int(left)}
         )
     posting = _post(
@@ -153,7 +153,7 @@ def refund(entry: records.Entry, order: Order, amount: int, text: str) -> Postin
 
 
 def usage(
-    entry: records.Entry,
+    entry: records.RecordEntry,
     tenant: Tenant,
     amount: int,
     *,
@@ -178,7 +178,7 @@ def usage(
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
     """Give a tenant money to spend; what it owes is settled first. Below 0: take back what is still available.
 
-    Raises `Refused` naming the field.
+    Raises `Rejected` naming the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _refuse_nothing(amount)
@@ -198,13 +198,13 @@ def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str
 def budget_hand_down(
     *, principal: Principal, from_tenant: Tenant, to_tenant: Tenant, amount: int, text: str = ""
 ) -> Posting:
-    """Hand money of an organisation to one of its teams, or from a team back to it. Raises `Refused`."""
+    """Hand money of an organisation to one of its teams, or from a team back to it. Raises `Rejected`."""
     require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
         told = f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation"
-        raise Refused("not-related", f"to: {told}", fields={"to": told})
+        raise Rejected("not-related", f"to: {told}", fields={"to": told})
     if amount < 0:
-        raise Refused("invalid", f"amount: {amount}; give more than 0", fields={"amount": "more than 0"})
+        raise Rejected("invalid", f"amount: {amount}; give more than 0", fields={"amount": "more than 0"})
     _refuse_nothing(amount)
     with records.write(principal) as entry:
         rows = accounts_locked(from_tenant, to_tenant)
@@ -218,17 +218,17 @@ def budget_hand_down(
     return posting
 
 
-def _funded(entry: records.Entry, tenant: Tenant, posting: Posting, amount: int) -> None:
+def _funded(entry: records.RecordEntry, tenant: Tenant, posting: Posting, amount: int) -> None:
     verb = "were granted to" if amount > 0 else "were taken back from"
-    notices.tell(
-        entry, tenant, "budget.granted", f"{tell(abs(amount))} credits {verb} {tenant.name}",
+    notices.notify(
+        entry, tenant, "budget.granted", f"{format_credits(abs(amount))} credits {verb} {tenant.name}",
         f"{posting.text}, by {posting.actor}.", url=f"/billing/?tenant={tenant.name}",
         amount=amount, posting=posting.pk,
     )  # fmt: skip
     budgets.examine(entry, tenant)
 
 
-def _settle(entry: records.Entry, tenant: Tenant, rows: dict[Place, Account]) -> None:
+def _settle(entry: records.RecordEntry, tenant: Tenant, rows: dict[AccountKey, Account]) -> None:
     """What came in pays first what is owed: nobody owes and has at once."""
     amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
     if amount > 0:
@@ -239,11 +239,11 @@ def _settle(entry: records.Entry, tenant: Tenant, rows: dict[Place, Account]) ->
 
 
 def _post(
-    entry: records.Entry,
+    entry: records.RecordEntry,
     kind: str,
     tenant: Tenant,
-    rows: dict[Place, Account],
-    moves: Mapping[Place, int],
+    rows: dict[AccountKey, Account],
+    moves: Mapping[AccountKey, int],
     *,
     text: str,
     order: Order | None = None,
@@ -291,7 +291,7 @@ def _moment(tenant: Tenant, wanted: dt.datetime | None) -> dt.datetime:
     return moment if closed is None else max(moment, closed)
 
 
-def _locked(wanted: Set[Place]) -> dict[Place, Account]:
+def _locked(wanted: Set[AccountKey]) -> dict[AccountKey, Account]:
     found = _select_locked(wanted)
     if missing := wanted - found.keys():
         Account.objects.bulk_create(
@@ -302,7 +302,7 @@ def _locked(wanted: Set[Place]) -> dict[Place, Account]:
     return found
 
 
-def _select_locked(wanted: Set[Place]) -> dict[Place, Account]:
+def _select_locked(wanted: Set[AccountKey]) -> dict[AccountKey, Account]:
     tenants = {place.tenant_id for place in wanted if place.tenant_id is not None}
     shared = {place.kind.value for place in wanted if place.tenant_id is None}
     rows = (
@@ -310,10 +310,10 @@ def _select_locked(wanted: Set[Place]) -> dict[Place, Account]:
     )
     if shared:
         rows += Account.objects.filter(tenant=None, kind__in=shared).select_for_update().order_by("id")
-    return {Place(AccountKind(row.kind), row.tenant_id): row for row in rows}
+    return {AccountKey(AccountKind(row.kind), row.tenant_id): row for row in rows}
 
 
-def _balances(tenant: Tenant, rows: Mapping[Place, Account], *, overdraft: int) -> Balances:
+def _balances(tenant: Tenant, rows: Mapping[AccountKey, Account], *, overdraft: int) -> Balances:
     return balances(
         available=rows[available(tenant)].balance,
         held=rows[held(tenant)].balance,
@@ -331,7 +331,7 @@ def _posted(order: Order) -> set[str] | None:
     return set(Posting.objects.filter(order=order).values_list("kind", flat=True)) or None
 
 
-def _held_for(order: Order, kind: str) -> tuple[dict[Place, Account], int]:
+def _held_for(order: Order, kind: str) -> tuple[dict[AccountKey, Account], int]:
     """The tenant's accounts, locked, and what is held for an order: 0 only for one that costs nothing."""
     if order.price == 0:
         return {}, 0
@@ -356,21 +356,21 @@ def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
 
 def _refuse_spent(order: Order) -> None:
     if order.price < 0:
-        raise Refused("invalid", f"price: {order.price}; give 0 or more", fields={"price": "0 or more"})
+        raise Rejected("invalid", f"price: {order.price}; give 0 or more", fields={"price": "0 or more"})
     fitting("price", order.price)
 
 
 def _refuse_nothing(amount: int) -> None:
     if amount == 0:
-        raise Refused("invalid", "amount: 0 moves nothing", fields={"amount": "not 0"})
+        raise Rejected("invalid", "amount: 0 moves nothing", fields={"amount": "not 0"})
     fitting("amount", amount)
 
 
 def _refuse_beyond(tenant: Tenant, amount: int, has: int) -> None:
     """Only what is available moves between tenants: an overdraft is for buying."""
     if amount > has:
-        told = f"{tenant.name} has {tell(has)} credits available, {tell(amount - has)} too few"
-        raise Refused(
+        told = f"{tenant.name} has {format_credits(has)} credits available, {format_credits(amount - has)} too few"
+        raise Rejected(
             "over-budget",
             f"amount: {told}; move less, or free what is held by cancelling orders",
             fields={"amount": told},

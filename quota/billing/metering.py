@@ -25,7 +25,7 @@ from quota.models.fields import WideVectorField
 from quota.pricing.arithmetic import FULL_MILLI, UNIT
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary import months
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.money import MOST
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, SIZE, Vector
@@ -57,11 +57,11 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     """Note an hour of a cell's jobs; repeated, it replaces what is not charged yet. Returns how many were written.
 
     `hour`: its beginning, aware. Sums and the price are exact.
-    Raises `Refused` naming the row. Four statements, whatever the number of rows. No locks beside the rows' own.
+    Raises `Rejected` naming the row. Four statements, whatever the number of rows. No locks beside the rows' own.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
         told = "give the beginning of an hour, with its time zone"
-        raise Refused("invalid", f"hour: {hour!r}; {told}", fields={"hour": told})
+        raise Rejected("invalid", f"hour: {hour!r}; {told}", fields={"hour": told})
     if not rows:
         return 0
     bands = {band.name: band for band in PriorityBand.objects.all()}
@@ -75,7 +75,7 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
         sums = (*row.limit, *row.reserved, *row.used)
         if min(sums) < 0 or max(sums) > _MOST_SUM or price > MOST:
             told = f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold"
-            raise Refused("invalid", f"rows.{position}: {told}", fields={f"rows.{position}": told})
+            raise Rejected("invalid", f"rows.{position}: {told}", fields={f"rows.{position}": told})
         values = (
             row.tenant_id, cell, band.pk if band else None, row.job_uid, row.job, dict(row.labels), _array(row.limit),
             _array(row.reserved), _array(row.used), price,

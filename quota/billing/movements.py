@@ -45,7 +45,7 @@ class Movement:
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class RevenueDay:
     """What revenue got of a tenant on one day of its time zone, by kind; refunds below zero. `spent`: since the 1st."""
 
     date: dt.date
@@ -90,7 +90,9 @@ def movements_number(tenant: Tenant) -> int:
     return LedgerEntry.objects.filter(account__tenant=tenant).values("posting_id").distinct().count()
 
 
-def month_days(principal: Principal, tenant: Tenant, month: dt.date, *, until: dt.datetime) -> list[Day]:
+def month_days(
+    principal: Principal, tenant: Tenant, month: dt.date, *, until: dt.datetime
+) -> list[RevenueDay]:
     """The days of a month (its first day) up to `until`, each with what was spent on it. One query."""
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     begins_at, ends_at = months.bounds(month, tenant.time_zone)
@@ -102,7 +104,7 @@ def month_days(principal: Principal, tenant: Tenant, month: dt.date, *, until: d
     dates = list(_dates(month, max(last, month, *(day for day in found))))
     spent = accumulate(sum(found.get(date, (0, 0, 0))) for date in dates)
     return [
-        Day(date, months.begin_of(date, tenant.time_zone), *found.get(date, (0, 0, 0)), so_far)
+        RevenueDay(date, months.begin_of(date, tenant.time_zone), *found.get(date, (0, 0, 0)), so_far)
         for date, so_far in zip(dates, spent, strict=True)
     ]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quota.billing.balances import Balances
-from quota.vocabulary.errors import Refused
-from quota.vocabulary.money import tell
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.money import format_credits
 
 ACTIONS = ("none", "stop-buying", "stop-submitting", "drop")
 DROP = "drop"
@@ -93,7 +93,7 @@ class Spending:
         }
 
 
-def beyond_month(spending: Spending, price: int) -> Refused | None:
+def beyond_month(spending: Spending, price: int) -> Rejected | None:
     """Why an order of the month can't be paid under a monthly limit that stops buying; None when it can."""
     if spending.action == "none" or spending.monthly is None:
         return None
@@ -101,14 +101,20 @@ def beyond_month(spending: Spending, price: int) -> Refused | None:
     missing = price - left
     if missing <= 0:
         return None
-    return Refused(
+    return Rejected(
         "over-budget",
-        f"{tell(price)} credits are wanted, and of the {tell(spending.monthly)} that {spending.tenant} means to spend"
-        f" in {spending.key} {tell(left)} are left: {tell(missing)} credits are missing. Order less, for a shorter"
-        " time or from next month on, or ask an owner to raise the monthly budget.",
-        fields={"price": f"{tell(missing)} credits more than the month's budget has left"},
+        f"{format_credits(price)} credits are wanted, and of the {format_credits(spending.monthly)} that"
+        f" {spending.tenant} means to spend in {spending.key} {format_credits(left)} are left:"
+        f" {format_credits(missing)} credits are missing. Order less, for a shorter time or"
+        " from next month on, or ask an owner to raise the monthly budget.",
+        fields={"price": f"{format_credits(missing)} credits more than the month's budget has left"},
         figures={
-            **spending.has.as_json(), "price": price, "missing": missing, "monthly": spending.monthly,
-            "spent": spending.spent, "waiting": spending.waiting, "month": spending.key,
+            **spending.has.as_json(),
+            "price": price,
+            "missing": missing,
+            "monthly": spending.monthly,
+            "spent": spending.spent,
+            "waiting": spending.waiting,
+            "month": spending.key,
         },
-    )  # fmt: skip
+    )

@@ -46,7 +46,7 @@ def is_due(tenant_id: int, cell: str) -> bool:
     return _spent().filter(tenant=tenant_id, exhausted_at__lte=clock.now() - _delay(cell)).exists()
 
 
-def drops_told(tenant: Tenant) -> str:
+def format_demotions(tenant: Tenant) -> str:
     """What a tenant is told when its budget is spent: where its jobs drop, and when."""
     cells = QuotaUse.objects.filter(tenant=tenant).order_by("cell").values_list("cell", flat=True).distinct()
     at = [f"in cell {cell} after {_hours(cell)} hours" for cell in cells if _charged(cell)]

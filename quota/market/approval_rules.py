@@ -5,8 +5,8 @@ from __future__ import annotations
 from quota import records
 from quota.models import ApprovalRule, PriorityBand, Tenant
 from quota.pricing.market import cell_require
-from quota.vocabulary.errors import NotFound, Refused
-from quota.vocabulary.money import MOST, tell
+from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.money import MOST, format_credits
 from quota.vocabulary.permissions import Action, Principal, require
 
 APPROVERS = ("auto", "owner", "sre")
@@ -25,7 +25,7 @@ def rule_set(
 ) -> ApprovalRule:
     """Make the rule of a rank, or replace it whole; what is left out fits everything. `most_price`: micro-credits.
 
-    Orders that wait already go on waiting for whom they wait. Raises `Refused` naming the field.
+    Orders that wait already go on waiting for whom they wait. Raises `Rejected` naming the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _valid(rank, approver, most_price)
@@ -56,8 +56,8 @@ def _valid(rank: int, approver: str, most_price: int | None) -> None:
     if approver not in APPROVERS:
         raise _invalid("approver", f"one of {', '.join(APPROVERS)}")
     if most_price is not None and not 0 <= most_price <= MOST:
-        raise _invalid("most_price", f"from 0 to {tell(MOST)} credits")
+        raise _invalid("most_price", f"from 0 to {format_credits(MOST)} credits")
 
 
-def _invalid(field: str, told: str) -> Refused:
-    return Refused("invalid", f"{field}: give {told}", fields={field: told})
+def _invalid(field: str, told: str) -> Rejected:
+    return Rejected("invalid", f"{field}: give {told}", fields={field: told})

@@ -9,9 +9,9 @@ from quota import clock, records
 from quota.market.order_checks import fits
 from quota.market.order_steps import sentence
 from quota.models import Quota, Tenant
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.pricing.market import band_named, grace_end, market_locked
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import QuantityError, Vector, as_mapping, parse_vector
 
@@ -40,16 +40,16 @@ def quota_grant(
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
     except QuantityError as error:
-        raise Refused("invalid", str(error), fields={"amounts": str(error)}) from error
+        raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if vector and max(vector) > _LARGEST:
         told = f"no quantity may be above {_LARGEST}"
-        raise Refused("too-large", f"amounts: {told}", fields={"amounts": told})
+        raise Rejected("too-large", f"amounts: {told}", fields={"amounts": told})
     begin = starts_at or clock.now()
     if ends_at is not None and ends_at <= begin:
-        raise Refused("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
+        raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
     if beyond_capacity and not reason.strip():
         told = "say why more is granted than there is"
-        raise Refused("invalid", f"reason: {told}", fields={"reason": told})
+        raise Rejected("invalid", f"reason: {told}", fields={"reason": told})
     with records.write(principal) as entry:
         market = market_locked(cell)
         until = grace_end(market, begin, ends_at) if ends_at is not None else None
@@ -63,7 +63,7 @@ def quota_grant(
             "quota.granted", tenant=tenant.name, cell=cell, band=band, amounts=as_mapping(vector),
             beyond_capacity=beyond_capacity, reason=reason,
         )  # fmt: skip
-        tell(
+        notify(
             entry, tenant, "quota.granted", f"Granted: {sentence(vector)}, {band} in {cell}", reason,
             url="/quota/", cell=cell, band=band, amounts=as_mapping(vector),
         )  # fmt: skip
@@ -87,7 +87,7 @@ def quota_end(*, principal: Principal, quota: Quota) -> Quota:
             row.ends_at = row.grace_until = max(now, row.starts_at + dt.timedelta(microseconds=1))
             row.save(update_fields=["ends_at", "grace_until"])
             entry.append("quota.ended", tenant=row.tenant.name, cell=row.cell, band=row.band.name)
-            tell(
+            notify(
                 entry, row.tenant, "quota.ended",
                 f"Ended: {sentence(row.amounts)}, {row.band.name} in {row.cell}", row.reason, url="/quota/",
                 level="warning", cell=row.cell, band=row.band.name,

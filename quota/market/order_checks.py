@@ -15,8 +15,8 @@ from quota.market.order_steps import order_locked
 from quota.models import Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
 from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
 from quota.pricing.price_lists import amounts_checked
-from quota.records import Entry
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.records import RecordEntry
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, require
 from quota.vocabulary.resources import NAMES, Vector, describe
 
@@ -34,23 +34,23 @@ def zone_of(tenant: Tenant) -> ZoneInfo:
 
 
 def amounts_wanted(amounts: Amounts) -> Vector:
-    """A vector that asks for something that is sold. Raises `Refused` naming the field."""
+    """A vector that asks for something that is sold. Raises `Rejected` naming the field."""
     vector = amounts_checked(amounts)
     if not any(vector[index] for index in SOLD):
         told = f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
-        raise Refused("invalid", f"amounts: {told}", fields={"amounts": told})
+        raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
     return vector
 
 
 def texts(*, key: str = "", **given: str) -> None:
-    """Raises `Refused` naming what is too long or can't be stored."""
+    """Raises `Rejected` naming what is too long or can't be stored."""
     for name, value, most in (
         ("key", key, KEY_CHARACTERS),
         *((n, v, TEXT_CHARACTERS) for n, v in given.items()),
     ):
         if len(value) > most or "\x00" in value:
             told = f"at most {most} characters, none of them NUL"
-            raise Refused("invalid", f"{name}: {told}", fields={name: told})
+            raise Rejected("invalid", f"{name}: {told}", fields={name: told})
 
 
 def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
@@ -82,7 +82,7 @@ def on_sale(market: Market, band: PriorityBand) -> None:
             fields={"cell": "sells nothing at the moment"},
         )  # fmt: skip
     if not is_sold(band):
-        raise Refused(
+        raise Rejected(
             "not-sold", f"quota at band {band.name} is not sold", fields={"band": "not sold"},
         )  # fmt: skip
 
@@ -90,7 +90,7 @@ def on_sale(market: Market, band: PriorityBand) -> None:
 def fits(
     cell: str, band: PriorityBand, amounts: Sequence[int], starts_at: dt.datetime, until: dt.datetime | None
 ) -> None:
-    """Raises `Refused("sold-out")`, with what is left and the first free date, unless it fits at every instant."""
+    """Raises `Rejected("sold-out")`, with what is left and the first free date, unless it fits at every instant."""
     left = availability(cell, band, starts_at, until)
     short = {
         NAMES[i]: {"asked": int(amounts[i]), "left": max(0, left[i]), "short": int(amounts[i]) - left[i]}
@@ -108,7 +108,7 @@ def fits(
         f"{name}: asked {describe(NAMES.index(name), f['asked'])}, {describe(NAMES.index(name), f['left'])} left"
         for name, f in short.items()
     )
-    raise Refused(
+    raise Rejected(
         "sold-out",
         f"cell {cell} has too little {band.name} quota left from {starts_at.isoformat()}"
         f" {f'to {until.isoformat()}' if until else 'on'}, the grace included: {parts}; {when}."
@@ -122,7 +122,7 @@ def fits(
 
 
 def still_there(order: Order) -> None:
-    """Raises `Refused("sold-out")` when the cell has lost what a pending order holds: it is not sold then."""
+    """Raises `Rejected("sold-out")` when the cell has lost what a pending order holds: it is not sold then."""
     begin = max(order.starts_at, clock.now())
     until = order.grace_until or order.ends_at
     if begin >= until:
@@ -132,7 +132,7 @@ def still_there(order: Order) -> None:
         NAMES[i]: {"asked": order.amounts[i], "left": left[i]} for i in SOLD if order.amounts[i] > 0 > left[i]
     }
     if short:
-        raise Refused(
+        raise Rejected(
             "sold-out",
             f"cell {order.cell} has lost capacity since order {order.pk} was placed, and more is sold than there is:"
             f" {', '.join(short)}. Reject it, or wait until there is room again.",
@@ -191,7 +191,7 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
 
 
 @contextmanager
-def selling(principal: Principal) -> Iterator[Entry]:
+def selling(principal: Principal) -> Iterator[RecordEntry]:
     """One change of orders. A key used at the same time in another cell is found by the constraint."""
     try:
         with records.write(principal) as entry:
@@ -203,7 +203,7 @@ def selling(principal: Principal) -> Iterator[Entry]:
 
 
 @contextmanager
-def own(principal: Principal, order: Order) -> Iterator[tuple[Entry, Market, Order, list[Order]]]:
+def own(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Market, Order, list[Order]]]:
     """A change by who may buy for the order's tenant: entry, market, order, and what waits to replace it."""
     require(principal, Action.QUOTA_BUY, tenant=order.tenant.name, cell=order.cell)
     with selling(principal) as entry:
@@ -213,7 +213,7 @@ def own(principal: Principal, order: Order) -> Iterator[tuple[Entry, Market, Ord
 
 
 @contextmanager
-def deciding(principal: Principal, order: Order) -> Iterator[tuple[Entry, Order]]:
+def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Order]]:
     """A decision about an order, locked, by who may take it: never about one's own, but for SREs."""
     if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(order.pk))
@@ -251,7 +251,7 @@ def without(order: Order) -> Iterator[None]:
 
 
 def _refuse(name: str, told: str) -> None:
-    raise Refused("invalid", f"{name}: {told}", fields={name: told})
+    raise Rejected("invalid", f"{name}: {told}", fields={name: told})
 
 
 def _key_used(tenant: Tenant, key: str, order: int) -> Conflict:

@@ -34,13 +34,13 @@ from quota.models import (
     ServiceAccount,
     Tenant,
 )
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.pricing.market import grace_end
-from quota.records import Entry
+from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, NotFound
-from quota.vocabulary.money import tell as in_credits
+from quota.vocabulary.money import format_credits as in_credits
 from quota.vocabulary.permissions import Role
-from quota.vocabulary.resources import Vector, as_mapping, told
+from quota.vocabulary.resources import Vector, as_mapping, format_quantities
 
 MICROSECOND = dt.timedelta(microseconds=1)
 # A beginning that comes later than this after what was ordered is paid from then on only.
@@ -49,7 +49,7 @@ LATE = dt.timedelta(minutes=5)
 AHEAD = dt.timedelta(days=7)
 
 
-class Event(StrEnum):
+class OrderEvent(StrEnum):
     APPROVE = "approve"
     REJECT = "reject"
     TIME_OUT = "time-out"
@@ -59,23 +59,23 @@ class Event(StrEnum):
     EXPIRE = "expire"
 
 
-TRANSITIONS: dict[tuple[OrderState, Event], OrderState] = {
-    (OrderState.PENDING, Event.APPROVE): OrderState.APPROVED,
-    (OrderState.PENDING, Event.REJECT): OrderState.REJECTED,
-    (OrderState.PENDING, Event.TIME_OUT): OrderState.CANCELLED,
-    (OrderState.PENDING, Event.CANCEL): OrderState.CANCELLED,
-    (OrderState.PENDING, Event.REPLACE): OrderState.CANCELLED,
-    (OrderState.APPROVED, Event.BEGIN): OrderState.ACTIVE,
-    (OrderState.APPROVED, Event.CANCEL): OrderState.CANCELLED,
-    (OrderState.APPROVED, Event.REPLACE): OrderState.CANCELLED,
-    (OrderState.ACTIVE, Event.CANCEL): OrderState.CANCELLED,
-    (OrderState.ACTIVE, Event.REPLACE): OrderState.CANCELLED,
-    (OrderState.ACTIVE, Event.EXPIRE): OrderState.EXPIRED,
+TRANSITIONS: dict[tuple[OrderState, OrderEvent], OrderState] = {
+    (OrderState.PENDING, OrderEvent.APPROVE): OrderState.APPROVED,
+    (OrderState.PENDING, OrderEvent.REJECT): OrderState.REJECTED,
+    (OrderState.PENDING, OrderEvent.TIME_OUT): OrderState.CANCELLED,
+    (OrderState.PENDING, OrderEvent.CANCEL): OrderState.CANCELLED,
+    (OrderState.PENDING, OrderEvent.REPLACE): OrderState.CANCELLED,
+    (OrderState.APPROVED, OrderEvent.BEGIN): OrderState.ACTIVE,
+    (OrderState.APPROVED, OrderEvent.CANCEL): OrderState.CANCELLED,
+    (OrderState.APPROVED, OrderEvent.REPLACE): OrderState.CANCELLED,
+    (OrderState.ACTIVE, OrderEvent.CANCEL): OrderState.CANCELLED,
+    (OrderState.ACTIVE, OrderEvent.REPLACE): OrderState.CANCELLED,
+    (OrderState.ACTIVE, OrderEvent.EXPIRE): OrderState.EXPIRED,
 }
 WAITING = (OrderState.PENDING.value, OrderState.APPROVED.value)
 
 
-def step(order: Order, event: Event) -> None:
+def step(order: Order, event: OrderEvent) -> None:
     """Move the order to where the table says. Raises `Conflict` naming order, state and event."""
     after = TRANSITIONS.get((OrderState(order.state), event))
     if after is None:
@@ -180,9 +180,9 @@ def waits_in_vain() -> QuerySet[Order]:
     return waiting.filter(~Exists(deciders()))
 
 
-def approve(entry: Entry, order: Order, *, by: str, reason: str = "") -> None:
+def approve(entry: RecordEntry, order: Order, *, by: str, reason: str = "") -> None:
     """Pending → approved, and on to active where its time has come."""
-    step(order, Event.APPROVE)
+    step(order, OrderEvent.APPROVE)
     order.decided_by, order.decided_at, order.reason = by, clock.now(), reason
     order.save(update_fields=["state", "decided_by", "decided_at", "reason"])
     news(entry, "order.approved", order, by=by, reason=reason)
@@ -190,14 +190,16 @@ def approve(entry: Entry, order: Order, *, by: str, reason: str = "") -> None:
         begin(entry, order)
 
 
-def begin(entry: Entry, order: Order) -> None:
+def begin(entry: RecordEntry, order: Order) -> None:
     """Approved → active: charge, grant, end what it replaces. Paid is only from when it can be used."""
     now = clock.now()
     if order.ends_at <= now:
-        told = "its period was over before it could begin"
-        take_back(entry, order, Event.CANCEL, by="system", reason=told, kind="order.cancelled")
+        format_quantities = "its period was over before it could begin"
+        take_back(
+            entry, order, OrderEvent.CANCEL, by="system", reason=format_quantities, kind="order.cancelled"
+        )
         return
-    step(order, Event.BEGIN)
+    step(order, OrderEvent.BEGIN)
     start = order.starts_at if now - order.starts_at <= LATE else now.replace(microsecond=0)
     old = order.replaces
     if old is not None and old.state == OrderState.ACTIVE.value and order.replaced_as != "renewal":
@@ -225,19 +227,26 @@ def before_end(order: Order) -> dt.datetime:
 
 
 def take_back(
-    entry: Entry, order: Order, event: Event, *, by: str, reason: str, kind: str, level: str = "info"
+    entry: RecordEntry,
+    order: Order,
+    event: OrderEvent,
+    *,
+    by: str,
+    reason: str,
+    kind: str,
+    level: str = "info",
 ) -> None:
     """End an order that has not begun: what it holds, of capacity and of money, is free."""
     step(order, event)
     ledger.unhold(entry, order)
     order.reason, order.ended_at = reason[:500], clock.now()
-    if event in (Event.REJECT, Event.TIME_OUT):
+    if event in (OrderEvent.REJECT, OrderEvent.TIME_OUT):
         order.decided_by, order.decided_at = by, order.ended_at
     order.save(update_fields=["state", "reason", "ended_at", "decided_by", "decided_at"])
     news(entry, kind, order, level=level, by=by, reason=reason)
 
 
-def stop(entry: Entry, order: Order, event: Event, *, at: dt.datetime, reason: str) -> None:
+def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime, reason: str) -> None:
     """End an active order and its grant at once, without a grace: this was asked for."""
     step(order, event)
     for grant in Quota.objects.filter(order=order, ends_at__gt=at):
@@ -251,15 +260,15 @@ def stop(entry: Entry, order: Order, event: Event, *, at: dt.datetime, reason: s
     order.save(update_fields=["state", "reason", "ended_at", "renew_next_at", "refunded"])
 
 
-def replace(entry: Entry, old: Order, *, at: dt.datetime, order: Order) -> int:
+def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) -> int:
     """End `old` where `order` takes over, and pay back what is left of it to the second. Returns how much."""
     back = min(share(old, at, old.ends_at), old.price - old.refunded)
     give_back(entry, old, back, text=f"order {old.pk} replaced by order {order.pk}")
-    stop(entry, old, Event.REPLACE, at=at, reason=f"replaced by order {order.pk}")
+    stop(entry, old, OrderEvent.REPLACE, at=at, reason=f"replaced by order {order.pk}")
     return back
 
 
-def give_back(entry: Entry, order: Order, amount: int, *, text: str) -> None:
+def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> None:
     """Refund, never more than what was paid and is not refunded; the caller saves `refunded`."""
     back = min(amount, order.price - order.refunded)
     if back > 0:
@@ -275,7 +284,7 @@ def share(order: Order, begins_at: dt.datetime, ends_at: dt.datetime) -> int:
 
 
 def news(
-    entry: Entry,
+    entry: RecordEntry,
     kind: str,
     order: Order,
     *,
@@ -300,14 +309,14 @@ def news(
         f"Tenant {order.tenant.name}, {period}, {in_credits(order.price)} credits.",
     ]
     said = "\n".join(line for line in lines if line)
-    tell(entry, order.tenant, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
+    notify(entry, order.tenant, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
     if to_sre:
-        tell(entry, None, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
+        notify(entry, None, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
 
 
 def sentence(amounts: Sequence[int]) -> str:
     """What is above zero: `1 core, 4 GiB of ram`."""
-    return told({index: value for index, value in enumerate(amounts) if value})
+    return format_quantities({index: value for index, value in enumerate(amounts) if value})
 
 
 def cut_of(order: Order) -> dt.datetime:

@@ -15,7 +15,7 @@ from django.db import connection, transaction
 from quota import clock, records
 from quota.market.order_checks import fits, on_sale, without, zone_of
 from quota.market.order_steps import (
-    Event,
+    OrderEvent,
     begin,
     insert,
     news,
@@ -28,9 +28,9 @@ from quota.market.orders import submit
 from quota.models import Market, Order, OrderState
 from quota.pricing.market import grace_end, market_locked
 from quota.pricing.price_lists import quote_preview
-from quota.records import Entry
+from quota.records import RecordEntry
 from quota.vocabulary import calendar
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 
 log = structlog.get_logger(__name__)
@@ -88,7 +88,7 @@ def _advance(pk: int, cell: str) -> None:
                 take_back(
                     entry,
                     order,
-                    Event.TIME_OUT,
+                    OrderEvent.TIME_OUT,
                     by=ME.name,
                     reason=told,
                     kind="order.timed-out",
@@ -107,13 +107,13 @@ def _advance(pk: int, cell: str) -> None:
         if order.state in ended and order.renew_next_at is not None and order.renew_next_at <= now:
             _before_end(entry, market, order, waiting)
         if order.state == OrderState.ACTIVE.value and order.ends_at <= now:
-            step(order, Event.EXPIRE)
+            step(order, OrderEvent.EXPIRE)
             order.ended_at = order.ends_at
             order.save(update_fields=["state", "ended_at"])
             news(entry, "order.expired", order, level="warning")
 
 
-def _before_end(entry: Entry, market: Market, order: Order, waiting: list[Order]) -> None:
+def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
     """Order its renewal, or remind people of its end."""
     now = clock.now()
     if not order.renew:
@@ -130,14 +130,16 @@ def _before_end(entry: Entry, market: Market, order: Order, waiting: list[Order]
     order.save(update_fields=["reminded_at", "renew_next_at", "renew_error"])
 
 
-def _renew(entry: Entry, market: Market, order: Order, waiting: list[Order]) -> None:
+def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
     """Order the renewal; where that is refused, tell why, once for each reason, and try again later."""
     try:
         for other in waiting:
-            raise Refused("order-waits", f"order {other.pk}, a {other.replaced_as} of it, waits for approval")
+            raise Rejected(
+                "order-waits", f"order {other.pk}, a {other.replaced_as} of it, waits for approval"
+            )
         with transaction.atomic():
             new = _renewal(entry, market, order)
-    except Refused as refusal:
+    except Rejected as refusal:
         again = clock.now() + AGAIN
         order.renew_next_at = again if again < (order.grace_until or order.ends_at) else None
         if not order.renew_error.startswith(f"{refusal.code}:"):
@@ -151,12 +153,12 @@ def _renew(entry: Entry, market: Market, order: Order, waiting: list[Order]) -> 
     news(entry, "order.renewed", order, new=new.pk)
 
 
-def _renewal(entry: Entry, market: Market, order: Order) -> Order:
-    """The order that follows, as long as this one by the days of its tenant. Raises `Refused`."""
+def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
+    """The order that follows, as long as this one by the days of its tenant. Raises `Rejected`."""
     begin_at = order.ends_at
     end = calendar.following(order.starts_at, order.ends_at, zone_of(order.tenant))
     if end <= clock.now():
-        raise Refused("too-late", "the period of its renewal is over too; order anew")
+        raise Rejected("too-late", "the period of its renewal is over too; order anew")
     on_sale(market, order.band)
     with without(order):
         fits(order.cell, order.band, order.amounts, begin_at, grace_end(market, begin_at, end))

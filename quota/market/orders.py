@@ -31,7 +31,7 @@ from quota.market.order_checks import (
     zone_of,
 )
 from quota.market.order_steps import (
-    Event,
+    OrderEvent,
     approve,
     cut_of,
     give_back,
@@ -47,9 +47,9 @@ from quota.market.order_steps import (
 from quota.models import Order, OrderState, Quote, Tenant
 from quota.pricing.market import band_named, cell_require, grace_end, market_locked
 from quota.pricing.price_lists import quote_preview, quote_taken
-from quota.records import Entry
+from quota.records import RecordEntry
 from quota.vocabulary import calendar
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
 
@@ -70,7 +70,7 @@ def order_place(
     """Order quota from `starts_at` (none: now) to `ends_at`. Holds capacity and money; may be active at once.
 
     `quote`: its price holds, if it is for exactly this. `key`: the same key orders once, and answers with that order.
-    Raises `Refused`: invalid, too-large, not-sold, sold-out (with what is left and the first free date), over-budget,
+    Raises `Rejected`: invalid, too-large, not-sold, sold-out (with what is left and the first free date), over-budget,
     quote-mismatch; `Conflict`: not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the
     tenant's accounts.
     """
@@ -124,10 +124,10 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
     texts(reason=reason)
     if not reason.strip():
         told = "say why, so that whoever ordered can do better"
-        raise Refused("invalid", f"reason: {told}", fields={"reason": told})
+        raise Rejected("invalid", f"reason: {told}", fields={"reason": told})
     with deciding(principal, order) as (entry, row):
         take_back(
-            entry, row, Event.REJECT, by=principal.name, reason=reason.strip(), kind="order.rejected",
+            entry, row, OrderEvent.REJECT, by=principal.name, reason=reason.strip(), kind="order.rejected",
             level="warning",
         )  # fmt: skip
     return row
@@ -140,17 +140,17 @@ def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Ord
     with own(principal, order) as (entry, _, row, waiting):
         for other in waiting:
             take_back(
-                entry, other, Event.CANCEL, by=principal.name, reason=f"order {row.pk} was cancelled",
+                entry, other, OrderEvent.CANCEL, by=principal.name, reason=f"order {row.pk} was cancelled",
                 kind="order.cancelled",
             )  # fmt: skip
         if row.state != OrderState.ACTIVE.value:
-            take_back(entry, row, Event.CANCEL, by=principal.name, reason=reason, kind="order.cancelled")
+            take_back(entry, row, OrderEvent.CANCEL, by=principal.name, reason=reason, kind="order.cancelled")
             return row
         now = clock.now()
         rest = calendar.whole_days_left(now, row.ends_at, zone_of(row.tenant))
         before = row.refunded
         give_back(entry, row, share(row, rest, row.ends_at), text=f"order {row.pk} cancelled")
-        stop(entry, row, Event.CANCEL, at=now, reason=reason)
+        stop(entry, row, OrderEvent.CANCEL, at=now, reason=reason)
         news(entry, "order.cancelled", row, by=principal.name, reason=reason, back=row.refunded - before)
     return row
 
@@ -184,16 +184,18 @@ def order_change(
         begun = old.state == OrderState.ACTIVE.value
         if begun and starts_at is not None:
             told = f"order {old.pk} has begun; give amounts and ends_at only"
-            raise Refused("invalid", f"starts_at: {told}", fields={"starts_at": told})
+            raise Rejected("invalid", f"starts_at: {told}", fields={"starts_at": told})
         begin = cut_of(old) if begun else starts_at or max(old.starts_at, clock.now().replace(microsecond=0))
         end = ends_at or old.ends_at
         if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
-            raise Refused(
+            raise Rejected(
                 "invalid", "nothing is to be changed; give amounts or ends_at", fields={"amounts": "as now"}
             )
         period(market, begin, end)
         if not begun:
-            take_back(entry, old, Event.REPLACE, by=principal.name, reason="changed", kind="order.changed")
+            take_back(
+                entry, old, OrderEvent.REPLACE, by=principal.name, reason="changed", kind="order.changed"
+            )
         with without(heir_of):
             less = all(a <= b for a, b in zip(vector, old.amounts, strict=True)) and end <= old.ends_at
             if not (less and begun):
@@ -239,7 +241,7 @@ def order_transfer(
             return before
         if tenant.pk == old.tenant_id:
             told = f"order {old.pk} belongs to {tenant.name} already"
-            raise Refused("invalid", f"tenant: {told}", fields={"tenant": told})
+            raise Rejected("invalid", f"tenant: {told}", fields={"tenant": told})
         nothing_waits(old, waiting)
         changeable(old, "transferred")
         if old.state == OrderState.PENDING.value:
@@ -259,7 +261,7 @@ def order_transfer(
         price = min(share(old, begin, old.ends_at), old.price - old.refunded) if begun else old.price
         if not begun:
             take_back(
-                entry, old, Event.REPLACE, by=principal.name, reason=f"transferred to {tenant.name}",
+                entry, old, OrderEvent.REPLACE, by=principal.name, reason=f"transferred to {tenant.name}",
                 kind="order.transferred",
             )  # fmt: skip
             if (
@@ -301,14 +303,14 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
         for other in waiting:
             if not renew and other.replaced_as == "renewal":
                 take_back(
-                    entry, other, Event.CANCEL, by=principal.name, reason="renewal was switched off",
+                    entry, other, OrderEvent.CANCEL, by=principal.name, reason="renewal was switched off",
                     kind="order.cancelled",
                 )  # fmt: skip
         entry.append("order.renewal-set", tenant=row.tenant.name, order=row.pk, renew=renew)
     return row
 
 
-def submit(entry: Entry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
+def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
     """Hold the money, and approve by rule or wait for a decision. `price`: what the rules go by.
 
     An order that a rule leaves to an owner goes to the SREs if no other owner may decide about it.

@@ -18,11 +18,11 @@ from quota import clock, records
 from quota.admission.admission import COUNTED
 from quota.billing.budgets import submitting_stopped
 from quota.models import Lapse, Market, PriorityBand, Tenant
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.pricing.market import market_of
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.permissions import system
-from quota.vocabulary.resources import NAMES, told
+from quota.vocabulary.resources import NAMES, format_quantities
 
 ME = system("market")
 DROP = "drop"
@@ -119,13 +119,13 @@ def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: 
         )
         if not made and (row.over_at is not None or not found.over):
             return
-        missing = told(found.missing)
+        missing = format_quantities(found.missing)
         data = {"cell": cell, "band": band.name, "missing": {NAMES[i]: v for i, v in found.missing.items()}}
         url = f"/shop/?tenant={tenant.name}&cell={cell}&band={band.name}"
         if not found.over:
             until = found.grace_until or now
             entry.append("quota.grace", tenant=tenant.name, **data, until=until.isoformat())
-            tell(
+            notify(
                 entry, tenant, "quota.grace", f"{band.name} quota in cell {cell} has ended; jobs still ask for it",
                 f"Live jobs of {tenant.name} ask for {missing} more than is bought. Until"
                 f" {clock.format_time(until, tenant.time_zone)} nothing"
@@ -137,7 +137,7 @@ def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: 
         row.over_at = found.lapsed_at or now
         row.save(update_fields=["over_at"])
         entry.append("quota.grace-over", tenant=tenant.name, **data, over_at=row.over_at.isoformat())
-        tell(
+        notify(
             entry, tenant, "quota.grace-over", f"no more {band.name} quota in cell {cell} for some running jobs",
             f"Live jobs of {tenant.name} ask for {missing} more than counts, since"
             f" {clock.format_time(row.over_at, tenant.time_zone)}. They go on;"

@@ -13,13 +13,13 @@ from django.db import connection
 
 from quota import clock, records
 from quota.models import CellCapacity, Market, PriorityBand, Shortfall
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.pricing.market import SOLD, capacity_of, market_locked, sold_steps
-from quota.records import Entry
+from quota.records import RecordEntry
 from quota.vocabulary import calendar
 from quota.vocabulary.calendar import Excess
 from quota.vocabulary.permissions import system
-from quota.vocabulary.resources import as_mapping, told
+from quota.vocabulary.resources import as_mapping, format_quantities
 
 ME = system("market")
 _NAMED = 20
@@ -139,7 +139,9 @@ def _overlap(row: Shortfall, excess: Excess) -> bool:
     )
 
 
-def _change(entry: Entry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]) -> None:
+def _change(
+    entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]
+) -> None:
     """Bring an open row up to date; people hear of it when more or less is short."""
     before = (row.begins_at, row.ends_at, list(row.short), row.orders, row.tenants)
     short = list(row.short)
@@ -154,8 +156,8 @@ def _change(entry: Entry, row: Shortfall, excess: Excess, orders: list[int], ten
         _tell(entry, "shortfall.changed", row, level="urgent")
 
 
-def _tell(entry: Entry, kind: str, row: Shortfall, *, level: str = "info") -> None:
-    short = told({index: value for index, value in enumerate(row.short) if value})
+def _tell(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info") -> None:
+    short = format_quantities({index: value for index, value in enumerate(row.short) if value})
     period = f"from {row.begins_at:%Y-%m-%d %H:%M} " + (
         f"to {row.ends_at:%Y-%m-%d %H:%M} UTC" if row.ends_at is not None else "UTC on"
     )
@@ -176,4 +178,4 @@ def _tell(entry: Entry, kind: str, row: Shortfall, *, level: str = "info") -> No
             f"More prod quota is sold than the cell has; nothing more is sold meanwhile. Orders,"
             f" newest first: {named}{more}. Tenants: {', '.join(row.tenants)}."
         )
-    tell(entry, None, kind, subject, text, url="", level=level, **data)
+    notify(entry, None, kind, subject, text, url="", level=level, **data)

@@ -20,7 +20,7 @@ from quota.models import PriorityBand, QuotaUse, Tenant
 from quota.pricing.market import availability, earliest_start, grace_end, is_sold, market_of
 from quota.pricing.price_lists import quote_preview
 from quota.vocabulary import calendar, money
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import (
     DISK,
@@ -42,7 +42,7 @@ _SUFFIXES = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class SuggestedOrder:
     """An order of what is missing. `first`, `last`: days in the tenant's time zone, both included.
 
     `price`: micro-credits now, none with `problem`, which says why it can't be told. `left`: the least that the cell
@@ -61,7 +61,7 @@ class Remedy:
     price: int | None = None
     left: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
-    instead: tuple[Remedy, ...] = ()
+    instead: tuple[SuggestedOrder, ...] = ()
 
     @property
     def available(self) -> bool:
@@ -99,7 +99,7 @@ class Remedy:
             "starts_at": self.starts_at.isoformat(),
             "ends_at": self.ends_at.isoformat(),
             "price": self.price,
-            "price_text": None if self.price is None else money.tell(self.price),
+            "price_text": None if self.price is None else money.format_credits(self.price),
             "available": self.available,
             "left": dict(self.left),
             "problem": self.problem,
@@ -115,7 +115,7 @@ class Remedy:
         }  # fmt: skip
 
 
-def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], Remedy]:
+def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
     """By (tenant's id, band): what to order so that `wanted`, refused a moment ago, would be admitted.
 
     Four queries, and some ten for each pair. A pair to which nothing is missing any more is left out. The price and
@@ -162,7 +162,7 @@ def _missing(after: Vector, granted: Vector, change: Vector) -> Vector:
     return tuple(missing)
 
 
-def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> Remedy:
+def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> SuggestedOrder:
     zone, now = ZoneInfo(tenant.time_zone), clock.now()
     first = now.astimezone(zone).date()
     last = first + dt.timedelta(days=min(DAYS, market_of(cell).longest_days) - 1)
@@ -171,7 +171,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> R
     price, left, problem = None, {}, ""
     try:
         if max(missing) > MAX_QUANTITY:
-            raise Refused(
+            raise Rejected(
                 "too-large", f"more is missing than can be ordered at once, {MAX_QUANTITY} of anything"
             )
         # A price is no secret to whoever may submit; ordering asks for the right to buy.
@@ -181,15 +181,15 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> R
         )  # fmt: skip
         there = availability(cell, band, starts_at, grace_end(rules, starts_at, ends_at))
         left = {NAMES[i]: max(0, there[i]) for i in COUNTED if missing[i] > there[i]}
-    except Refused as refusal:
+    except Rejected as refusal:
         problem = refusal.detail
-    remedy = Remedy(
+    remedy = SuggestedOrder(
         tenant.name, cell, band.name, missing, first, last, starts_at, ends_at, price, left, problem
     )
     return replace(remedy, instead=_instead(remedy, band, zone)) if left else remedy
 
 
-def _instead(remedy: Remedy, band: PriorityBand, zone: ZoneInfo) -> tuple[Remedy, ...]:
+def _instead(remedy: SuggestedOrder, band: PriorityBand, zone: ZoneInfo) -> tuple[SuggestedOrder, ...]:
     """As much at this band later, and now at the other bands, dearest first: what the cell can sell of these."""
     rules, found = market_of(remedy.cell), []
     until = grace_end(rules, remedy.starts_at, remedy.ends_at)

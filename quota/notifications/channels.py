@@ -18,8 +18,8 @@ from quota.notifications.notice_kinds import KINDS, LEVELS
 from quota.notifications.sending import drop_waiting
 from quota.notifications.webhook_client import may_call, receiver
 from quota.notifications.webhooks import secret_make
-from quota.records import Entry
-from quota.vocabulary.errors import Conflict, Refused
+from quota.records import RecordEntry
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
 MOST_CHANNELS = 20
@@ -38,14 +38,14 @@ def channel_add(
     kinds: Sequence[str] = (),
     level: str = "info",
 ) -> NoticeChannel:
-    """A new channel; a webhook with a new secret. Raises `Refused` naming the field, `Conflict` for one there is."""
+    """A new channel; a webhook with a new secret. Raises `Rejected` naming the field, `Conflict` for one there is."""
     _may_manage(principal, tenant)
     if kind not in WAYS:
         raise _invalid("kind", _("%(given)r is none of email, webhook") % {"given": kind})
     target = _target(kind, target)
     _choice(kinds, level)
     if NoticeChannel.objects.filter(tenant=tenant).count() >= MOST_CHANNELS:
-        raise Refused("too-many", _("%d channels are enough; remove one first") % MOST_CHANNELS)
+        raise Rejected("too-many", _("%d channels are enough; remove one first") % MOST_CHANNELS)
     try:
         with records.write(principal) as entry, transaction.atomic():
             channel = NoticeChannel.objects.create(
@@ -107,7 +107,7 @@ def channel_secret_rotate(
     """A new secret. The one before signs beside it for `overlap`, so that the receiver can change it in peace."""
     _may_manage(principal, channel.tenant)
     if channel.kind != "webhook":
-        raise Refused("no-secret", _("mail is not signed; only webhooks have a secret"))
+        raise Rejected("no-secret", _("mail is not signed; only webhooks have a secret"))
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
         raise _invalid("overlap_hours", _("give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
     with records.write(principal) as entry:
@@ -165,7 +165,7 @@ def _afresh(row: NoticeChannel) -> None:
 
 
 def _target(kind: str, target: str) -> str:
-    """Raises `Refused`. A name is judged again by its addresses whenever it is called
+    """Raises `Rejected`. A name is judged again by its addresses whenever it is called
     (`quota.notifications.webhook_client`).
     """
     target = target.strip()
@@ -204,15 +204,15 @@ def _sorted(kinds: Sequence[str]) -> list[str]:
     return sorted(set(kinds))
 
 
-def _note(entry: Entry, kind: str, channel: NoticeChannel) -> None:
+def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:
     entry.append(
         kind, tenant=channel.tenant.name if channel.tenant else "", channel=channel.pk, way=channel.kind,
         target=channel.target, kinds=channel.kinds, level=channel.level, enabled=channel.enabled,
     )  # fmt: skip
 
 
-def _invalid(field: str, told: str) -> Refused:
-    return Refused("invalid", f"{field}: {told}", fields={field: told})
+def _invalid(field: str, told: str) -> Rejected:
+    return Rejected("invalid", f"{field}: {told}", fields={field: told})
 
 
 def _taken(target: str) -> Conflict:

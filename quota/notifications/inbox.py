@@ -14,7 +14,7 @@ from quota.models import Notice, NoticeChannel, NoticeDelivery, NoticeRead, Tena
 from quota.notifications.notice_kinds import LEVELS
 from quota.notifications.transports import keys_of
 from quota.selectors import tenant_named
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 
 # More unread ones than this are told as "99+"; nobody counts further.
@@ -48,7 +48,7 @@ def owners(principal: Principal) -> list[Tenant | None]:
 
 
 def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
-    """Newest first, each with `unread` and its tenant. Raises `Refused` naming the field."""
+    """Newest first, each with `unread` and its tenant. Raises `Rejected` naming the field."""
     whose = [owner_named(principal, choice.tenant)] if choice.tenant else owners(principal)
     of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])
     if None in whose:
@@ -62,7 +62,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
     if choice.level:
         if choice.level not in LEVELS:
             told = f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}"
-            raise Refused("invalid", f"level: {told}", fields={"level": told})
+            raise Rejected("invalid", f"level: {told}", fields={"level": told})
         rows = rows.filter(level__in=LEVELS[LEVELS.index(choice.level) :])
     return rows.filter(unread=True) if choice.unread else rows
 

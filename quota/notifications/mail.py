@@ -11,7 +11,7 @@ from django.core.mail import EmailMultiAlternatives
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
-from quota.notifications.webhook_client import Failed
+from quota.notifications.webhook_client import DeliveryFailed
 
 
 def absolute(path: str) -> str:
@@ -47,21 +47,21 @@ def letter(
 
 
 def send(mail: EmailMultiAlternatives) -> None:
-    """Hands it to the mail server. Raises `Failed`."""
+    """Hands it to the mail server. Raises `DeliveryFailed`."""
     try:
         mail.send()
     except smtplib.SMTPRecipientsRefused as error:
         code, told = next(iter(error.recipients.values()), (0, b""))
-        raise Failed(
+        raise DeliveryFailed(
             f"the mail server refuses the address: {_plain(told)}", final=500 <= code < 600
         ) from error
     except smtplib.SMTPResponseException as error:
         told = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"
-        raise Failed(
+        raise DeliveryFailed(
             told, final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
         ) from error
     except (smtplib.SMTPException, OSError) as error:
-        raise Failed(f"no mail server takes it: {error or type(error).__name__}") from error
+        raise DeliveryFailed(f"no mail server takes it: {error or type(error).__name__}") from error
 
 
 def _plain(told: bytes | str) -> str:

@@ -20,7 +20,7 @@ class Level(StrEnum):
 LEVELS: tuple[str, ...] = tuple(level.value for level in Level)
 
 
-class Kind(NamedTuple):
+class NoticeKind(NamedTuple):
     """`name`: dotted, the thing and what happened to it. `sre`: the SREs hear of it as well, or alone."""
 
     name: str
@@ -28,47 +28,49 @@ class Kind(NamedTuple):
     sre: bool = False
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind("order.placed", "An order waits for approval.", sre=True),
-    Kind("order.passed-on", "An order waits for an SRE, because no owner can decide about it.", sre=True),
-    Kind("order.approved", "An order was approved, by a person or by a rule."),
-    Kind("order.rejected", "An order was rejected; its hold is back in the budget."),
-    Kind("order.active", "The period of an order has begun; its quota is in force."),
-    Kind("order.reminder", "An order ends soon."),
-    Kind("order.renewed", "An order was renewed for another period."),
-    Kind("order.renewal-failed", "An order could not be renewed."),
-    Kind("order.expired", "The period of an order is over."),
-    Kind("order.cancelled", "An order was cancelled."),
-    Kind("order.changed", "An order was changed."),
-    Kind("order.transferred", "An order, or a part of one, went to another tenant."),
-    Kind("order.timed-out", "Nobody decided about an order in time; its hold is back in the budget."),
-    Kind("quota.granted", "An SRE granted quota."),
-    Kind("quota.ended", "An SRE ended or shortened a grant."),
-    Kind("quota.grace", "Quota expired under running jobs; the grace has begun."),
-    Kind("quota.grace-over", "The grace is over; new submissions are refused."),
-    Kind("quota.dropped", "Tasks beyond the quota dropped to the free band."),
-    Kind("shortfall.found", "A cell has less than what is sold; the orders it touches.", sre=True),
-    Kind("shortfall.changed", "A shortfall grew or shrank.", sre=True),
-    Kind("shortfall.over", "A cell has again what is sold.", sre=True),
-    Kind("price.changed", "A new price list of a cell comes into force."),
-    Kind("band.changed", "The rules or the price of a band changed."),
-    Kind("budget.granted", "Budget was granted, or handed down by the organisation."),
-    Kind("budget.alert", "Spending has reached a part of the budget that somebody wanted to hear of."),
-    Kind("budget.stopped", "Spending has reached the budget; buying or submitting has stopped."),
-    Kind("budget.dropped", "Running jobs dropped to the free priority, for the budget is spent."),
-    Kind("budget.resumed", "Buying or submitting is possible again."),
-    Kind("invoice.ready", "The invoice of a month is ready."),
-    Kind("member.changed", "Somebody joined or left, or has another role."),
-    Kind("invitation.sent", "Somebody was invited."),
-    Kind("invitation.accepted", "Somebody accepted an invitation."),
-    Kind("service-account.changed", "A service account was made or ended."),
-    Kind("capability.changed", "A capability was granted, revoked, or ends soon.", sre=True),
-    Kind(
+KINDS: tuple[NoticeKind, ...] = (
+    NoticeKind("order.placed", "An order waits for approval.", sre=True),
+    NoticeKind(
+        "order.passed-on", "An order waits for an SRE, because no owner can decide about it.", sre=True
+    ),
+    NoticeKind("order.approved", "An order was approved, by a person or by a rule."),
+    NoticeKind("order.rejected", "An order was rejected; its hold is back in the budget."),
+    NoticeKind("order.active", "The period of an order has begun; its quota is in force."),
+    NoticeKind("order.reminder", "An order ends soon."),
+    NoticeKind("order.renewed", "An order was renewed for another period."),
+    NoticeKind("order.renewal-failed", "An order could not be renewed."),
+    NoticeKind("order.expired", "The period of an order is over."),
+    NoticeKind("order.cancelled", "An order was cancelled."),
+    NoticeKind("order.changed", "An order was changed."),
+    NoticeKind("order.transferred", "An order, or a part of one, went to another tenant."),
+    NoticeKind("order.timed-out", "Nobody decided about an order in time; its hold is back in the budget."),
+    NoticeKind("quota.granted", "An SRE granted quota."),
+    NoticeKind("quota.ended", "An SRE ended or shortened a grant."),
+    NoticeKind("quota.grace", "Quota expired under running jobs; the grace has begun."),
+    NoticeKind("quota.grace-over", "The grace is over; new submissions are refused."),
+    NoticeKind("quota.dropped", "Tasks beyond the quota dropped to the free band."),
+    NoticeKind("shortfall.found", "A cell has less than what is sold; the orders it touches.", sre=True),
+    NoticeKind("shortfall.changed", "A shortfall grew or shrank.", sre=True),
+    NoticeKind("shortfall.over", "A cell has again what is sold.", sre=True),
+    NoticeKind("price.changed", "A new price list of a cell comes into force."),
+    NoticeKind("band.changed", "The rules or the price of a band changed."),
+    NoticeKind("budget.granted", "Budget was granted, or handed down by the organisation."),
+    NoticeKind("budget.alert", "Spending has reached a part of the budget that somebody wanted to hear of."),
+    NoticeKind("budget.stopped", "Spending has reached the budget; buying or submitting has stopped."),
+    NoticeKind("budget.dropped", "Running jobs dropped to the free priority, for the budget is spent."),
+    NoticeKind("budget.resumed", "Buying or submitting is possible again."),
+    NoticeKind("invoice.ready", "The invoice of a month is ready."),
+    NoticeKind("member.changed", "Somebody joined or left, or has another role."),
+    NoticeKind("invitation.sent", "Somebody was invited."),
+    NoticeKind("invitation.accepted", "Somebody accepted an invitation."),
+    NoticeKind("service-account.changed", "A service account was made or ended."),
+    NoticeKind("capability.changed", "A capability was granted, revoked, or ends soon.", sre=True),
+    NoticeKind(
         "job.failing", "No task of a job has been up for two minutes, and its tasks crash or are unhealthy."
     ),
-    Kind("job.recovered", "All tasks of a job that was failing are up again."),
-    Kind("notices.paused", "A channel of notices keeps failing and was paused.", sre=True),
-    Kind("notices.test", "Somebody tries out a channel of notices.", sre=True),
+    NoticeKind("job.recovered", "All tasks of a job that was failing are up again."),
+    NoticeKind("notices.paused", "A channel of notices keeps failing and was paused.", sre=True),
+    NoticeKind("notices.test", "Somebody tries out a channel of notices.", sre=True),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 

@@ -10,15 +10,15 @@ from django.db import connection
 from quota import clock
 from quota.models import Notice, Tenant
 from quota.notifications.notice_kinds import BY_NAME, LEVELS
-from quota.records import Entry
-from quota.vocabulary.errors import Refused
+from quota.records import RecordEntry
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
 SUBJECT_CHARACTERS = 200
 
 
-def tell(
-    entry: Entry,
+def notify(
+    entry: RecordEntry,
     tenant: Tenant | None,
     kind: str,
     subject: str,
@@ -50,7 +50,7 @@ def tell(
 def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant | None]) -> None:
     """Mark the inboxes of `tenants` (none: the SREs') as read up to a notice; what came later stays unread.
 
-    One's own mark, so nothing is recorded. Never goes backwards. One statement. Raises `Refused`.
+    One's own mark, so nothing is recorded. Never goes backwards. One statement. Raises `Rejected`.
     """
     for tenant in tenants:
         if tenant is None:
@@ -58,10 +58,10 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
         else:
             require(principal, Action.TENANT_VIEW, tenant=tenant.name)
     if principal.user_id is None:
-        raise Refused("no-person", f"{principal.name} is no person; people read notices", status=403)
+        raise Rejected("no-person", f"{principal.name} is no person; people read notices", status=403)
     newest = Notice.objects.order_by("-id").values_list("id", flat=True).first() or 0
     if not 0 <= up_to <= newest:
-        raise Refused("invalid", f"up_to: there is no notice {up_to}", fields={"up_to": f"0 to {newest}"})
+        raise Rejected("invalid", f"up_to: there is no notice {up_to}", fields={"up_to": f"0 to {newest}"})
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO quota_noticeread (user_id, tenant_id, notice_id)"

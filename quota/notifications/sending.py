@@ -25,9 +25,9 @@ from django.db.models import Q
 from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery
 from quota.notifications.notice_kinds import wanted
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.notifications.transports import send
-from quota.notifications.webhook_client import Failed
+from quota.notifications.webhook_client import DeliveryFailed
 from quota.vocabulary.permissions import system
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ _LOCK = 0x626F7267_6E6F7465  # "borgnote"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """Of one attempt. `error` empty: it got through. `final`: the receiver does not want it."""
 
     delivery: int
@@ -133,7 +133,7 @@ def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
     return [(channels[one], waiting[one]) for one in ids if one in channels]
 
 
-def settle(channel: NoticeChannel, outcomes: Sequence[Outcome]) -> None:
+def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Write down how it went, and let go of the channel. One that failed for a day is paused, and its people told.
 
     Locks the channel's row, then the stream's.
@@ -175,7 +175,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[Outcome]) -> None:
             entry.append(
                 "notices.channel-paused", tenant=row.tenant.name if row.tenant else "", channel=row.pk
             )
-            tell(
+            notify(
                 entry, row.tenant, "notices.paused", f"Notices to {row.target} are paused",
                 f"Nothing has got through for a day ({row.error}). What was waiting is in the inbox. When the receiver"
                 " works again, try the channel: that ends the pause.",
@@ -194,7 +194,7 @@ def drop_waiting(channel: NoticeChannel, reason: str) -> int:
 def _run(done: Sent, *, until: float) -> None:
     """Slow channels keep their threads; the others' go round meanwhile."""
     with ThreadPoolExecutor(CHANNELS_AT_ONCE, thread_name_prefix="notices") as pool:
-        busy: dict[Future[list[Outcome]], NoticeChannel] = {}
+        busy: dict[Future[list[DeliveryOutcome]], NoticeChannel] = {}
         while True:
             while spread() == NOTICES_AT_ONCE:
                 continue
@@ -216,23 +216,23 @@ def _serve(
     waiting: Sequence[NoticeDelivery],
     now: dt.datetime,
     transport: Callable[[NoticeChannel, NoticeDelivery, dt.datetime], None],
-) -> list[Outcome]:
+) -> list[DeliveryOutcome]:
     """In order, until one fails or the channel's share of time is over. In a thread without the database."""
-    outcomes: list[Outcome] = []
+    outcomes: list[DeliveryOutcome] = []
     until = time.monotonic() + SHARE_S
     for delivery in waiting:
         try:
             transport(channel, delivery, now)
-        except Failed as failure:
-            outcomes.append(Outcome(delivery.pk, str(failure) or "no reason given", failure.final))
+        except DeliveryFailed as failure:
+            outcomes.append(DeliveryOutcome(delivery.pk, str(failure) or "no reason given", failure.final))
             break
         except Exception:  # one notice that we can't write must not stop all the others for ever
             log.exception("a notice can't be sent", delivery=delivery.pk)
             outcomes.append(
-                Outcome(delivery.pk, "the portal can't write this notice; see its log", final=True)
+                DeliveryOutcome(delivery.pk, "the portal can't write this notice; see its log", final=True)
             )
             break
-        outcomes.append(Outcome(delivery.pk))
+        outcomes.append(DeliveryOutcome(delivery.pk))
         if time.monotonic() > until:
             break
     return outcomes

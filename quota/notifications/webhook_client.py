@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -29,7 +29,7 @@ _GLOBAL_IPV6 = (ipaddress.IPv6Network("2000::/3"), ipaddress.IPv6Network("::ffff
 _OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("192.0.0.0/24"))
 
 
-class Failed(Exception):
+class DeliveryFailed(Exception):
     """It did not get there. `final`: the receiver says that trying again is useless; the text is for people."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
@@ -47,7 +47,7 @@ class Receiver(NamedTuple):
 
 
 def receiver(url: str) -> Receiver:
-    """Raises `Refused` naming the field `target`."""
+    """Raises `Rejected` naming the field `target`."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -86,7 +86,9 @@ def post(
     allowed: Sequence[IPNetwork],
     timeout_s: float = TIMEOUT_S,
 ) -> int:
-    """The status of the answer, a 2xx. Raises `Failed`, after `timeout_s` at the latest (and the resolver's own)."""
+    """The status of the answer, a 2xx. Raises `DeliveryFailed`, after `timeout_s` at the latest (and the resolver's
+    own).
+    """
     connection = _Connection(to, allowed, timeout_s)
     watch = threading.Timer(timeout_s, connection.cut)
     watch.daemon = True
@@ -96,15 +98,19 @@ def post(
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         if connection.was_cut or isinstance(error, TimeoutError):
-            raise Failed(f"{to.host} did not answer within {timeout_s:g} seconds") from error
-        raise Failed(f"{to.host}: {error or type(error).__name__}") from error
+            raise DeliveryFailed(f"{to.host} did not answer within {timeout_s:g} seconds") from error
+        raise DeliveryFailed(f"{to.host}: {error or type(error).__name__}") from error
     finally:
         watch.cancel()
         connection.close()
     if 300 <= status < 400:
-        raise Failed(f"{to.host} answers {status}, a redirect; give the address it leads to", final=True)
+        raise DeliveryFailed(
+            f"{to.host} answers {status}, a redirect; give the address it leads to", final=True
+        )
     if status >= 400:
-        raise Failed(f"{to.host} answers {status}", final=status < 500 and status not in (408, 425, 429))
+        raise DeliveryFailed(
+            f"{to.host} answers {status}", final=status < 500 and status not in (408, 425, 429)
+        )
     return status
 
 
@@ -176,5 +182,5 @@ def _literal(parts: SplitResult) -> bool:
     return ":" in (parts.hostname or "")
 
 
-def _refused(told: str) -> Refused:
-    return Refused("invalid", f"target: {told}", fields={"target": told})
+def _refused(told: str) -> Rejected:
+    return Rejected("invalid", f"target: {told}", fields={"target": told})

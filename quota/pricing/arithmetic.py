@@ -16,7 +16,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, SIZE
 
 MICRO = 1_000_000  # micro-credits in a credit
@@ -41,7 +41,7 @@ Share = int | Fraction
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PricePart:
     """What one resource adds to a price.
 
     `quantity`: in the axis' unit. `base`: micro-credits for one `UNIT` and hour. `band_milli`: the band's factor.
@@ -74,9 +74,9 @@ class Part:
         }
 
 
-def part_of(given: Mapping[str, Any]) -> Part:
+def part_of(given: Mapping[str, Any]) -> PricePart:
     """The part that `as_json` wrote."""
-    return Part(
+    return PricePart(
         resource=given["resource"],
         quantity=given["quantity"],
         hours=Fraction(given["hours"]),
@@ -97,11 +97,11 @@ def priced(
     curve: Curve,
     sold_share_milli: Sequence[Share],
     then_share_milli: Sequence[Share] | None = None,
-) -> tuple[Part, ...]:
+) -> tuple[PricePart, ...]:
     """The parts of the price of `amounts` (over the axis) for `seconds`, one for each resource that is asked for.
 
     `sold_share_milli`: per resource, the share sold before; `then_share_milli`: the share with this order, the same
-    when not given. Resources without a base price cost nothing. Raises `Refused("too-large")`.
+    when not given. Resources without a base price cost nothing. Raises `Rejected("too-large")`.
     """
     then = sold_share_milli if then_share_milli is None else then_share_milli
     hours = Fraction(seconds) / 3600
@@ -118,8 +118,8 @@ def priced(
     return parts
 
 
-def repriced(parts: Iterable[Part], base: Mapping[str, int], curve: Curve) -> tuple[Part, ...]:
-    """The same parts, of the same shares, at other prices. Raises `Refused("too-large")`."""
+def repriced(parts: Iterable[PricePart], base: Mapping[str, int], curve: Curve) -> tuple[PricePart, ...]:
+    """The same parts, of the same shares, at other prices. Raises `Rejected("too-large")`."""
     again = tuple(
         _part(
             part.resource, part.quantity, part.hours, base.get(part.resource, 0), part.band_milli, curve,
@@ -131,12 +131,12 @@ def repriced(parts: Iterable[Part], base: Mapping[str, int], curve: Curve) -> tu
     return again
 
 
-def total(parts: Iterable[Part]) -> int:
-    """The price: the sum of its parts, in micro-credits. Raises `Refused("too-large")` past 64 bits."""
+def total(parts: Iterable[PricePart]) -> int:
+    """The price: the sum of its parts, in micro-credits. Raises `Rejected("too-large")` past 64 bits."""
     price = sum(part.amount for part in parts)
     if price > LARGEST:
         told = "costs more than can be counted; ask for less, or for a shorter time"
-        raise Refused("too-large", f"amounts: this {told}", fields={"amounts": told})
+        raise Rejected("too-large", f"amounts: this {told}", fields={"amounts": told})
     return price
 
 
@@ -177,7 +177,7 @@ def share_with(
 
 
 def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
-    """Prices by resource as a price list holds them. Raises `Refused` naming the entry."""
+    """Prices by resource as a price list holds them. Raises `Rejected` naming the entry."""
     if not isinstance(given, Mapping):
         raise _refused(field, "a mapping of resource names to micro-credits for one unit and hour")
     for name, price in given.items():
@@ -191,7 +191,7 @@ def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
 
 
 def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int]]:
-    """A scarcity curve as a price list holds it. Raises `Refused` naming the point."""
+    """A scarcity curve as a price list holds it. Raises `Rejected` naming the point."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise _refused(field, "a list of points [sold share in thousandths, factor in thousandths]")
     if len(given) > 100:
@@ -219,10 +219,10 @@ def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int
 
 def _part(
     name: str, quantity: int, hours: Fraction, base: int, band_milli: int, curve: Curve, sold: Fraction, then: Fraction
-) -> Part:  # fmt: skip
+) -> PricePart:  # fmt: skip
     if quantity > LARGEST:
         told = f"more than {LARGEST}, the largest quantity there is"
-        raise Refused("too-large", f"amounts.{name}: {told}", fields={f"amounts.{name}": told})
+        raise Rejected("too-large", f"amounts.{name}: {told}", fields={f"amounts.{name}": told})
     scarce = scarcity(curve, sold, then)
     exact = (
         Fraction(quantity * base * band_milli, UNIT.get(name, 1) * FULL_MILLI) * hours * scarce / FULL_MILLI
@@ -230,13 +230,13 @@ def _part(
     amount = -(-exact.numerator // exact.denominator)
     if amount > LARGEST:
         told = "costs more than can be counted; ask for less, or for a shorter time"
-        raise Refused("too-large", f"amounts.{name}: this {told}", fields={f"amounts.{name}": told})
-    return Part(name, quantity, hours, base, band_milli, sold, then, scarce, amount)
+        raise Rejected("too-large", f"amounts.{name}: this {told}", fields={f"amounts.{name}": told})
+    return PricePart(name, quantity, hours, base, band_milli, sold, then, scarce, amount)
 
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _refused(field: str, wanted: str) -> Refused:
-    return Refused("invalid", f"{field}: {wanted}", fields={field: wanted})
+def _refused(field: str, wanted: str) -> Rejected:
+    return Rejected("invalid", f"{field}: {wanted}", fields={field: wanted})

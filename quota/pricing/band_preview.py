@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce
 from quota import clock
 from quota.admission.bands import factors_of
 from quota.models import CellCapacity, Order, OrderState, PriorityBand, Quota, QuotaUse
-from quota.pricing.market import SOLD, Room, room, sold_steps
+from quota.pricing.market import SOLD, SaleCapacity, room, sold_steps
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import Band
 from quota.vocabulary.calendar import Excess
@@ -73,7 +73,7 @@ def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.da
     }
 
 
-def _most(there: Room) -> Vector:
+def _most(there: SaleCapacity) -> Vector:
     """What may be sold; ports are not."""
     most = map(min, there.limit, there.own_limit)
     return tuple(value if index in SOLD else 0 for index, value in enumerate(most))

@@ -22,8 +22,8 @@ from quota import clock, records
 from quota.models import ApprovalRule, CellCapacity, Market, PriorityBand
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
-from quota.vocabulary.calendar import Span, Step
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.calendar import CalendarStep, Span
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
 
@@ -78,7 +78,7 @@ GROUP BY 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SaleCapacity:
     """What one band of a cell may sell and has sold, from one moment on.
 
     `limit`: the most that may be sold at it; `sold`: by it, and by the bands that it shares `limit` with. `own_limit`,
@@ -87,9 +87,9 @@ class Room:
 
     band: PriorityBand
     limit: Vector
-    sold: tuple[Step, ...]
+    sold: tuple[CalendarStep, ...]
     own_limit: Vector
-    own_sold: tuple[Step, ...]
+    own_sold: tuple[CalendarStep, ...]
 
     def left(self, begins_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
         shared = calendar.left(self.limit, self.sold, begins_at, ends_at)
@@ -98,7 +98,7 @@ class Room:
         own = calendar.left(self.own_limit, self.own_sold, begins_at, ends_at)
         return _sellable(tuple(map(min, shared, own)))
 
-    def over_time(self, after: dt.datetime) -> list[Step]:
+    def over_time(self, after: dt.datetime) -> list[CalendarStep]:
         """What is left, as steps from `after` on."""
         if self.own_sold is self.sold:
             there = calendar.from_(self.sold, after)
@@ -110,11 +110,11 @@ class Room:
                 ),
                 strict=True,
             )
-            return [Step(step.at, level) for step, level in zip(there, left, strict=True)]
+            return [CalendarStep(step.at, level) for step, level in zip(there, left, strict=True)]
         moments = sorted({after, *(step.at for step in (*self.sold, *self.own_sold) if step.at > after)})
         shared, own = _levels(self.sold, moments), _levels(self.own_sold, moments)
         return [
-            Step(
+            CalendarStep(
                 moment,
                 _sellable(tuple(
                     min(a - b, c - d) for a, b, c, d in zip(self.limit, one, self.own_limit, two, strict=True)
@@ -171,7 +171,7 @@ def market_locked(cell: str) -> Market:
 
 
 def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
-    """Change rules of a cell; what is sold keeps the grace it was sold with. Raises `Refused` naming the field."""
+    """Change rules of a cell; what is sold keeps the grace it was sold with. Raises `Rejected` naming the field."""
     require(principal, Action.PLATFORM_ADMIN)
     for name, value in changes.items():
         _check_rule(name, value)
@@ -201,7 +201,7 @@ def is_sold(band: PriorityBand) -> bool:
 
 def room(
     cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None
-) -> Room:
+) -> SaleCapacity:
     """What may be sold and is sold at a band in a period, `ends_at` none for ever: three queries."""
     row = band_named(band) if isinstance(band, str) else band
     market = market_of(cell)
@@ -215,9 +215,9 @@ def room(
     together = calendar.steps(span for band_id, span in spans if band_id in shared)
     if all(one >= most for one, most in zip(own_limit, limit, strict=True)):
         # What it shares binds before what is its own.
-        return Room(row, limit, together, limit, together)
+        return SaleCapacity(row, limit, together, limit, together)
     own = calendar.steps(span for band_id, span in spans if band_id == row.id)
-    return Room(row, limit, together, own_limit, own)
+    return SaleCapacity(row, limit, together, own_limit, own)
 
 
 def availability(
@@ -276,7 +276,7 @@ def earliest_start(
 
 def sold_steps(
     cell: str, bands: Sequence[PriorityBand], begins_at: dt.datetime, ends_at: dt.datetime | None = None
-) -> tuple[Step, ...]:
+) -> tuple[CalendarStep, ...]:
     """What is sold at these bands together, over time."""
     wanted = {band.id for band in bands}
     return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
@@ -313,7 +313,7 @@ def _priced_mapping(vector: Sequence[int]) -> dict[str, int]:
     return named
 
 
-def _levels(function: Sequence[Step], moments: Sequence[dt.datetime]) -> list[Vector]:
+def _levels(function: Sequence[CalendarStep], moments: Sequence[dt.datetime]) -> list[Vector]:
     """The level at each of the moments, which rise."""
     levels: list[Vector] = []
     position, level = 0, ZERO
@@ -353,5 +353,5 @@ def _check_rule(name: str, value: Any) -> None:
     else:
         wrong = "no such rule of a market"
     if wrong:
-        raise Refused("invalid", f"{name}: {value!r}; give {wrong}" if name in _MOST else f"{name}: {wrong}",
+        raise Rejected("invalid", f"{name}: {value!r}; give {wrong}" if name in _MOST else f"{name}: {wrong}",
                       fields={name: wrong})  # fmt: skip

@@ -25,7 +25,7 @@ from quota.notifications import notices
 from quota.pricing.arithmetic import (
     FULL_MILLI,
     LARGEST,
-    Part,
+    PricePart,
     base_checked,
     curve_checked,
     priced,
@@ -34,7 +34,7 @@ from quota.pricing.arithmetic import (
 )
 from quota.pricing.market import band_named, cell_require, market_of, room
 from quota.vocabulary.calendar import peak
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, QuantityError, Vector, as_mapping, parse_vector
 
@@ -64,7 +64,7 @@ def price_list_set(
     note: str = "",
     valid_from: dt.datetime | None = None,
 ) -> PriceList:
-    """The next version of a cell's prices, in force from `valid_from` (default: now). Raises `Refused`.
+    """The next version of a cell's prices, in force from `valid_from` (default: now). Raises `Rejected`.
 
     Prices of what was quoted or ordered before stay as they were. Locks the cell's newest list.
     """
@@ -73,7 +73,7 @@ def price_list_set(
     used = base_checked(usage or {}, field="usage")
     points = curve_checked(curve)
     if len(note) > 200:
-        raise Refused("invalid", "note: at most 200 characters", fields={"note": "at most 200 characters"})
+        raise Rejected("invalid", "note: at most 200 characters", fields={"note": "at most 200 characters"})
     if valid_from is not None:
         _aware("valid_from", valid_from)
     cell_require(cell)
@@ -85,7 +85,7 @@ def price_list_set(
         begin = valid_from or now
         if begin < now:
             told = f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
-            raise Refused("invalid", f"valid_from: {told}", fields={"valid_from": told})
+            raise Rejected("invalid", f"valid_from: {told}", fields={"valid_from": told})
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
         row = PriceList.objects.create(
             cell=cell, version=version, base=prices, usage=used, curve=[list(point) for point in points],
@@ -129,7 +129,7 @@ def quote_preview(
     amounts: Amounts,
     starts_at: dt.datetime,
     ends_at: dt.datetime,
-) -> tuple[int, tuple[Part, ...], PriceList]:
+) -> tuple[int, tuple[PricePart, ...], PriceList]:
     """What it would cost now: `(price, parts, price list)`. Writes nothing but a new cell's default list.
 
     Prices are no secret: who may look at the tenant's quota may ask.
@@ -186,7 +186,7 @@ def quote_taken(
 ) -> Quote:
     """The quote that an order of exactly this may be placed at. Called inside the order's transaction.
 
-    Locks the quote. Raises `NotFound`, `Refused("quote-mismatch")`, `Conflict("quote-expired"|"quote-used")`.
+    Locks the quote. Raises `NotFound`, `Rejected("quote-mismatch")`, `Conflict("quote-expired"|"quote-used")`.
     """
     row = (
         Quote.objects.select_for_update(of=("self",))
@@ -205,7 +205,7 @@ def quote_taken(
     }
     other = [name for name, (quoted, asked) in wanted.items() if quoted != asked]
     if other:
-        raise Refused(
+        raise Rejected(
             "quote-mismatch",
             f"quote {quote} is for another {', '.join(other)}; ask for a new quote of exactly what you order",
             fields=dict.fromkeys(other, f"not what quote {quote} is for"),
@@ -230,43 +230,43 @@ def quote_taken(
 
 
 def amounts_checked(amounts: Amounts) -> Vector:
-    """A vector over the axis that asks for something and fits 64 bits. Raises `Refused` naming the field."""
+    """A vector over the axis that asks for something and fits 64 bits. Raises `Rejected` naming the field."""
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
     except QuantityError as error:
-        raise Refused("invalid", str(error), fields={"amounts": str(error)}) from error
+        raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if len(vector) != SIZE or any(value < 0 for value in vector):
         told = f"{SIZE} quantities, none below zero"
-        raise Refused("invalid", f"amounts: {told}", fields={"amounts": told})
+        raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
     if not any(vector):
         told = "nothing is asked for; give at least one quantity above zero"
-        raise Refused("invalid", f"amounts: {told}", fields={"amounts": told})
+        raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
     if max(vector) > LARGEST:
         told = f"no quantity may be above {LARGEST}"
-        raise Refused("too-large", f"amounts: {told}", fields={"amounts": told})
+        raise Rejected("too-large", f"amounts: {told}", fields={"amounts": told})
     return vector
 
 
 def period_checked(starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Forward, and not over. Raises `Refused` naming the field."""
+    """Forward, and not over. Raises `Rejected` naming the field."""
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         _aware(name, moment)
     if ends_at <= starts_at:
-        raise Refused("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
+        raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
     if ends_at <= clock.now():
-        raise Refused("invalid", "ends_at lies in the past", fields={"ends_at": "in the past"})
+        raise Rejected("invalid", "ends_at lies in the past", fields={"ends_at": "in the past"})
 
 
 def _aware(name: str, moment: dt.datetime) -> None:
     if moment.tzinfo is None:
-        raise Refused("invalid", f"{name}: give its time zone", fields={name: "without a time zone"})
+        raise Rejected("invalid", f"{name}: give its time zone", fields={name: "without a time zone"})
 
 
-def _tell(entry: records.Entry, row: PriceList) -> None:
+def _tell(entry: records.RecordEntry, row: PriceList) -> None:
     """Everybody who owns quota of the cell, or waits for some: renewals and changes are at the new prices."""
     open_orders = Order.objects.filter(cell=row.cell, state__in=[state.value for state in _OPEN])
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
-        notices.tell(
+        notices.notify(
             entry, tenant, "price.changed", f"Prices of cell {row.cell} change",
             f"Version {row.version} of its prices is in force from {row.valid_from:%Y-%m-%d %H:%M} UTC on."
             " What you have ordered keeps its price; renewals and changes from then on are at the new ones.",
@@ -280,7 +280,7 @@ def seconds_between(starts_at: dt.datetime, ends_at: dt.datetime) -> Fraction:
 
 def _price(
     cell: str, band: PriorityBand, vector: Vector, starts_at: dt.datetime, ends_at: dt.datetime
-) -> tuple[int, tuple[Part, ...], PriceList]:
+) -> tuple[int, tuple[PricePart, ...], PriceList]:
     prices = price_list_at(cell, clock.now())
     there = room(cell, band, starts_at, ends_at)
     most = peak(there.sold, starts_at, ends_at)

@@ -62,7 +62,7 @@ def what_if(
 
     Each order is priced again as it was: the same amounts, hours, band factor and sold shares. Rejected and cancelled
     orders are left out. `examples`: a core and a GiB for 30 days at each band, empty, half sold and full, at the list
-    in force and at this one. Raises `Refused` naming the field. Changes nothing.
+    in force and at this one. Raises `Rejected` naming the field. Changes nothing.
     """
     require(principal, Action.PLATFORM_ADMIN, cell=cell)
     prices = base_checked(base)

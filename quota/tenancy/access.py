@@ -18,8 +18,8 @@ from django.db.models import Q, QuerySet
 
 from quota import clock, records
 from quota.models import Capability, Membership, ServiceAccount, Tenant, Token
-from quota.records import Entry
-from quota.vocabulary.errors import Forbidden, NotFound, Refused
+from quota.records import RecordEntry
+from quota.vocabulary.errors import Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Role, Scope, may
 
 # A token's last use is shown to its owner; writing it more often than this would cost a row a request.
@@ -44,10 +44,10 @@ def token_issue(
     """Return a new token and its secret, which is shown this once.
 
     The caller is a session, or a token with scope admin, which becomes the parent of the new token. Raises `Forbidden`
-    for other callers and `Refused` naming the field. Locks: the parent and the tokens above it.
+    for other callers and `Rejected` naming the field. Locks: the parent and the tokens above it.
     """
     if user.pk is None:
-        raise Refused(
+        raise Rejected(
             "no-person",
             f"{principal.name} is no person; tokens are made by people and outlive a task",
             status=403,
@@ -57,23 +57,23 @@ def token_issue(
     unknown = sorted(set(scopes) - {scope.value for scope in Scope})
     if unknown or not scopes:
         known = ", ".join(scope.value for scope in Scope)
-        raise Refused("invalid-scopes", f"scopes are some of {known}", fields={"scopes": f"{scopes!r}"})
+        raise Rejected("invalid-scopes", f"scopes are some of {known}", fields={"scopes": f"{scopes!r}"})
     beyond = sorted(set(scopes) - {scope.value for scope in principal.scopes})
     if beyond:
-        raise Refused(
+        raise Rejected(
             "scopes-too-wide",
             f"you can't give what you don't have: {', '.join(beyond)}",
             fields={"scopes": "wider than your own"},
             status=403,
         )
     if not name.strip():
-        raise Refused(
+        raise Rejected(
             "invalid", "name: a token needs a name, so that you know it again", fields={"name": "empty"}
         )
     if expires_at is not None and expires_at <= clock.now():
-        raise Refused("invalid", "expires_at lies in the past", fields={"expires_at": "not in the future"})
+        raise Rejected("invalid", "expires_at lies in the past", fields={"expires_at": "not in the future"})
     if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
-        raise Refused(
+        raise Rejected(
             "tenant-bound",
             f"your own token is bound to tenant {principal.tenant}; so must be the ones it makes",
             fields={"tenant": "not yours"},
@@ -85,7 +85,7 @@ def token_issue(
             expires_at = _end_of_child(parent, expires_at)
         account = ServiceAccount.objects.filter(user_id=user.pk).first()
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
-            raise Refused(
+            raise Rejected(
                 "service-account",
                 f"{user.get_username()} is a service account: its tokens are bound to its tenant and have an end",
                 fields={"expires_at": "needed"} if expires_at is None else {"tenant": "its own"},
@@ -257,11 +257,11 @@ def _parent_locked(key: str) -> Token:
 
 
 def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
-    """When a child of `parent` ends. Raises `Refused` if that would be after its parent."""
+    """When a child of `parent` ends. Raises `Rejected` if that would be after its parent."""
     if parent.expires_at is None:
         return wanted or clock.now() + CHILD_LASTS
     if wanted is not None and wanted > parent.expires_at:
-        raise Refused(
+        raise Rejected(
             "outlives-its-parent",
             f"Cannot issue a token until {wanted:%Y-%m-%d %H:%M} UTC: the token that asks ends at"
             f" {parent.expires_at:%Y-%m-%d %H:%M} UTC. Choose an earlier end, or sign in with the password.",
@@ -271,7 +271,7 @@ def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
     return wanted or min(clock.now() + CHILD_LASTS, parent.expires_at)
 
 
-def _revoke(entry: Entry, ids: list[int]) -> int:
+def _revoke(entry: RecordEntry, ids: list[int]) -> int:
     """Revoke these tokens and all below them; return how many were not revoked before."""
     with connection.cursor() as cursor:
         cursor.execute(_REVOKE, [ids, clock.now()])

@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from quota.models import Record, ServiceAccount
 from quota.selectors import tenant_named
 from quota.tenancy.people import administered
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may, require
 
 MAX_TEXT = 200
@@ -26,11 +26,11 @@ def records_visible(
     until: dt.datetime | None = None,
 ) -> QuerySet[Record]:
     """Of one tenant, or all that the principal administers; an SRE's, also of none. `kind`: a whole one such as
-    `member.set`, or its beginning, `member`. `until` is not included. Raises `Refused`, `NotFound`, `Forbidden`."""
+    `member.set`, or its beginning, `member`. `until` is not included. Raises `Rejected`, `NotFound`, `Forbidden`."""
     rows = Record.objects.order_by("-revision")
     for name, text in (("kind", kind), ("actor", actor)):
         if len(text) > MAX_TEXT or "\x00" in text:
-            raise Refused("invalid", f"{name}: at most {MAX_TEXT} characters", fields={name: "too long"})
+            raise Rejected("invalid", f"{name}: at most {MAX_TEXT} characters", fields={name: "too long"})
     if tenant:
         require(principal, Action.TENANT_ADMIN, tenant=tenant_named(principal, tenant).name)
         rows = rows.filter(tenant=tenant)

@@ -13,9 +13,9 @@ from django.contrib.auth.models import AbstractBaseUser
 from quota import clock, records
 from quota.models import Capability, CapabilityRequest, Membership, Tenant
 from quota.models.fields import dns_label
-from quota.notifications.notices import tell
-from quota.records import Entry
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.notifications.notices import notify
+from quota.records import RecordEntry
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, require
 
 # Privileges are looked at again at least this often.
@@ -34,7 +34,7 @@ def capability_grant(
 ) -> Capability:
     """A special privilege, with a reason; `cell` empty: in all. It ends at `expires_at`, or after `USUAL`.
 
-    One that the user holds already is prolonged or shortened. Raises `Refused` naming the field.
+    One that the user holds already is prolonged or shortened. Raises `Rejected` naming the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     ends = expires_at or clock.now() + USUAL
@@ -76,7 +76,7 @@ def capability_ask(
     """Ask the SREs, for oneself, or as an owner for a member or a service account.
 
     Raises `NotFound` for everybody who is no member of the tenant or its organisation, whether the name exists or not;
-    `Refused`, `Conflict`.
+    `Rejected`, `Conflict`.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if username != principal.name:
@@ -106,7 +106,7 @@ def capability_ask(
             reason=made.reason, request=made.pk,
         )  # fmt: skip
         where = f"cell {cell}" if cell else "every cell"
-        tell(
+        notify(
             entry, None, "capability.changed", f"{user.get_username()} asks for capability {kind} in {where}",
             f"Tenant {tenant.name}: {made.reason}", url="/admin/quota/capabilityrequest/",
         )  # fmt: skip
@@ -121,13 +121,13 @@ def capability_answer(
     answer: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Grant or refuse what was asked for, once; `until`: another end than was asked. Raises `Conflict`, `Refused`.
+    """Grant or refuse what was asked for, once; `until`: another end than was asked. Raises `Conflict`, `Rejected`.
     Locks: the request's row."""
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():
-        raise Refused("invalid", "answer: say why not, so that they know", fields={"answer": "say why not"})
+        raise Rejected("invalid", "answer: say why not, so that they know", fields={"answer": "say why not"})
     if len(answer) > 500:
-        raise Refused("invalid", "answer: at most 500 characters", fields={"answer": "too long"})
+        raise Rejected("invalid", "answer: at most 500 characters", fields={"answer": "too long"})
     with records.write(principal) as entry:
         row = (
             CapabilityRequest.objects.select_for_update(of=("self",))
@@ -153,7 +153,7 @@ def capability_answer(
 
 
 def _grant(
-    entry: Entry,
+    entry: RecordEntry,
     principal: Principal,
     user: AbstractBaseUser,
     kind: str,
@@ -189,26 +189,26 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     now = clock.now()
     if kind not in {known.value for known in CapabilityKind}:
         known = ", ".join(known.value for known in CapabilityKind)
-        raise Refused(
+        raise Rejected(
             "invalid", f"kind: {kind[:50]!r} is none of {known}", fields={"kind": f"one of {known}"}
         )
     if cell and not dns_label.regex.match(cell):
-        raise Refused(
+        raise Rejected(
             "invalid",
             f"cell: {cell[:63]!r} is no name of a cell",
             fields={"cell": "a cell, or empty for all"},
         )
     if not reason.strip():
-        raise Refused("invalid", "reason: say why, for the audit", fields={"reason": "empty"})
+        raise Rejected("invalid", "reason: say why, for the audit", fields={"reason": "empty"})
     if len(reason) > 500 or "\x00" in reason:
-        raise Refused(
+        raise Rejected(
             "invalid", "reason: at most 500 characters", fields={"reason": "too long, or a NUL character"}
         )
     if ends <= now:
-        raise Refused("invalid", f"{field} lies in the past", fields={field: "not in the future"})
+        raise Rejected("invalid", f"{field} lies in the past", fields={field: "not in the future"})
     if ends > now + LONGEST:
         told = f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed"
-        raise Refused("invalid", f"{field}: {told}", fields={field: told})
+        raise Rejected("invalid", f"{field}: {told}", fields={field: told})
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
@@ -216,6 +216,6 @@ def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
     return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id"))
 
 
-def _tell(entry: Entry, tenant: Tenant | None, subject: str) -> None:
+def _tell(entry: RecordEntry, tenant: Tenant | None, subject: str) -> None:
     url = f"/tenants/{tenant.name}/capabilities/" if tenant else "/admin/quota/capability/"
-    tell(entry, tenant, "capability.changed", subject, subject + ".", url=url)
+    notify(entry, tenant, "capability.changed", subject, subject + ".", url=url)

@@ -24,10 +24,10 @@ from django.db.models import QuerySet
 
 from quota import clock, records
 from quota.models import Invitation, Membership, ServiceAccount, Tenant
-from quota.notifications.notices import one_line, tell
+from quota.notifications.notices import notify, one_line
 from quota.tenancy.members import check_role, member_set
 from quota.tenancy.tenants import tenants_locked
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
 _LINK = re.compile(r"([0-9a-f]{16})_[\w-]{20,100}", re.ASCII)
@@ -43,7 +43,7 @@ def invitation_send(
 ) -> tuple[Invitation, str]:
     """A new invitation and the secret of its link, which is kept nowhere; `invitation_mail` sends it.
 
-    An open one to the same address is withdrawn. Raises `Refused` naming the field, and with status 429 when too many
+    An open one to the same address is withdrawn. Raises `Rejected` naming the field, and with status 429 when too many
     were sent. Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
@@ -52,7 +52,7 @@ def invitation_send(
     ends = expires_at or now + LASTS
     if not now < ends <= now + LONGEST:
         told = f"in the future, and at most {LONGEST.days} days ahead"
-        raise Refused("invalid", f"expires_at: {told}", fields={"expires_at": told})
+        raise Rejected("invalid", f"expires_at: {told}", fields={"expires_at": told})
     key = secrets.token_hex(8)
     secret = f"{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
@@ -69,7 +69,7 @@ def invitation_send(
         )  # fmt: skip
         entry.append("invitation.sent", tenant=tenant.name, key=key, email=address, role=role)
         subject = f"{principal.name} invited {address} as {role} of {tenant.name}"
-        tell(
+        notify(
             entry,
             tenant,
             "invitation.sent",
@@ -121,12 +121,12 @@ def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> In
 
 
 def invitation_of(secret: str) -> Invitation:
-    """The open invitation behind a link. Raises `Refused`: unknown, used, withdrawn or over, all told alike."""
+    """The open invitation behind a link. Raises `Rejected`: unknown, used, withdrawn or over, all told alike."""
     return _open(Invitation.objects.select_related("tenant"), secret)
 
 
 def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: str) -> Membership:
-    """Join the tenant, once, as the person who is signed in. Raises `Refused` for a link that works no more,
+    """Join the tenant, once, as the person who is signed in. Raises `Rejected` for a link that works no more,
     `Conflict` for who is a member already. Locks: the tenant's row, then the invitation's."""
     if user.pk is None or principal.user_id != user.pk or principal.tenant is not None:
         raise Forbidden("invitation.accept", "only people who are signed in accept invitations")
@@ -164,7 +164,7 @@ def _open(rows: QuerySet[Invitation], secret: str) -> Invitation:
         or row.withdrawn_at is not None
         or row.expires_at <= now
     ):
-        raise Refused(
+        raise Rejected(
             "invitation-over",
             "this invitation was used, withdrawn or has run out; ask who invited you for another",
             status=404,
@@ -182,7 +182,7 @@ def _check_rate(known: QuerySet[Invitation], address: str, now: dt.datetime) -> 
     )  # fmt: skip
     for count, most, told in counts:
         if count >= most:
-            raise Refused(
+            raise Rejected(
                 "too-many-invitations",
                 f"{count} {told} (at most {most})",
                 fields={"email": f"at most {most}"},
@@ -197,9 +197,9 @@ def _address(email: str) -> str:
         validate_email(address)
     except ValidationError as error:
         told = "give one address, such as ann@example.org"
-        raise Refused("invalid", f"email: {told}", fields={"email": told}) from error
+        raise Rejected("invalid", f"email: {told}", fields={"email": told}) from error
     if len(address) > 254:
-        raise Refused("invalid", "email: at most 254 characters", fields={"email": "too long"})
+        raise Rejected("invalid", "email: at most 254 characters", fields={"email": "too long"})
     return address.lower()
 
 

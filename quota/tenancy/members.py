@@ -7,15 +7,15 @@ from django.db.models import Q
 
 from quota import clock, records
 from quota.models import Invitation, Membership, ServiceAccount, Tenant
-from quota.notifications.notices import tell
-from quota.records import Entry
+from quota.notifications.notices import notify
+from quota.records import RecordEntry
 from quota.tenancy.access import user_named
 from quota.tenancy.tenants import tenants_locked
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, Role, may, require
 
 
-class InvitationNeeded(Refused):
+class InvitationNeeded(Rejected):
     """An owner wants to make somebody a member who has not agreed. The same for names that exist and that do not."""
 
     status = 403
@@ -38,7 +38,7 @@ def membership_set(
     """Give `user` a role in `tenant`, change it, or take it away with None. Idempotent.
 
     Owners change the roles of members; only an SRE gives somebody else a first role, and everybody else joins by an
-    invitation. Raises `InvitationNeeded`; `Conflict` for the last owner, `Refused` for a service account that would be
+    invitation. Raises `InvitationNeeded`; `Conflict` for the last owner, `Rejected` for a service account that would be
     an owner or belong to two tenants. What a former owner has invited is withdrawn. Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
@@ -91,7 +91,7 @@ def _may_join(principal: Principal, user: AbstractBaseUser) -> bool:
     return may(principal, Action.PLATFORM_ADMIN) or (user.pk is not None and user.pk == principal.user_id)
 
 
-def member_set(entry: Entry, tenant: Tenant, user: AbstractBaseUser, role: str) -> Membership:
+def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role: str) -> Membership:
     """Inside the caller's transaction, which has checked that it may be."""
     membership, made = Membership.objects.update_or_create(
         tenant=tenant, user_id=user.pk, defaults={"role": role}
@@ -132,10 +132,10 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
 
 
 def check_role(role: str) -> None:
-    """Raises `Refused`."""
+    """Raises `Rejected`."""
     if role not in {known.value for known in Role}:
         known = ", ".join(known.value for known in Role)
-        raise Refused(
+        raise Rejected(
             "invalid", f"role: {role[:50]!r} is none of {known}", fields={"role": f"one of {known}"}
         )
 
@@ -155,7 +155,7 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
             fields={"user": "a service account"},
         )
     if role == Role.OWNER:
-        raise Refused(
+        raise Rejected(
             "invalid",
             "role: a service account is never an owner; owners are people",
             fields={"role": "viewer, operator or buyer"},
@@ -174,7 +174,7 @@ def _check_last_owner(tenant: Tenant, user: AbstractBaseUser) -> None:
         )
 
 
-def _withdraw_invited_by(entry: Entry, tenant: Tenant, username: str) -> None:
+def _withdraw_invited_by(entry: RecordEntry, tenant: Tenant, username: str) -> None:
     """In the tenant and in its teams, where the role was an owner's too."""
     now = clock.now()
     waiting = Invitation.objects.filter(
@@ -191,5 +191,5 @@ def _withdraw_invited_by(entry: Entry, tenant: Tenant, username: str) -> None:
         )
 
 
-def _tell(entry: Entry, tenant: Tenant, subject: str) -> None:
-    tell(entry, tenant, "member.changed", subject, subject + ".", url=f"/tenants/{tenant.name}/")
+def _tell(entry: RecordEntry, tenant: Tenant, subject: str) -> None:
+    notify(entry, tenant, "member.changed", subject, subject + ".", url=f"/tenants/{tenant.name}/")

@@ -10,11 +10,11 @@ from django.contrib.auth import get_user_model
 from quota import clock, records
 from quota.models import Membership, ServiceAccount, Tenant, Token
 from quota.models.fields import DNS_LABEL
-from quota.notifications.notices import tell
-from quota.records import Entry
+from quota.notifications.notices import notify
+from quota.records import RecordEntry
 from quota.tenancy.access import token_issue
 from quota.tenancy.tenants import tenants_locked
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
 
 ROLES = tuple(role.value for role in Role if role is not Role.OWNER)
@@ -27,12 +27,12 @@ MAX_USERNAME, MAX_DESCRIPTION = 150, 200
 def service_account_create(
     *, principal: Principal, tenant: Tenant, name: str, role: str, description: str = ""
 ) -> ServiceAccount:
-    """A new one, called `name@tenant`. Raises `Refused` naming the field, `Conflict` when the name is taken or there
+    """A new one, called `name@tenant`. Raises `Rejected` naming the field, `Conflict` when the name is taken or there
     are too many. Locks: the tenant's row."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if not re.match(DNS_LABEL, name):
         told = "lower-case letters, digits and hyphens, first a letter, at most 63 characters"
-        raise Refused("invalid", f"name: {told}", fields={"name": told})
+        raise Rejected("invalid", f"name: {told}", fields={"name": told})
     _check(role, description)
     username = f"{name}@{tenant.name}"
     users = get_user_model().objects
@@ -135,13 +135,13 @@ def service_account_token(
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
         told = f"some of {', '.join(SCOPES)}: a service account administers nothing"
-        raise Refused("invalid-scopes", f"scopes: {told}", fields={"scopes": told})
+        raise Rejected("invalid-scopes", f"scopes: {told}", fields={"scopes": told})
     now = clock.now()
     if expires_at is None and not principal.token:
         expires_at = now + TOKEN_LASTS
     if expires_at is not None and expires_at > now + TOKEN_LONGEST:
         told = f"at most {TOKEN_LONGEST.days} days ahead"
-        raise Refused("invalid", f"expires_at: {told}", fields={"expires_at": told})
+        raise Rejected("invalid", f"expires_at: {told}", fields={"expires_at": told})
     if not account.user.is_active:
         raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable it first")
     return token_issue(
@@ -163,12 +163,12 @@ def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
 def _check(role: str, description: str) -> None:
     if role not in ROLES:
         told = f"one of {', '.join(ROLES)}: owners are people"
-        raise Refused("invalid", f"role: {told}", fields={"role": told})
+        raise Rejected("invalid", f"role: {told}", fields={"role": told})
     if len(description) > MAX_DESCRIPTION or "\x00" in description:
         told = f"at most {MAX_DESCRIPTION} characters, none of them NUL"
-        raise Refused("invalid", f"description: {told}", fields={"description": told})
+        raise Rejected("invalid", f"description: {told}", fields={"description": told})
 
 
-def _tell(entry: Entry, tenant: Tenant, subject: str) -> None:
+def _tell(entry: RecordEntry, tenant: Tenant, subject: str) -> None:
     url = f"/tenants/{tenant.name}/service-accounts/"
-    tell(entry, tenant, "service-account.changed", subject, subject + ".", url=url)
+    notify(entry, tenant, "service-account.changed", subject, subject + ".", url=url)

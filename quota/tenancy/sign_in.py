@@ -29,7 +29,7 @@ from django.core.cache import cache
 from django.http import HttpRequest
 
 from quota import clock
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 _Found = TypeVar("_Found")
 
@@ -56,7 +56,7 @@ _lock = threading.Lock()
 TOO_MANY = "too-many-attempts"
 
 
-class TooManyAttempts(Refused):
+class TooManyAttempts(Rejected):
     """An attempt to sign in that came before its waiting time was over. `figures["retry_after_s"]`: whole seconds."""
 
     status = 429

@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 
 from quota import records
 from quota.models import Tenant
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, require
 
 # Labels that the zone of a cell uses for itself: `<host>.machine.<cell>.<zone>`.
@@ -27,7 +27,7 @@ def tenant_create(
 ) -> Tenant:
     """A new tenant; with `parent`, a team of that organisation, with its limits and, unless given, its time zone.
 
-    An SRE may make any; an owner of an organisation teams of it, up to its `max_teams`. Raises `Refused` naming the
+    An SRE may make any; an owner of an organisation teams of it, up to its `max_teams`. Raises `Rejected` naming the
     field; `Conflict` when the name is taken or the organisation is full. Locks: the organisation's row.
     """
     if parent is None:
@@ -42,7 +42,7 @@ def tenant_create(
     validated(tenant, exclude=["created_at"])
     if name in RESERVED_NAMES:
         told = f"{name!r} is a name that the zone uses itself; choose another"
-        raise Refused("reserved-name", f"name: {told}", fields={"name": told})
+        raise Rejected("reserved-name", f"name: {told}", fields={"name": told})
     with records.write(principal) as entry:
         if parent is not None:
             above = tenants_locked(parent)[parent]
@@ -148,12 +148,12 @@ def tenants_locked(*names: str) -> dict[str, Tenant]:
 
 
 def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
-    """Django's field checks as a `Refused` that names the fields."""
+    """Django's field checks as a `Rejected` that names the fields."""
     try:
         instance.clean_fields(exclude=exclude)
     except ValidationError as error:
         fields = {name: " ".join(messages) for name, messages in error.message_dict.items()}
-        raise Refused(
+        raise Rejected(
             "invalid", "; ".join(f"{name}: {what}" for name, what in fields.items()), fields=fields
         ) from error
 
@@ -167,7 +167,7 @@ def time_zones() -> tuple[str, ...]:
 def _zone(name: str) -> str:
     if name not in time_zones():
         told = f"{name[:64]!r} is no time zone of the IANA database; give one such as Europe/Zurich or UTC"
-        raise Refused("invalid", f"time_zone: {told}", fields={"time_zone": told})
+        raise Rejected("invalid", f"time_zone: {told}", fields={"time_zone": told})
     return name
 
 

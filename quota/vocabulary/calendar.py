@@ -2,9 +2,9 @@
 
     spans ─► steps ─► peak, left, earliest, excesses, days
 
-A *step function* is a tuple of `Step`s: from `at` on `level` is sold, until the next step; before the first nothing is.
-Times are aware; a span ends just before its `ends_at`, and an open-ended one never does. Quantities are Python ints,
-which have no edge at 64 bits.
+A *step function* is a tuple of `CalendarStep`s: from `at` on `level` is sold, until the next step; before the first
+nothing is. Times are aware; a span ends just before its `ends_at`, and an open-ended one never does. Quantities are
+Python ints, which have no edge at 64 bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Span(NamedTuple):
     amounts: Vector
 
 
-class Step(NamedTuple):
+class CalendarStep(NamedTuple):
     at: dt.datetime
     level: Vector
 
@@ -52,7 +52,7 @@ class Day(NamedTuple):
     sold: Vector
 
 
-def steps(spans: Iterable[Span]) -> tuple[Step, ...]:
+def steps(spans: Iterable[Span]) -> tuple[CalendarStep, ...]:
     """The sum of the spans as a step function. Spans that end before they begin count for nothing.
 
     Reckoned resource by resource: of ten thousand spans most have nothing of most.
@@ -71,16 +71,16 @@ def steps(spans: Iterable[Span]) -> tuple[Step, ...]:
         accumulate(map(change.get, moments, repeat(0))) if change else repeat(0, len(moments))
         for change in changes
     ]
-    found: list[Step] = []
+    found: list[CalendarStep] = []
     before = ZERO
     for moment, level in zip(moments, zip(*columns, strict=True), strict=True):
         if level != before:
-            found.append(Step(moment, level))
+            found.append(CalendarStep(moment, level))
             before = level
     return tuple(found)
 
 
-def peak(sold: Sequence[Step], begins_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
+def peak(sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
     """The most that is sold of each resource at any instant of the period."""
     first = max(0, bisect_right(sold, begins_at, key=_at) - 1)
     last = len(sold) if ends_at is None else bisect_left(sold, ends_at, lo=first, key=_at)
@@ -88,21 +88,21 @@ def peak(sold: Sequence[Step], begins_at: dt.datetime, ends_at: dt.datetime | No
     return tuple(map(max, zip(ZERO, *levels, strict=True)))
 
 
-def from_(sold: Sequence[Step], after: dt.datetime) -> list[Step]:
+def from_(sold: Sequence[CalendarStep], after: dt.datetime) -> list[CalendarStep]:
     """The function from `after` on, beginning with what is in force then."""
     first = bisect_right(sold, after, key=_at)
-    return [Step(after, sold[first - 1].level if first else ZERO), *sold[first:]]
+    return [CalendarStep(after, sold[first - 1].level if first else ZERO), *sold[first:]]
 
 
 def left(
-    limit: Sequence[int], sold: Sequence[Step], begins_at: dt.datetime, ends_at: dt.datetime | None
+    limit: Sequence[int], sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datetime | None
 ) -> Vector:
     """The least that is left of each resource at any instant of the period; negative where too much is sold."""
     return tuple(a - b for a, b in zip(limit, peak(sold, begins_at, ends_at), strict=True))
 
 
 def earliest(
-    room: Sequence[Step], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
+    room: Sequence[CalendarStep], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
 ) -> dt.datetime | None:
     """The first moment, not before `after`, from which `amounts` fit for `length`; None when there is none.
 
@@ -122,7 +122,7 @@ def earliest(
     return None
 
 
-def excesses(limit: Sequence[int], sold: Sequence[Step], after: dt.datetime) -> list[Excess]:
+def excesses(limit: Sequence[int], sold: Sequence[CalendarStep], after: dt.datetime) -> list[Excess]:
     """The times from `after` on when more is sold than `limit`, each as long as there is no gap."""
     found: list[Excess] = []
     for begin, end, level in _pieces(sold, after):
@@ -139,7 +139,7 @@ def excesses(limit: Sequence[int], sold: Sequence[Step], after: dt.datetime) -> 
     return found
 
 
-def days(sold: Sequence[Step], first: dt.date, count: int, zone: ZoneInfo) -> list[Day]:
+def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInfo) -> list[Day]:
     """One row for each of `count` days of `zone` from `first` on. Linear in days and steps together."""
     midnights = [midnight(first + n * DAY, zone) for n in range(count + 1)]
     rows: list[Day] = []
@@ -181,12 +181,12 @@ def whole_days_left(now: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> d
         count -= 1
 
 
-def _at(step: Step) -> dt.datetime:
+def _at(step: CalendarStep) -> dt.datetime:
     return step.at
 
 
 def _pieces(
-    function: Sequence[Step], after: dt.datetime
+    function: Sequence[CalendarStep], after: dt.datetime
 ) -> Iterator[tuple[dt.datetime, dt.datetime | None, Vector]]:
     """Begin, end and level of each piece; before the first step, from `after`, a piece at zero."""
     if not function or function[0].at > after:

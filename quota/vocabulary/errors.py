@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """A request that breaks a rule. Nothing was changed.
 
     `code`: stable, kebab-case, for programs. `detail`: one sentence for people: what was wanted, what was
@@ -34,7 +34,7 @@ class Refused(Exception):
             self.status = status
 
 
-class NotFound(Refused):
+class NotFound(Rejected):
     """The thing named does not exist, or the caller may not know that it does."""
 
     status = 404
@@ -44,7 +44,7 @@ class NotFound(Refused):
         super().__init__("not-found", f"no {what} {name!r}{hint}", fields={what: f"no such {what}"})
 
 
-class Forbidden(Refused):
+class Forbidden(Rejected):
     """The caller is known and may not do this."""
 
     status = 403
@@ -53,7 +53,7 @@ class Forbidden(Refused):
         super().__init__("forbidden", detail, figures={"action": action})
 
 
-class Conflict(Refused):
+class Conflict(Rejected):
     """The state of the thing does not allow this now."""
 
     status = 409

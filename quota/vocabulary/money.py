@@ -15,8 +15,8 @@ class AmountError(ValueError):
     """An amount that can't be read; its message says what was given and what is accepted."""
 
 
-def tell(micro: int, *, places: int = 6) -> str:
-    """An amount in credits: `tell(1_234_500_000)` is `"1,234.50"`.
+def format_credits(micro: int, *, places: int = 6) -> str:
+    """An amount in credits: `format_credits(1_234_500_000)` is `"1,234.50"`.
 
     Always two digits behind the point, and more up to `places` where there are any, so that with 6 nothing is
     rounded; else half to even.

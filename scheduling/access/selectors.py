@@ -14,7 +14,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 
 from quota.selectors import tenants_visible
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may, require
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.models import Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
@@ -71,7 +71,7 @@ def cell_counts(principal: Principal, cell: Cell) -> CellCounts:
 
 
 def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
-    """Those of a state, or all that have not been removed. Raises `Refused` for no state."""
+    """Those of a state, or all that have not been removed. Raises `Rejected` for no state."""
     rows = Machine.objects.filter(cell=cell).annotate(tasks_running=_tasks_there())
     if not state:
         return rows.exclude(state=REMOVED).order_by("id")
@@ -130,7 +130,7 @@ def jobs_visible(
     for label in labels:
         key, equals, value = label.partition("=")
         if not equals:
-            raise Refused("invalid", f"label: {label!r}; write key=value", fields={"label": "no key=value"})
+            raise Rejected("invalid", f"label: {label!r}; write key=value", fields={"label": "no key=value"})
         rows = rows.filter(labels__contains={key: value})
     return rows.order_by("id")
 
@@ -190,7 +190,7 @@ STILL_STOPPING = Prefetch("departures", Departure.objects.select_related("machin
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Tasks by index, with `departures`: where earlier incarnations still stop. Raises `Refused` for no state."""
+    """Tasks by index, with `departures`: where earlier incarnations still stop. Raises `Rejected` for no state."""
     rows = (
         Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("id")
     )
@@ -249,4 +249,4 @@ def _tasks_there() -> Coalesce:
 
 def _check_state(state: str, known: list[str]) -> None:
     if state not in known:
-        raise Refused("invalid", f"state: {state!r}; one of {', '.join(known)}", fields={"state": "unknown"})
+        raise Rejected("invalid", f"state: {state!r}; one of {', '.join(known)}", fields={"state": "unknown"})

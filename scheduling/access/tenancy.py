@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quota.vocabulary.errors import Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, require
 
 
@@ -26,13 +26,13 @@ def knows_tenant(principal: Principal, tenant: str, cell: str) -> bool:
 
 
 def own_tenant(principal: Principal) -> str:
-    """The tenant meant when none is named: the token's, or the only one. Raises `Refused`."""
+    """The tenant meant when none is named: the token's, or the only one. Raises `Rejected`."""
     if principal.tenant is not None:
         return principal.tenant
     if len(principal.roles) == 1:
         return next(iter(principal.roles))
     known = ", ".join(sorted(principal.roles))
-    raise Refused(
+    raise Rejected(
         "invalid-spec",
         "tenant: say for which tenant" + (f", one of {known}" if known else ""),
         fields={"tenant": "is missing; give it"},

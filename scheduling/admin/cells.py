@@ -21,7 +21,7 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
 from quota.admin import FactsAdmin, ServiceAdmin, principal_of
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import CPU, DISK, NAMES, RAM, describe
 from scheduling.admin import passes
 from scheduling.cells.cells import cell_create, cell_resource_add, cell_set
@@ -161,7 +161,7 @@ class CellAdmin(ServiceAdmin):
                     uses=form.cleaned_data["uses"],
                     ttl_s=form.cleaned_data["hours"] * 3600,
                 )
-            except Refused as refusal:
+            except Rejected as refusal:
                 problem = refusal.detail
         context = {
             **self.admin_site.each_context(request),
@@ -188,7 +188,7 @@ class CellAdmin(ServiceAdmin):
             name = form.cleaned_data["name"]
             try:
                 cell_resource_add(principal=principal_of(request), cell=cell, name=name)
-            except Refused as refusal:
+            except Rejected as refusal:
                 problem = refusal.detail
             else:
                 told = _(

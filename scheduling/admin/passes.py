@@ -10,7 +10,7 @@ from typing import Any
 import redis
 from django.utils.translation import gettext as _
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import format_number
 from scheduling.master import lease, pass_log, queue_health, schedulers
 from scheduling.master.pass_log import Pass
@@ -23,7 +23,7 @@ _BAR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class PassBar:
     """One pass of the row of bars: how long it took of the longest, and whether it met conflicts."""
 
     x: int
@@ -42,7 +42,7 @@ class SchedulerShown:
     holder: str
     epoch: int
     figures: list[tuple[str, str]]
-    bars: list[Bar]
+    bars: list[PassBar]
     width: int  # of all bars
     table: dict[str, Any]
 
@@ -51,7 +51,7 @@ def of_cell(cell: Cell) -> dict[str, Any]:
     """What `console/cell_passes.html` shows. Two queries, and one reply of Redis a scheduler."""
     try:
         wanted = schedulers.wanted(cell_settings.load(cell.settings))
-    except Refused:
+    except Rejected:
         wanted = ()  # the page's first purpose is to put the settings right
     held = lease.in_force(cell.pk)
     try:
@@ -122,7 +122,7 @@ def _row(one: Pass) -> list[str]:
     ]  # fmt: skip
 
 
-def _bars(kept: Sequence[Pass]) -> list[Bar]:
+def _bars(kept: Sequence[Pass]) -> list[PassBar]:
     """Oldest first."""
     longest = max((one.pass_ms + one.commit_ms for one in kept), default=0.0) or 1.0
     bars = []
@@ -135,7 +135,7 @@ def _bars(kept: Sequence[Pass]) -> list[Bar]:
             "conflicts": one.conflicts,
         }
         bars.append(
-            Bar(_BAR * number, round(_HEIGHT - height, 1), round(height, 1), one.conflicts > 0, title)
+            PassBar(_BAR * number, round(_HEIGHT - height, 1), round(height, 1), one.conflicts > 0, title)
         )
     return bars
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from django.db import connection
 from django.db.models import F
 
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.resources import NAMES, PORTS, describe
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.models import Cell, Job, JobSpec, Task
@@ -28,7 +28,7 @@ _TOLD = 5  # so many jobs are named
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class InnerTask:
     """A running task inside an alloc that leaves. `alloc`: the alloc as people call it."""
 
     task_id: int
@@ -42,10 +42,10 @@ class AllocSet:
     """A live alloc set: its job, and its spec in force."""
 
     job_id: int
-    spec: spec.JobSpec
+    spec: spec.JobSpecification
 
 
-def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[Inner]:
+def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
     """Who lives in the running tasks given as (task id, incarnation; None: whichever). By id of the inner task."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -57,7 +57,7 @@ def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[Inner]:
             " JOIN scheduling_job AS j ON j.id = a.job_id ORDER BY i.id",
             [[task for task, _ in leaving], [incarnation for _, incarnation in leaving]],
         )
-        return [Inner(*row) for row in cursor.fetchall()]
+        return [InnerTask(*row) for row in cursor.fetchall()]
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -95,13 +95,13 @@ def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple
     }
 
 
-def refusal(job_spec: spec.JobSpec, alloc_set: spec.JobSpec | None) -> Refused | None:
+def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | None) -> Rejected | None:
     """Why a job can't be submitted into the alloc set it names, or changed there. None when it can."""
     if alloc_set is None:
         told = (
             f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
         )
-        return Refused(
+        return Rejected(
             "no-such-alloc-set",
             f"alloc_set: {told}; submit it first (kind: AllocSet), or leave alloc_set out",
             fields={"alloc_set": told},
@@ -111,7 +111,7 @@ def refusal(job_spec: spec.JobSpec, alloc_set: spec.JobSpec | None) -> Refused |
         return None
     told = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
     more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-    return Refused("invalid-spec", f"{told}{more}", fields=problems)
+    return Rejected("invalid-spec", f"{told}{more}", fields=problems)
 
 
 # -- leaving and shrinking
@@ -129,7 +129,7 @@ def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
         raise _in_use(job, inside, f"kill {_listed(inside)} first")
 
 
-def check_change(job: Job, alloc_set: spec.JobSpec) -> None:
+def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
     """Whatever lives in an alloc set has room in its new version too. Raises `Conflict` naming what has not."""
     if job.kind != KIND:
         return

@@ -23,14 +23,14 @@ from quota.vocabulary.permissions import Action, Principal, require, system
 from quota.vocabulary.resources import ACCELERATORS, DISK, PORTS
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 from scheduling.journal.machine_events import machine_set_event
 from scheduling.models import KeptAlloc, Machine
 
 SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
 
 
-def allocs_keep(entry: Entry, inner_ids: Sequence[int]) -> None:
+def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
     """Keep what the allocs of these running inner tasks (ids) leave, where a saver is among them. Before they leave."""
     if not inner_ids:
         return
@@ -78,7 +78,9 @@ def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _kept(entry: Entry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[str, Any]]) -> KeptAlloc:
+def _kept(
+    entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[str, Any]]
+) -> KeptAlloc:
     alloc = tasks[0]
     # A limit from before the cell had further resources is shorter.
     hold = [sum(amounts) for amounts in zip_longest(*[saver["limit"] for saver in savers], fillvalue=0)]
@@ -109,7 +111,7 @@ def _kept(entry: Entry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[s
     )
 
 
-def savers_done(entry: Entry, done: Sequence[tuple[int, int]]) -> None:
+def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
     """(kept alloc's id, position of the saver) that ended with status 0. The last of an alloc's releases it."""
     positions: dict[int, set[int]] = {}
     for identity, position in done:
@@ -144,7 +146,7 @@ def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> 
         _release(entry, [row], DROPPED, reason)
 
 
-def _release(entry: Entry, rows: Sequence[KeptAlloc], how: str, reason: str = "") -> None:
+def _release(entry: JournalEntry, rows: Sequence[KeptAlloc], how: str, reason: str = "") -> None:
     if not rows:
         return
     KeptAlloc.objects.filter(pk__in=[kept.pk for kept in rows]).update(released=True)
@@ -162,7 +164,7 @@ def _release(entry: Entry, rows: Sequence[KeptAlloc], how: str, reason: str = ""
     _announce(entry, {kept.machine_id for kept in rows})
 
 
-def gone(entry: Entry, ids: Sequence[int]) -> None:
+def gone(entry: JournalEntry, ids: Sequence[int]) -> None:
     """The Borglets of these released allocs have removed their folders."""
     if not ids:
         return
@@ -181,7 +183,7 @@ def forget_machine(machine_id: int) -> None:
     KeptAlloc.objects.filter(machine_id=machine_id).delete()
 
 
-def _announce(entry: Entry, machine_ids: set[int]) -> None:
+def _announce(entry: JournalEntry, machine_ids: set[int]) -> None:
     """Sum up what is held on the machines, and tell the capacity that is left."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from quota.paging import MAX_PAGE, PAGE, DescribedPaging, paged
 from quota.rehearsal import RehearsedView
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.models import Cell, Event, Job
@@ -44,7 +44,7 @@ class CellView(RehearsedView):
         super().initial(request, *args, **kwargs)
         for name, value in (*kwargs.items(), *request.query_params.items()):
             if "\x00" in str(value):  # PostgreSQL has no such character
-                raise Refused("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
+                raise Rejected("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
 
     def principal(self) -> Principal:
         """Who asks. The default permission lets nobody anonymous in."""
@@ -97,7 +97,7 @@ def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]
 
 
 def whole(request: Request, name: str, default: int, *, low: int, high: int) -> int:
-    """A whole number from the query. Raises `Refused` naming it."""
+    """A whole number from the query. Raises `Rejected` naming it."""
     given = request.query_params.get(name, "")
     if not given:
         return default
@@ -106,7 +106,7 @@ def whole(request: Request, name: str, default: int, *, low: int, high: int) -> 
     except ValueError:
         number = low - 1
     if not low <= number <= high:
-        raise Refused(
+        raise Rejected(
             "invalid", f"{name}: {given[:50]!r}; give {low} to {high}", fields={name: f"{low} to {high}"}
         )
     return number
@@ -115,7 +115,7 @@ def whole(request: Request, name: str, default: int, *, low: int, high: int) -> 
 def _place(cursor: str) -> tuple[int, int]:
     revision, _, seq = cursor.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
-        raise Refused(
+        raise Rejected(
             "invalid", f"cursor: {cursor[:50]!r}; take it from `next`", fields={"cursor": "malformed"}
         )
     return int(revision), int(seq)

@@ -9,7 +9,7 @@ from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
 from quota.api.problems import ProblemSerializer
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.api.job_shapes import JobSerializer
 from scheduling.api.shapes import FitSerializer, fit_document
 from scheduling.jobs.plans import JobPlan
@@ -72,7 +72,7 @@ BulkSerializer = inline_serializer(
 )
 
 
-def problem_document(refused: Refused) -> dict[str, Any]:
+def problem_document(refused: Rejected) -> dict[str, Any]:
     return {
         "type": f"urn:borg:{refused.code}",
         "status": refused.status,

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.paging import IdPaging, paged
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.api.base import CellView, valid
 from scheduling.api.cell_shapes import DrainSerializer
 from scheduling.machines import drains
@@ -95,10 +95,10 @@ class MachinesDrainView(CellView):
 def _chosen(
     cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = ""
 ) -> list[Machine]:
-    """Raises `Refused` unless exactly one way to choose is given and finds some machine."""
+    """Raises `Rejected` unless exactly one way to choose is given and finds some machine."""
     if sum(map(bool, (machines, rack, power_domain))) != 1:
         what = "give one of machines, rack, power_domain"
-        raise Refused("invalid", what, fields=dict.fromkeys(("machines", "rack", "power_domain"), what))
+        raise Rejected("invalid", what, fields=dict.fromkeys(("machines", "rack", "power_domain"), what))
     if machines:
         return _named(cell, machines)
     rows = Machine.objects.filter(cell=cell).exclude(state=REMOVED)
@@ -106,16 +106,16 @@ def _chosen(
     found = list(rows.filter(**{field: value}).order_by("id")[: MOST + 1])
     if not 1 <= len(found) <= MOST:
         what = f"{value!r} has {len(found) or 'no'} machines; one drains at most {MOST} at once"
-        raise Refused("invalid", f"{field}: {what}", fields={field: what})
+        raise Rejected("invalid", f"{field}: {what}", fields={field: what})
     return found
 
 
 def _named(cell: Cell, hostnames: list[str]) -> list[Machine]:
     if len(hostnames) > MOST:
         what = f"{len(hostnames)} are named; one drains at most {MOST} at once"
-        raise Refused("invalid", f"machines: {what}", fields={"machines": what})
+        raise Rejected("invalid", f"machines: {what}", fields={"machines": what})
     found = list(Machine.objects.filter(cell=cell, hostname__in=hostnames).order_by("id"))
     if unknown := sorted(set(hostnames) - {machine.hostname for machine in found}):
         what = f"no machine {', '.join(unknown[:5])}"
-        raise Refused("not-found", what, fields={"machines": what}, status=404)
+        raise Rejected("not-found", what, fields={"machines": what}, status=404)
     return found

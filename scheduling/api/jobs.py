@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging
 from quota.rehearsal import DRY_RUN, dry_run
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action
 from scheduling.access import selectors
 from scheduling.access.tenancy import require_tenant
@@ -112,7 +112,7 @@ class BulkView(CellView):
         found, rehearsed = self.cell(cell), dry_run(request)
         files = parser.decode(request.data)
         if not isinstance(files, list):
-            raise Refused("invalid-spec", "the body is a list of job files", fields={"file": "no list"})
+            raise Rejected("invalid-spec", "the body is a list of job files", fields={"file": "no list"})
         verdicts = jobs.jobs_submit_bulk(
             principal=self.principal(), cell=found, files=files, dry_run=rehearsed
         )
@@ -279,7 +279,7 @@ class WhyView(CellView):
         found = self.job(cell, tenant, job)
         index = request.query_params.get("index", "")
         if index and not (index.isdecimal() and len(index) <= 9):
-            raise Refused("invalid", f"index: {index[:50]!r} is no task", fields={"index": "a whole number"})
+            raise Rejected("invalid", f"index: {index[:50]!r} is no task", fields={"index": "a whole number"})
         told = (
             why.explain_task(found, selectors.task_at(found, int(index)), self.principal())
             if index
@@ -288,7 +288,7 @@ class WhyView(CellView):
         return Response(WhySerializer(told, context=event_names(told.chain)).data)
 
 
-def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpec:
+def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpecification:
     """The body as the spec of the job that the path names. Who may not write learns nothing of it."""
     require_tenant(view.principal(), Action.JOB_WRITE, tenant, cell.name)
     file = parser.decode(view.request.data)
@@ -298,11 +298,11 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpec:
 
 
 def _key(request: Request) -> str:
-    """The client's own key of a submission; "" without one. Raises `Refused`."""
+    """The client's own key of a submission; "" without one. Raises `Rejected`."""
     given: str = request.headers.get(_KEY, "")
     if len(given) > 64 or not (given.isascii() and given.isprintable()):
         told = "at most 64 printable ASCII characters"
-        raise Refused("invalid", f"{_KEY}: {given[:70]!r}; give {told}", fields={_KEY: told})
+        raise Rejected("invalid", f"{_KEY}: {given[:70]!r}; give {told}", fields={_KEY: told})
     return given
 
 
@@ -311,7 +311,7 @@ def _live(cell: Cell, tenant: str, job: str) -> Job | None:
     return live.filter(cell=cell, tenant__name=tenant, name=job).first()
 
 
-def _update(view: CellView, job: Job, job_spec: spec.JobSpec) -> Response:
+def _update(view: CellView, job: Job, job_spec: spec.JobSpecification) -> Response:
     rehearsed = dry_run(view.request)
     plan = plans.plan_between(job, job_spec)
     done = updates.job_update(principal=view.principal(), job=job, job_spec=job_spec, dry_run=rehearsed)
@@ -334,7 +334,7 @@ def _kill(
 
 
 def _changed(
-    view: CellView, cell: Cell, job_spec: spec.JobSpec, plan: plans.JobPlan, outcome: str, rehearsed: bool,
+    view: CellView, cell: Cell, job_spec: spec.JobSpecification, plan: plans.JobPlan, outcome: str, rehearsed: bool,
     *, job: Job | None = None,
 ) -> Response:  # fmt: skip
     """`job`: the one that was changed; the last of its name unless told."""

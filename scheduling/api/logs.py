@@ -10,7 +10,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.access import selectors
 from scheduling.api.base import CellView, whole
 from scheduling.api.task_shapes import LogSerializer
@@ -60,7 +60,7 @@ class LogsView(CellView):
 
 
 def _since(request: Request) -> float:
-    """Seconds since the epoch. Raises `Refused`."""
+    """Seconds since the epoch. Raises `Rejected`."""
     given = request.query_params.get("since", "")
     if not given:
         return 0.0
@@ -70,7 +70,7 @@ def _since(request: Request) -> float:
         read = None
     if read is None:
         problem = "give a time such as 2026-11-21T20:15:00Z"
-        raise Refused("invalid", f"since: {given[:50]!r}; {problem}", fields={"since": problem})
+        raise Rejected("invalid", f"since: {given[:50]!r}; {problem}", fields={"since": problem})
     return (read if read.tzinfo is not None else read.replace(tzinfo=dt.UTC)).timestamp()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from scheduling.core.explaining.wording import tell_fit
+from scheduling.core.explaining.wording import format_fit
 from scheduling.jobs.guidance import Guidance, shapes_document
 
 
@@ -44,5 +44,5 @@ def fit_document(fit: Guidance, *, extra: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "tasks": fit.tasks,
         "shapes": shapes_document(fit.shapes, extra=extra),
-        "told": tell_fit(fit.shapes, tasks=fit.tasks, extra=extra),
+        "told": format_fit(fit.shapes, tasks=fit.tasks, extra=extra),
     }

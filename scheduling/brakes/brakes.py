@@ -18,13 +18,13 @@ from django.db import connection
 from django.db.models import Sum
 from django.db.models.functions import Now
 
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, require, system
 from quota.vocabulary.resources import format_number
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
 from scheduling.journal import journal
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 from scheduling.models import Brake, Cell, Job
 from scheduling.policy import brakes, cell_settings
 from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent
@@ -145,7 +145,7 @@ def tasks_running(cell_id: int) -> int:
 # -- stops
 
 
-def stops_pass(entry: Entry, number: int, *, what: str) -> bool:
+def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
     """Whether the cell may stop `number` more running tasks by itself now. Takes them from what is allowed.
 
     `what` wants it, for people: "preemption". False from the moment that too much is wanted until an SRE's word, or
@@ -222,7 +222,7 @@ def brake_release(
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:
         detail = f"{seconds:g}: give 1 to {_MOST_RELEASED_S:g}"
-        raise Refused("invalid", f"seconds: {detail}", fields={"seconds": detail})
+        raise Rejected("invalid", f"seconds: {detail}", fields={"seconds": detail})
     return _decide(principal, cell, kind, BrakeState.RELEASED, reason, seconds)
 
 
@@ -239,7 +239,7 @@ def _decide(
         raise NotFound("brake", kind, known=[known.value for known in BrakeKind])
     if not reason.strip():
         what = "say why: it is kept with what is done"
-        raise Refused("invalid", f"reason: {what}", fields={"reason": what})
+        raise Rejected("invalid", f"reason: {what}", fields={"reason": what})
     with journal.write(cell.id, principal) as entry:
         brake = _row(entry, BrakeKind(kind))
         if BrakeState(brake.state) not in (BrakeState.HELD, BrakeState.KEPT, BrakeState.RELEASED):
@@ -254,13 +254,13 @@ def _decide(
     return brake
 
 
-def _row(entry: Entry, kind: BrakeKind) -> Brake:
+def _row(entry: JournalEntry, kind: BrakeKind) -> Brake:
     """The brake, under the cell's lock. One that was never needed has no row yet."""
     found = Brake.objects.filter(cell_id=entry.cell_id, kind=kind.value).first()
     return found or Brake(cell_id=entry.cell_id, kind=kind.value, since=entry.time, at=entry.time)
 
 
-def _turn(entry: Entry, brake: Brake, state: BrakeState, *, wanted: int, detail: str) -> None:
+def _turn(entry: JournalEntry, brake: Brake, state: BrakeState, *, wanted: int, detail: str) -> None:
     if brake.state != state.value:
         brake.since = entry.time
     if state is not BrakeState.RELEASED:

@@ -19,7 +19,7 @@ from scheduling.cells.capacity import VECTORS
 from scheduling.models import Cell
 
 
-class Step(StrEnum):
+class ReportStep(StrEnum):
     """How much time one point of a report stands for."""
 
     HOUR = "hour"
@@ -27,7 +27,7 @@ class Step(StrEnum):
 
     @property
     def length(self) -> dt.timedelta:
-        return dt.timedelta(hours=1) if self is Step.HOUR else dt.timedelta(days=1)
+        return dt.timedelta(hours=1) if self is ReportStep.HOUR else dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Point:
 SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle", "stranded")
 
 
-def step_for(since: dt.datetime, until: dt.datetime) -> Step:
+def step_for(since: dt.datetime, until: dt.datetime) -> ReportStep:
     """Hours for a fortnight at most, days beyond: a chart shows no more points than it has room for."""
-    return Step.HOUR if until - since <= dt.timedelta(days=14) else Step.DAY
+    return ReportStep.HOUR if until - since <= dt.timedelta(days=14) else ReportStep.DAY
 
 
 def history(
@@ -68,7 +68,7 @@ def history(
     *,
     since: dt.datetime,
     until: dt.datetime,
-    step: Step,
+    step: ReportStep,
     band: str | None = "",
 ) -> list[Point]:
     """Points of a cell, oldest first, then by band; `band` empty for the cell as a whole, None for all of them.

@@ -10,7 +10,7 @@ import msgspec
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES
 from scheduling.core.vocabulary import events
@@ -36,7 +36,7 @@ def cell_create(
     site: str = "",
     settings: dict[str, Any] | None = None,
 ) -> Cell:
-    """A new, empty cell. Raises `Refused` naming the field, `Conflict` when the name is taken."""
+    """A new, empty cell. Raises `Rejected` naming the field, `Conflict` when the name is taken."""
     require(principal, Action.CELL_ADMIN)
     loaded = cell_settings.accept(settings or {})
     cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
@@ -45,10 +45,10 @@ def cell_create(
     except ValidationError as error:
         fields = {field: " ".join(messages) for field, messages in error.message_dict.items()}
         detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
-        raise Refused("invalid", detail, fields=fields) from error
+        raise Rejected("invalid", detail, fields=fields) from error
     if name in RESERVED_NAMES:
         told = f"{name!r} is a name that the zone uses itself; choose another"
-        raise Refused("reserved-name", f"name: {told}", fields={"name": told})
+        raise Rejected("reserved-name", f"name: {told}", fields={"name": told})
     with transaction.atomic():
         if Cell.objects.filter(name=name).exists():
             raise Conflict("cell-exists", f"cell {name} exists already", fields={"name": "taken"})
@@ -75,7 +75,7 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
     """Give a live cell a further named resource: a plain count, which machines have and tasks ask for by its name.
 
     It comes after those that are there, and stays: vectors are read by position. It is not sold: quota counts the
-    fixed resources alone. Machines have none of it until they say so. Raises `Refused` naming the field, `Conflict`
+    fixed resources alone. Machines have none of it until they say so. Raises `Rejected` naming the field, `Conflict`
     when the name is taken. Locks the cell's row.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
@@ -83,7 +83,7 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
         told = (
             f"{name[:80]!r} is no name of a resource; use lower-case letters, digits and '_', a letter first"
         )
-        raise Refused("invalid", f"name: {told}, at most 63", fields={"name": told})
+        raise Rejected("invalid", f"name: {told}, at most 63", fields={"name": told})
     with journal.write(cell.id, principal) as entry:
         row = Cell.objects.only("extra_resources", "settings").get(pk=cell.id)
         if name in (*NAMES, *row.extra_resources):
@@ -91,7 +91,7 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
             raise Conflict("resource-exists", told, fields={"name": "taken"})
         if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
             told = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, and can't have more"
-            raise Refused("too-many-resources", told, fields={"name": told})
+            raise Rejected("too-many-resources", told, fields={"name": told})
         extra = [*row.extra_resources, name]
         Cell.objects.filter(pk=cell.id).update(extra_resources=extra)
         settings = msgspec.to_builtins(cell_settings.load(row.settings))

@@ -14,10 +14,10 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import Explainer
 from scheduling.core.kernels.scorers import PART_NAMES
 from scheduling.core.kernels.walk import NOT_TRIED, place
-from scheduling.core.placing.allocs import Taken, place_in_allocs
-from scheduling.core.placing.classes import Sorting, sort_into_groups
+from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
+from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.cores import cores_held
-from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.placing.tables import tables_of
 from scheduling.core.vocabulary.layout import Tables
@@ -34,7 +34,7 @@ def schedule_pass(
     *,
     now: float,
     rng: np.random.Generator,
-    memory: Memory | None = None,
+    memory: PassCache | None = None,
     explainer: Explainer | None = None,
 ) -> Plan:
     """Find machines for pending tasks. `now`: seconds since the epoch; `rng` seeds the walks over machines.
@@ -55,13 +55,13 @@ def schedule_pass(
     slots = pending_in_order(state.tasks, own[~inside])
     held = cores_held(state, slots)
     sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
-    memory = Memory() if memory is None else memory
+    memory = PassCache() if memory is None else memory
     tables = tables_of(state, policy, sorting, memory, rng, held)
     if len(state.machines):
-        memory.spoil(np.arange(len(state.machines)))
+        memory.invalidate(np.arange(len(state.machines)))
         place(tables)
-        memory.spoil(tables.placed.machine[tables.placed.machine >= 0])
-    taken: Taken = {}
+        memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
+    taken: PortsBySlot = {}
     assignments = _assignments(state, sorting, tables, taken)
     unplaced = (explainer or Explainer()).explain(
         state, sorting, tables, now=now, crashed_pair_s=policy.crashed_pair_s
@@ -91,7 +91,9 @@ def schedule_pass(
     )
 
 
-def _assignments(state: CellState, sorting: Sorting, tables: Tables, taken: Taken) -> tuple[Assignment, ...]:
+def _assignments(
+    state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot
+) -> tuple[Assignment, ...]:
     """The kernel's answer as values: ids for slots, port numbers, the score by part."""
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
@@ -147,7 +149,7 @@ def _assignments(state: CellState, sorting: Sorting, tables: Tables, taken: Take
 
 
 def _port_numbers(
-    state: CellState, at: NDArray[np.int32], wanted: Rows, taken: Taken
+    state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot
 ) -> dict[int, tuple[int, ...]]:
     """The numbers for each assignment that wants any; no two of a pass get the same on one machine."""
     return {
@@ -157,7 +159,7 @@ def _port_numbers(
     }
 
 
-def _packages(sorting: Sorting, tables: Tables, where: Rows) -> dict[int, tuple[int, int]]:
+def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> dict[int, tuple[int, int]]:
     """For each assignment that names packages: how many of their bytes are there, of how many."""
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]

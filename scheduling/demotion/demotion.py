@@ -22,9 +22,9 @@ from quota import records
 from quota.admission import admission
 from quota.models import Tenant
 from quota.vocabulary.bands import FREE_PRIORITY
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
-from quota.vocabulary.resources import told
+from quota.vocabulary.resources import format_quantities
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import updates
@@ -37,7 +37,7 @@ ME = system("lapses")
 AT_ONCE = 20
 
 
-class Cause(Protocol):
+class DemotionCause(Protocol):
     """Why jobs of one tenant in one cell are lowered."""
 
     @property
@@ -47,11 +47,11 @@ class Cause(Protocol):
     def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
         """The next jobs to lower, as many as needed, among those that can be; empty once nothing is too much."""
 
-    def tell(self, entry: records.Entry, jobs: Sequence[Job]) -> None:
+    def tell(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
         """Say it to the tenant, and in the stream of records."""
 
 
-def jobs_lower(cell: Cell, tenant: Tenant, cause: Cause) -> list[Job]:
+def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
     """Lower jobs until the cause chooses none. Returns the jobs lowered.
 
     Locks: the cell's row, then for each job what an update of it locks, at most `AT_ONCE` jobs at a time.
@@ -68,7 +68,7 @@ def jobs_lower(cell: Cell, tenant: Tenant, cause: Cause) -> list[Job]:
             return lowered
 
 
-def _lower(cell: Cell, tenant: Tenant, cause: Cause, kept: set[int]) -> tuple[list[Job], set[int]]:
+def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> tuple[list[Job], set[int]]:
     """One transaction: the jobs lowered, and the ids of those that could not be."""
     done: list[Job] = []
     failed: set[int] = set()
@@ -82,7 +82,7 @@ def _lower(cell: Cell, tenant: Tenant, cause: Cause, kept: set[int]) -> tuple[li
                     principal=ME, job=job, job_spec=msgspec.structs.replace(current, priority=FREE_PRIORITY),
                     reason=cause.reason, later=True,
                 )  # fmt: skip
-            except Refused as problem:
+            except Rejected as problem:
                 log.warning("a job can't be lowered", job=job.name, cell=cell.name, problem=problem.detail)
                 failed.add(job.id)
             else:
@@ -125,7 +125,7 @@ def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
 def told_of(jobs: Sequence[Job]) -> str:
     """The end of a notice: which jobs, what they hold, and how to raise them, alloc sets first."""
     names = ", ".join(job.name for job in jobs)
-    held = told({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})
+    held = format_quantities({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})
     sets_first = sorted(jobs, key=lambda job: job.kind != KIND)
     undo = "\n".join(f"borgctl undo {job.cell.name}/{job.tenant.name}/{job.name}" for job in sets_first)
     return (

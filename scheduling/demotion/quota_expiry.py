@@ -15,19 +15,21 @@ from quota import records
 from quota.admission import admission
 from quota.market.quota_expiry import lapses_due
 from quota.models import Lapse
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.bands import FREE_PRIORITY
-from scheduling.demotion.demotion import AT_ONCE, jobs_lower, told_of
+from scheduling.demotion.demotion import AT_ONCE, jobs_demote, told_of
 from scheduling.models import Cell, Job
 
 
 def lapses_drop(cell: Cell) -> list[Job]:
     """Lower jobs of every lapse of the cell that is due until the rest fits its quota. Returns the jobs lowered.
 
-    Locks as `jobs_lower`.
+    Locks as `jobs_demote`.
     """
     return [
-        job for lapse in lapses_due(cell.name) for job in jobs_lower(cell, lapse.tenant, _Lapsed(cell, lapse))
+        job
+        for lapse in lapses_due(cell.name)
+        for job in jobs_demote(cell, lapse.tenant, _Lapsed(cell, lapse))
     ]
 
 
@@ -53,11 +55,11 @@ class _Lapsed:
                 break
         return chosen
 
-    def tell(self, entry: records.Entry, jobs: Sequence[Job]) -> None:
+    def tell(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
         tenant, cell = self.lapse.tenant, self.cell.name
         data = {"cell": cell, "band": self.lapse.band.name, "jobs": [job.name for job in jobs]}
         entry.append("quota.dropped", tenant=tenant.name, **data)
-        tell(
+        notify(
             entry, tenant, "quota.dropped", f"{len(jobs)} jobs in cell {cell} go on at the free priority",
             f"The {self.reason}, and these jobs were lowered to priority {FREE_PRIORITY}, so that the others fit:"
             f" {told_of(jobs)}",

@@ -12,19 +12,19 @@ from django.db.models import Q, QuerySet
 
 from quota import records
 from quota.billing.spent_budgets import SpentBudget, drops_due, is_due
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.bands import FREE_PRIORITY
-from scheduling.demotion.demotion import AT_ONCE, jobs_lower, told_of
+from scheduling.demotion.demotion import AT_ONCE, jobs_demote, told_of
 from scheduling.models import Cell, Job
 
 
 def spent_budgets_drop(cell: Cell) -> list[Job]:
     """Lower the jobs of every tenant whose spent budget is due in this cell. Returns the jobs lowered.
 
-    Locks as `jobs_lower`.
+    Locks as `jobs_demote`.
     """
     return [
-        job for spent in drops_due(cell.name) for job in jobs_lower(cell, spent.tenant, _Spent(cell, spent))
+        job for spent in drops_due(cell.name) for job in jobs_demote(cell, spent.tenant, _Spent(cell, spent))
     ]
 
 
@@ -45,11 +45,11 @@ class _Spent:
             charged |= Q(priority__gte=band.low, priority__lte=band.high)
         return live.filter(charged)[:AT_ONCE]
 
-    def tell(self, entry: records.Entry, jobs: Sequence[Job]) -> None:
+    def tell(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
         tenant, cell = self.spent.tenant, self.cell.name
         data = {"cell": cell, "jobs": [job.name for job in jobs]}
         entry.append("budget.dropped", tenant=tenant.name, **data)
-        tell(
+        notify(
             entry, tenant, "budget.dropped", f"{len(jobs)} jobs in cell {cell} go on at the free priority",
             f"{self.reason[0].upper()}{self.reason[1:]}, and jobs whose usage is charged were lowered to priority"
             f" {FREE_PRIORITY}, which is free: {told_of(jobs)}",

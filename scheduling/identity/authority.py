@@ -2,7 +2,7 @@
 
     BORG_AUTHORITY/ca.pem       the authority's certificate; its fingerprint is part of every join token
     BORG_AUTHORITY/ca.key       its key, mode 0600
-    BORG_AUTHORITY/next.…       the one that will take its place (`succession`)
+    BORG_AUTHORITY/next.…       the one that will take its place (`authority_rotation`)
     BORG_AUTHORITY/old.pem      the one whose place it took, trusted for a while
     BORG_AUTHORITY/grants.…     signs grants of shells and tickets for packages where ca.key is kept elsewhere
     BORG_AUTHORITY/server.pem   key and certificate of the link (`certificate`)
@@ -162,7 +162,7 @@ def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
 
 
 def finish_switch(home: Path) -> None:
-    """Whoever broke off in the middle of `succession.switch` had put the key first. Under `locked`."""
+    """Whoever broke off in the middle of `authority_rotation.switch` had put the key first. Under `locked`."""
     following, key = home / "next.pem", home / "ca.key"
     if not following.exists() or not key.exists():
         return

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from borglet.messages import authority_digest
 from quota import records
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.identity.authority import (
     AuthorityBroken,
@@ -37,7 +37,7 @@ from scheduling.models.machines import REMOVED
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RotationProgress:
     """How far it is. `part`: ca, next or old. `behind`: machines that don't trust all of them yet."""
 
     part: dict[str, tuple[str, dt.datetime]]  # fingerprint, and when it expires
@@ -45,7 +45,7 @@ class Standing:
     behind: list[str]
 
 
-def standing() -> Standing:
+def standing() -> RotationProgress:
     """Raises `AuthorityBroken`."""
     digest = authority_digest(bundle_pem())
     part = {}
@@ -56,12 +56,12 @@ def standing() -> Standing:
             part[name] = (certificate.fingerprint(hashes.SHA256()).hex(), certificate.not_valid_after_utc)
     machines = Machine.objects.exclude(state=REMOVED)
     behind = machines.exclude(authority=digest).order_by("cell_id", "hostname")
-    return Standing(part, machines.count(), list(behind.values_list("hostname", flat=True)))
+    return RotationProgress(part, machines.count(), list(behind.values_list("hostname", flat=True)))
 
 
 def stage(*, principal: Principal, certificate: Path | None = None, key: Path | None = None) -> str:
     """Let machines trust another authority beside the present one: one made here, or a given one (an empty `key` where
-    the server's certificate is given too). Returns its fingerprint. Raises `Refused`, `AuthorityBroken`."""
+    the server's certificate is given too). Returns its fingerprint. Raises `Rejected`, `AuthorityBroken`."""
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent
     with locked(home):
@@ -135,6 +135,6 @@ def _given(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Refused(
+        raise Rejected(
             "invalid", f"{path}: {error.strerror}", fields={str(path): str(error.strerror)}
         ) from error

@@ -25,7 +25,7 @@ from scheduling.core.vocabulary.requirement import Requirement
 from scheduling.models import Cell, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.policy import cell_settings
-from scheduling.spec.job_spec import JobSpec
+from scheduling.spec.job_spec import JobSpecification
 
 # Of a job whose tasks differ, the first so many kinds are told of.
 KINDS = 3
@@ -39,7 +39,7 @@ class Guidance:
     shapes: Conforming
 
 
-def guidance(cell: Cell, job_spec: JobSpec) -> list[Guidance]:
+def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
     """Three queries. Empty for tasks that live in allocs, and in a cell without machines.
 
     `now` and `room` count what is free without preempting anybody.

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
 from quota import records
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import JobState
@@ -70,7 +70,7 @@ def _settle(states: dict[int, JobHealth], failing: set[int], now: dt.datetime) -
     return len(due) + len(recovered)
 
 
-def _tell(entry: records.Entry, rows: Iterable[FailingJob], kind: str, how: str, level: str) -> None:
+def _tell(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, how: str, level: str) -> None:
     """One notice per tenant and cell."""
     by_place: dict[tuple[int, int], list[Job]] = defaultdict(list)
     for row in rows:
@@ -97,4 +97,4 @@ def _tell(entry: records.Entry, rows: Iterable[FailingJob], kind: str, how: str,
             if kind == "job.failing"
             else f"All live tasks of these jobs are up: {told}."
         )
-        tell(entry, tenant, kind, subject, text, url=url, level=level, cell=cell, jobs=names, health=how)
+        notify(entry, tenant, kind, subject, text, url=url, level=level, cell=cell, jobs=names, health=how)

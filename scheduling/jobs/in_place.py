@@ -42,14 +42,14 @@ _TAKEN = (
 )
 
 
-class Room:
+class InPlaceCapacity:
     """Of the tasks in `rows`, with `target` to follow; `specs` are the versions that they follow now."""
 
     def __init__(
         self,
         update: Update,
-        target: job_spec.JobSpec,
-        specs: Mapping[int, job_spec.JobSpec],
+        target: job_spec.JobSpecification,
+        specs: Mapping[int, job_spec.JobSpecification],
         rows: Sequence[Mapping[str, Any]],
     ) -> None:
         self._target, self._specs = target, specs

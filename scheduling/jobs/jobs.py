@@ -15,7 +15,7 @@ from django.conf import settings
 from quota.admission import admission
 from quota.models import Tenant
 from quota.vocabulary.bands import Band
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import own_tenant, require_tenant
 from scheduling.allocs import alloc_sets
@@ -46,9 +46,9 @@ from scheduling.tasks.changes import Ending
 JOBS_AT_ONCE = 1_000
 
 
-def spec_limits(cell: Cell) -> parser.Limits:
+def spec_limits(cell: Cell) -> parser.CellLimits:
     """What a job file may say in this cell."""
-    return parser.Limits(
+    return parser.CellLimits(
         max_tasks=min(settings.BORG_MAX_TASKS_PER_JOB, 1 << INDEX_BITS),
         bands=admission.bands(),
         extra=tuple(cell.extra_resources),
@@ -57,12 +57,12 @@ def spec_limits(cell: Cell) -> parser.Limits:
 
 def spec_for(
     *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = "",
-    limits: parser.Limits | None = None,
-) -> spec.JobSpec:  # fmt: skip
+    limits: parser.CellLimits | None = None,
+) -> spec.JobSpecification:  # fmt: skip
     """A job file read for this cell, tenant and name; what the file says must agree with them.
 
     Without a tenant anywhere, it is the only one the caller belongs to. Its packages are pinned to what their tags
-    mean now. Raises `Refused` naming the field.
+    mean now. Raises `Rejected` naming the field.
     """
     job_spec = _read(principal, cell, file, tenant=tenant, name=name, limits=limits)
     return pinning.pinned_for(principal, cell, job_spec)
@@ -70,8 +70,8 @@ def spec_for(
 
 def _read(
     principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], *, tenant: str, name: str,
-    limits: parser.Limits | None,
-) -> spec.JobSpec:  # fmt: skip
+    limits: parser.CellLimits | None,
+) -> spec.JobSpecification:  # fmt: skip
     read = parser.parse(file, limits=limits or spec_limits(cell))
     for path, found, wanted in (
         ("cell", read.cell, cell.name),
@@ -79,7 +79,7 @@ def _read(
         ("name", read.name, name),
     ):
         if found and wanted and found != wanted:
-            raise Refused(
+            raise Rejected(
                 "invalid-spec",
                 f"{path}: the file says {found!r}, the request {wanted!r}; let them agree",
                 fields={path: f"{found!r} is not {wanted!r}"},
@@ -91,12 +91,12 @@ def _read(
 
 
 def job_submit(
-    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, key: str = "", dry_run: bool = False
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
     """A new job with all its tasks pending. An equal live job is left as it is.
 
     `key`: the same key of a tenant submits once, and answers with that job, dead or alive.
-    Raises `Refused` (quota, limits), `Conflict` when a different live job has the name or the key was used for another
+    Raises `Rejected` (quota, limits), `Conflict` when a different live job has the name or the key was used for another
     job, `NotFound` for a tenant the caller may not know. Locks: the cell's row, then the tenant's use of quota.
     """
     (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
@@ -106,7 +106,7 @@ def job_submit(
 
 
 def job_apply(
-    *, principal: Principal, cell: Cell, job_spec: spec.JobSpec, key: str = "", dry_run: bool = False
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
     """Let the job be as the spec says: submitted when no live one has the name, else updated. Idempotent.
 
@@ -131,10 +131,10 @@ def jobs_submit_bulk(
     """Many new jobs; a verdict for each, in order, and what is refused hinders no other.
 
     Locks: the cell's row, then the tenants' uses of quota, for one chunk of about 5,000 tasks, 1,000 jobs at most,
-    at a time. Raises `Refused` when there are too many for one request.
+    at a time. Raises `Rejected` when there are too many for one request.
     """
     if len(files) > settings.BORG_MAX_BULK_JOBS:
-        raise Refused(
+        raise Rejected(
             "too-many-jobs",
             f"{len(files)} jobs in one request; send at most {settings.BORG_MAX_BULK_JOBS} at a time",
             figures={"jobs": len(files), "most": settings.BORG_MAX_BULK_JOBS},
@@ -155,20 +155,20 @@ def _submit_part(
     principal: Principal,
     cell: Cell,
     files: Sequence[Any],
-    limits: parser.Limits,
+    limits: parser.CellLimits,
     *,
     tenant: str,
     dry_run: bool,
 ) -> list[Submission]:
-    read: list[spec.JobSpec | Submission] = []
+    read: list[spec.JobSpecification | Submission] = []
     for file in files:
         try:
             read.append(_read(principal, cell, file, tenant=tenant, name="", limits=limits))
-        except Refused as problem:
+        except Rejected as problem:
             name = str(file.get("name", ""))[:63] if isinstance(file, Mapping) else ""
             read.append(Submission(name, tenant, "refused", problem=problem))
     verdicts = iter(
-        _submit(principal, cell, [s for s in read if isinstance(s, spec.JobSpec)], dry_run=dry_run)
+        _submit(principal, cell, [s for s in read if isinstance(s, spec.JobSpecification)], dry_run=dry_run)
     )
     return [item if isinstance(item, Submission) else next(verdicts) for item in read]
 
@@ -195,7 +195,7 @@ def job_kill(
         known = set(Task.objects.filter(job=job, index__in=indexes).values_list("index", flat=True))
         unknown = sorted(set(indexes) - known)
         if unknown:
-            raise Refused(
+            raise Rejected(
                 "no-such-task",
                 f"job {job.name} has no task {', '.join(map(str, unknown[:10]))}; it has {job.tasks_total} tasks",
                 fields={"indexes": f"no such task: {unknown[:10]}"},
@@ -234,7 +234,7 @@ class _Batch:
 
 
 def _submit(
-    principal: Principal, cell: Cell, specs: Sequence[spec.JobSpec], *, dry_run: bool, key: str = ""
+    principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification], *, dry_run: bool, key: str = ""
 ) -> list[Submission]:
     refusals = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
     tenants = {row.name: row for row in Tenant.objects.filter(name__in=refusals)}
@@ -281,10 +281,10 @@ def _verdict(item: Item) -> Submission:
     return item.verdict or Submission(item.spec.name, item.spec.tenant, "submitted", job=item.job)
 
 
-def _refusal(principal: Principal, cell: Cell, tenant: str) -> Refused | None:
+def _refusal(principal: Principal, cell: Cell, tenant: str) -> Rejected | None:
     try:
         require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
-    except Refused as problem:
+    except Rejected as problem:
         return problem
     return None
 

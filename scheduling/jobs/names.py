@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.spec import job_spec as spec
 from scheduling.spec.schema import SERVICE_LABEL
 
@@ -13,21 +13,21 @@ MAX_DNS_NAME = 253  # characters without the final dot (RFC 1035 §2.3.4)
 RESERVED_NAMES = frozenset({"service"})
 
 
-def reserved(name: str) -> Refused | None:
+def reserved(name: str) -> Rejected | None:
     """Why no new job may be called so."""
     if name not in RESERVED_NAMES:
         return None
-    return Refused(
+    return Rejected(
         "reserved-name",
         f"{name!r} is a name the zone uses itself; choose another",
         fields={"name": "reserved; choose another name"},
     )
 
 
-def check_lengths(job_spec: spec.JobSpec) -> None:
+def check_lengths(job_spec: spec.JobSpecification) -> None:
     """Every task has a name in DNS, the last one the longest, and so has every port of its service.
 
-    Raises `Refused` naming the field.
+    Raises `Rejected` naming the field.
     """
     above = f"{job_spec.tenant}.{job_spec.cell}.{settings.BORG_ZONE.removesuffix('.')}"
     _check("name", f"{job_spec.tasks - 1}.{job_spec.name}.{above}")
@@ -44,4 +44,4 @@ def _check(path: str, longest: str) -> None:
         f"{longest[:32]!r}… would have {len(longest)} characters, a name in DNS has at most {MAX_DNS_NAME}; "
         f"shorten it by {len(longest) - MAX_DNS_NAME}"
     )
-    raise Refused("invalid-spec", f"{path}: {told}", fields={path: told})
+    raise Rejected("invalid-spec", f"{path}: {told}", fields={path: told})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
 from scheduling.core.vocabulary.states import JobState
@@ -15,7 +15,7 @@ from scheduling.jobs.guidance import Guidance, guidance
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes
-from scheduling.spec.task_spec import Change
+from scheduling.spec.task_spec import SpecChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class JobPlan:
     version: int
     tasks: dict[str, Share] = field(default_factory=dict)
     max_down: int = 0
-    problem: Refused | None = None
+    problem: Rejected | None = None
     guidance: tuple[Guidance, ...] = ()
     names: tuple[str, ...] = ()
 
@@ -57,19 +57,19 @@ class JobPlan:
         return f"{told}, at most {self.max_down} down at once." if "restarted" in self.tasks else f"{told}."
 
 
-_NAMES = {Change.NONE: "kept", Change.IN_PLACE: "in_place", Change.RESTART: "restarted"}
+_NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.RESTART: "restarted"}
 
 
-def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpec) -> JobPlan:
+def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
     """Admission's verdict and the tasks concerned. Changes nothing; locks as the change would, for a moment.
 
     Raises `NotFound` and `Forbidden`; every other refusal is part of the answer.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
-    problem: Refused | None = None
+    problem: Rejected | None = None
     try:
         jobs.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True)
-    except Refused as refusal:
+    except Rejected as refusal:
         problem = refusal
     live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
     job = live.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name).first()
@@ -77,7 +77,7 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpec) -> Job
     return replace(plan_between(job, job_spec), problem=problem, guidance=fits)
 
 
-def plan_between(job: Job | None, job_spec: spec.JobSpec) -> JobPlan:
+def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
     """What following `job_spec` means for a live job, or for none yet; admission is not asked."""
     if job is None:
         added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
@@ -95,11 +95,13 @@ def plan_between(job: Job | None, job_spec: spec.JobSpec) -> JobPlan:
     )
 
 
-def _told(old: spec.JobSpec | None, new: spec.JobSpec) -> tuple[str, ...]:
-    return name_changes.told(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
+def _told(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:
+    return (
+        name_changes.format_name_changes(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
+    )
 
 
-def _tasks(old: spec.JobSpec, new: spec.JobSpec) -> dict[str, Share]:
+def _tasks(old: spec.JobSpecification, new: spec.JobSpecification) -> dict[str, Share]:
     ranges: dict[str, list[tuple[int, int]]] = {}
     for first, last, kind in spec.changes(old, new):
         ranges.setdefault(_NAMES[kind], []).append((first, last))

@@ -12,9 +12,9 @@ from typing import Any
 
 from django.db import connection
 
-from quota.admission.admission import COUNTED, Ask
+from quota.admission.admission import COUNTED, AdmissionRequest
 from quota.market.suggested_orders import remedies
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import NAMES, SIZE, Vector, add
 from scheduling.models import Cell
@@ -25,12 +25,12 @@ HOLDERS = 10
 _Pair = tuple[int, str]
 
 
-def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Refused, Ask]]) -> None:
+def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, AdmissionRequest]]) -> None:
     """Add `holders`, `holding_jobs` and `cure` to the figures of refusals, where quota was short.
 
     `holders`: the live jobs of the tenant at that band that hold most of what is short, each with what it holds.
     """
-    firsts: dict[_Pair, Refused] = {}
+    firsts: dict[_Pair, Rejected] = {}
     wanted: dict[_Pair, Vector] = {}
     for problem, ask in refused:
         if problem.code != "quota-exceeded":
@@ -52,7 +52,7 @@ def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Refused, A
         firsts[pair].figures["cure"] = remedy.as_json()
 
 
-def _holders(cell: Cell, problems: dict[_Pair, Refused]) -> dict[_Pair, tuple[int, list[dict[str, Any]]]]:
+def _holders(cell: Cell, problems: dict[_Pair, Rejected]) -> dict[_Pair, tuple[int, list[dict[str, Any]]]]:
     if not problems:
         return {}
     with connection.cursor() as cursor:
@@ -78,7 +78,7 @@ def _holders(cell: Cell, problems: dict[_Pair, Refused]) -> dict[_Pair, tuple[in
     return found
 
 
-def _shortest(problem: Refused) -> str:
+def _shortest(problem: Rejected) -> str:
     """The resource of which most is missing, beside what is granted."""
     short = problem.figures["short"]
     return max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"]))

@@ -11,12 +11,12 @@ from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Requirement
 from scheduling.core.vocabulary.states import EvictionCause, TaskState
-from scheduling.jobs.in_place import Room
+from scheduling.jobs.in_place import InPlaceCapacity
 from scheduling.journal import journal
-from scheduling.journal.journal import Cause, Entry
+from scheduling.journal.journal import Cause, JournalEntry
 from scheduling.models import CrashedPair, Event, JobSpec, Task, Update
 from scheduling.spec import job_spec, parser
-from scheduling.spec.task_spec import Change
+from scheduling.spec.task_spec import SpecChange
 from scheduling.tasks import counters, new_tasks, transitions
 from scheduling.tasks.changes import Ending, Eviction
 from scheduling.tasks.counters import SHRUNK
@@ -58,7 +58,7 @@ class _Part:
         return bool(self.revive or self.evict or self.follow)
 
 
-def _step(entry: Entry, job_id: int) -> bool:
+def _step(entry: JournalEntry, job_id: int) -> bool:
     """One chunk. True when there may be more to do at once."""
     update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
     if update is None:
@@ -81,7 +81,7 @@ def _step(entry: Entry, job_id: int) -> bool:
     return True
 
 
-def _load(update: Update, versions: list[int]) -> dict[int, job_spec.JobSpec]:
+def _load(update: Update, versions: list[int]) -> dict[int, job_spec.JobSpecification]:
     rows = JobSpec.objects.filter(job_id=update.job_id, version__in=versions)
     extra = tuple(update.job.cell.extra_resources)
     return {
@@ -90,7 +90,7 @@ def _load(update: Update, versions: list[int]) -> dict[int, job_spec.JobSpec]:
     }
 
 
-def _add_missing(entry: Entry, update: Update, target: job_spec.JobSpec) -> bool:
+def _add_missing(entry: JournalEntry, update: Update, target: job_spec.JobSpecification) -> bool:
     highest = Task.objects.filter(job_id=update.job_id).aggregate(highest=Max("index"))["highest"]
     first = 0 if highest is None else highest + 1
     if first >= target.tasks:
@@ -101,7 +101,7 @@ def _add_missing(entry: Entry, update: Update, target: job_spec.JobSpec) -> bool
     return True
 
 
-def _end_surplus(entry: Entry, update: Update, target: job_spec.JobSpec) -> bool:
+def _end_surplus(entry: JournalEntry, update: Update, target: job_spec.JobSpecification) -> bool:
     surplus = (
         Task.objects.filter(job_id=update.job_id, index__gte=target.tasks)
         .exclude(state=DEAD)
@@ -124,7 +124,7 @@ def _cause(update: Update) -> Cause | None:
     return Cause(*place) if place else None
 
 
-def _choose(update: Update, target: job_spec.JobSpec) -> _Part:
+def _choose(update: Update, target: job_spec.JobSpecification) -> _Part:
     """Tasks that are not up follow at once; of those that are up, as many as may be down."""
     older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(
         spec_version=update.to_version
@@ -136,7 +136,7 @@ def _choose(update: Update, target: job_spec.JobSpec) -> _Part:
         return part
     specs = _load(update, sorted({row["spec_version"] for row in (*idle, *serving)}))
     cause = _cause(update)
-    room = Room(update, target, specs, [*idle, *serving])
+    room = InPlaceCapacity(update, target, specs, [*idle, *serving])
     for row in idle:
         _take(part, update, target, specs, row, room, cause)
     budget = max(0, update.max_down - _down(update, target) - len(part.revive))
@@ -145,7 +145,7 @@ def _choose(update: Update, target: job_spec.JobSpec) -> _Part:
     for row in serving:
         if len(part.follow) >= journal.CHUNK:
             break
-        if _kind(target, specs, row) is not Change.RESTART and room.in_place(row):
+        if _kind(target, specs, row) is not SpecChange.RESTART and room.in_place(row):
             part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
         elif part.disruptions < budget:
             _evict(part, update, target, row, cause)
@@ -172,19 +172,26 @@ def _rows(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
     )
 
 
-def _kind(target: job_spec.JobSpec, specs: dict[int, job_spec.JobSpec], row: dict[str, Any]) -> Change:
+def _kind(
+    target: job_spec.JobSpecification, specs: dict[int, job_spec.JobSpecification], row: dict[str, Any]
+) -> SpecChange:
     before = specs.get(row["spec_version"])
     if before is None or row["index"] >= before.tasks:
-        return Change.RESTART
+        return SpecChange.RESTART
     return job_spec.change(before, target, row["index"])
 
 
 def _take(
-    part: _Part, update: Update, target: job_spec.JobSpec, specs: dict[int, job_spec.JobSpec], row: dict[str, Any],
-    room: Room, cause: Cause | None,
-) -> None:  # fmt: skip
+    part: _Part,
+    update: Update,
+    target: job_spec.JobSpecification,
+    specs: dict[int, job_spec.JobSpecification],
+    row: dict[str, Any],
+    room: InPlaceCapacity,
+    cause: Cause | None,
+) -> None:
     """A task that is not up follows now: nobody is disturbed by it."""
-    restart = _kind(target, specs, row) is Change.RESTART
+    restart = _kind(target, specs, row) is SpecChange.RESTART
     if row["state"] == RUNNING and (restart or not room.in_place(row)):
         _evict(part, update, target, row, cause)
         return
@@ -194,7 +201,7 @@ def _take(
 
 
 def _evict(
-    part: _Part, update: Update, target: job_spec.JobSpec, row: dict[str, Any], cause: Cause | None
+    part: _Part, update: Update, target: job_spec.JobSpecification, row: dict[str, Any], cause: Cause | None
 ) -> None:
     part.evict.append(
         Eviction(
@@ -208,7 +215,7 @@ def _evict(
     part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
 
 
-def _down(update: Update, target: job_spec.JobSpec) -> int:
+def _down(update: Update, target: job_spec.JobSpecification) -> int:
     return (
         Task.objects.filter(job_id=update.job_id, index__lt=target.tasks, up=False)
         .exclude(state=DEAD)
@@ -216,7 +223,7 @@ def _down(update: Update, target: job_spec.JobSpec) -> int:
     )
 
 
-def _end_if_over(entry: Entry, update: Update, target: job_spec.JobSpec, left: int) -> None:
+def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecification, left: int) -> None:
     down = _down(update, target)
     if left == 0 and (update.disruptions == 0 or down == 0):
         _end(entry, update, Update.DONE, "")
@@ -241,7 +248,7 @@ def _hopeless(update: Update) -> int:
     ).count()
 
 
-def _end(entry: Entry, update: Update, how: str, detail: str) -> None:
+def _end(entry: JournalEntry, update: Update, how: str, detail: str) -> None:
     update.state, update.detail, update.ended_at = how, detail, entry.time
     update.save(update_fields=["state", "detail", "ended_at"])
     entry.append(events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=how, detail=detail))

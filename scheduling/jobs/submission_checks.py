@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from django.db.models import Count, F
 
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.submissions import Item, Submission
@@ -21,7 +21,7 @@ from scheduling.packages import pinning
 def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
     """Under the cell's lock: a package that is there now can't be deleted before the job that names it is."""
     for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
-        if isinstance(done, Refused):
+        if isinstance(done, Rejected):
             item.refuse(done)
         elif done.packages:
             item.spec, item.digest, item.packages = done.spec, done.spec.digest(), done.packages
@@ -93,7 +93,7 @@ def check_numbers(items: Sequence[Item]) -> None:
     for item in items:
         if numbers[item.tenant.id] >= item.tenant.max_jobs:
             item.refuse(
-                Refused(
+                Rejected(
                     "too-many-jobs",
                     f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs, at most "
                     f"{item.tenant.max_jobs}; kill some, or ask an SRE for more",

@@ -18,7 +18,11 @@ from scheduling.tasks.new_tasks import NewTasks
 
 
 def jobs_create(
-    entry: journal.Entry, principal: Principal, cell: Cell, items: Sequence[Item], bands: Sequence[Band]
+    entry: journal.JournalEntry,
+    principal: Principal,
+    cell: Cell,
+    items: Sequence[Item],
+    bands: Sequence[Band],
 ) -> None:
     # Alloc sets first: whoever is inside points to their ids.
     for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
@@ -74,7 +78,9 @@ def jobs_create(
             updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)
 
 
-def _row(entry: journal.Entry, principal: Principal, cell: Cell, item: Item, bands: Sequence[Band]) -> Job:
+def _row(
+    entry: journal.JournalEntry, principal: Principal, cell: Cell, item: Item, bands: Sequence[Band]
+) -> Job:
     inside = item.inside.job if isinstance(item.inside, Item) else None
     return Job(
         cell=cell,
@@ -99,7 +105,7 @@ def _row(entry: journal.Entry, principal: Principal, cell: Cell, item: Item, ban
     )
 
 
-def rejection_append(entry: journal.Entry, verdict: Submission) -> None:
+def rejection_append(entry: journal.JournalEntry, verdict: Submission) -> None:
     """Admission's rejections are news; a name or a key that is taken is only an answer to the caller."""
     assert verdict.problem is not None
     if verdict.problem.code in ("job-exists", "key-used"):

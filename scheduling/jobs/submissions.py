@@ -7,7 +7,7 @@ from typing import Any
 
 from quota.admission import admission
 from quota.models import Tenant
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.models import Job
 from scheduling.spec import job_spec as spec
 
@@ -20,7 +20,7 @@ class Submission:
     tenant: str
     outcome: str
     job: Job | None = None
-    problem: Refused | None = None
+    problem: Rejected | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class Item:
     `submission_key`: the client's own; the same key submits once.
     """
 
-    spec: spec.JobSpec
+    spec: spec.JobSpecification
     tenant: Tenant
     digest: str
     size: int
@@ -44,8 +44,10 @@ class Item:
     def key(self) -> tuple[int, str]:
         return (self.tenant.id, self.spec.name)
 
-    def ask(self) -> admission.Ask:
-        return admission.Ask(self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged())
+    def ask(self) -> admission.AdmissionRequest:
+        return admission.AdmissionRequest(
+            self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged()
+        )
 
-    def refuse(self, problem: Refused) -> None:
+    def refuse(self, problem: Rejected) -> None:
         self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)

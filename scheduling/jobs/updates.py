@@ -18,7 +18,7 @@ import msgspec
 
 from quota.admission import admission
 from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, system
 from quota.vocabulary.resources import Vector
 from scheduling.access.tenancy import require_tenant
@@ -52,7 +52,7 @@ def job_update(
     *,
     principal: Principal,
     job: Job,
-    job_spec: spec.JobSpec,
+    job_spec: spec.JobSpecification,
     dry_run: bool = False,
     undo: bool = False,
     reason: str = "",
@@ -62,7 +62,7 @@ def job_update(
 
     `reason`: goes into the journal. `later`: no task follows yet; the master, or `update_advance_job`, sees to that.
 
-    Raises `Refused` (quota; what can't change), `Conflict` when the job has ended. Locks: the cell's row,
+    Raises `Rejected` (quota; what can't change), `Conflict` when the job has ended. Locks: the cell's row,
     then the tenant's use of quota; then, for each part of the update, the cell's row and the tasks.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
@@ -70,7 +70,7 @@ def job_update(
         done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason)
     except _Rehearsal as rehearsal:
         return rehearsal.change
-    except Refused as problem:
+    except Rejected as problem:
         if problem.code in ADMISSION and not dry_run:
             _note_rejection(principal, job, problem)
         if problem.code == "quota-exceeded":
@@ -95,7 +95,7 @@ def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobCha
     return job_update(principal=principal, job=job, job_spec=before, dry_run=dry_run, undo=True)
 
 
-def spec_of(job: Job, version: int | None = None) -> spec.JobSpec:
+def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
     """A version of a job's spec; the one in force when none is named. Raises `LookupError`."""
     row = JobSpec.objects.filter(job=job, version=version or job.spec_version).first()
     if row is None:
@@ -104,11 +104,11 @@ def spec_of(job: Job, version: int | None = None) -> spec.JobSpec:
 
 
 def update_open(
-    entry: journal.Entry,
+    entry: journal.JournalEntry,
     job: Job,
     *,
     from_version: int,
-    to_spec: spec.JobSpec,
+    to_spec: spec.JobSpecification,
     actor: str,
     undo: bool = False,
 ) -> Update:
@@ -160,7 +160,7 @@ class _Rehearsal(Exception):
 
 
 def _change(
-    principal: Principal, job: Job, job_spec: spec.JobSpec, *, dry_run: bool, undo: bool, reason: str
+    principal: Principal, job: Job, job_spec: spec.JobSpecification, *, dry_run: bool, undo: bool, reason: str
 ) -> JobChange:
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
     with journal.write(job.cell_id, principal) as entry:
@@ -224,7 +224,7 @@ def _change(
     return JobChange(job, "updated", job.spec_version, update)
 
 
-def _check_fixed(job: Job, job_spec: spec.JobSpec) -> None:
+def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
     inside = job.alloc_set.name if job.alloc_set is not None else ""
     for path, old, new in (
         ("name", job.name, job_spec.name),
@@ -232,14 +232,16 @@ def _check_fixed(job: Job, job_spec: spec.JobSpec) -> None:
         ("alloc_set", inside, job_spec.alloc_set),
     ):
         if old != new:
-            raise Refused(
+            raise Rejected(
                 "invalid-spec",
                 f"{path}: a job can't change from {old!r} to {new!r}; submit another job",
                 fields={path: f"is {old!r} for as long as the job lives"},
             )
 
 
-def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpec, current: JobSpec) -> None:
+def _check_privileges(
+    principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec
+) -> None:
     """The spec in force is read only for who lacks what the new one asks for."""
     if privilege_refusal(principal, job.cell.name, job_spec) is None:
         return
@@ -249,7 +251,7 @@ def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpec, cu
         raise problem
 
 
-def _check_envelope(job: Job, job_spec: spec.JobSpec) -> None:
+def _check_envelope(job: Job, job_spec: spec.JobSpecification) -> None:
     """What is inside an alloc set fits before the change and after it, whichever of the two changes (§2.4)."""
     alloc_sets.check_change(job, job_spec)
     if job.alloc_set is not None:
@@ -258,29 +260,29 @@ def _check_envelope(job: Job, job_spec: spec.JobSpec) -> None:
             raise problem
 
 
-def _admit(job: Job, job_spec: spec.JobSpec, bands: Sequence[Band]) -> None:
+def _admit(job: Job, job_spec: spec.JobSpecification, bands: Sequence[Band]) -> None:
     """Charge the difference; a change of band gives back to one and asks of the other."""
     tenant = (job.tenant_id, job.tenant.name)
     old, new = tuple(job.requested), job_spec.charged()
     if _account(job.priority, bands) == _account(job_spec.priority, bands):
-        asks = [admission.Ask(*tenant, job_spec.priority, _difference(new, old))]
+        asks = [admission.AdmissionRequest(*tenant, job_spec.priority, _difference(new, old))]
     else:
         asks = [
-            admission.Ask(*tenant, job.priority, _difference((0,) * len(old), old)),
-            admission.Ask(*tenant, job_spec.priority, new),
+            admission.AdmissionRequest(*tenant, job.priority, _difference((0,) * len(old), old)),
+            admission.AdmissionRequest(*tenant, job_spec.priority, new),
         ]
     for problem in admission.admit(cell=job.cell.name, asks=asks):
         if problem is not None:
             raise problem
 
 
-def _growth(job: Job, job_spec: spec.JobSpec) -> admission.Ask:
+def _growth(job: Job, job_spec: spec.JobSpecification) -> admission.AdmissionRequest:
     """What of an update was asked for beyond what the job has at that band."""
     bands = admission.bands()
     old, new = tuple(job.requested), job_spec.charged()
     same = _account(job.priority, bands) == _account(job_spec.priority, bands)
     change = _difference(new, old) if same else new
-    return admission.Ask(job.tenant_id, job.tenant.name, job_spec.priority, change)
+    return admission.AdmissionRequest(job.tenant_id, job.tenant.name, job_spec.priority, change)
 
 
 def _account(priority: int, bands: Sequence[Band]) -> str:
@@ -295,7 +297,7 @@ def _difference(new: Vector, old: Vector) -> Vector:
     )
 
 
-def update_close(entry: journal.Entry, job_id: int, detail: str) -> None:
+def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
     """End the open update of a job, if there is one, inside an open entry."""
     open_one = Update.objects.filter(job_id=job_id, state=Update.OPEN).first()
     if open_one is None:
@@ -306,7 +308,7 @@ def update_close(entry: journal.Entry, job_id: int, detail: str) -> None:
     )
 
 
-def _note_rejection(principal: Principal, job: Job, problem: Refused) -> None:
+def _note_rejection(principal: Principal, job: Job, problem: Rejected) -> None:
     with journal.write(job.cell_id, principal) as entry:
         entry.append(
             events.JobRejected(

@@ -24,7 +24,7 @@ from scheduling.jobs.guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task
 from scheduling.tasks import receipts, verdicts
-from scheduling.tasks.receipts import Placement, Preempted
+from scheduling.tasks.receipts import PlacementReceipt, Preempted
 
 # "died <- evicted <- drain <- by whom" is three steps; more than this is a story for `events`.
 LONGEST_CHAIN = 8
@@ -47,7 +47,7 @@ class Explanation:
     sentences: list[str]
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     verdict_revision: int | None = None
-    placement: Placement | None = None
+    placement: PlacementReceipt | None = None
     preempted: Preempted | None = None
     chain: list[Event] = field(default_factory=list)
     health: JobHealth | None = None
@@ -117,7 +117,7 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
     found = receipts.receipts(lately, sees=_sees(principal, job))
     whys: list[Why] = []
     names: dict[int, str] = {}
-    placement: Placement | None = None
+    placement: PlacementReceipt | None = None
     name = f"Task {task.index} of job {job.name}"
     if task.state == TaskState.PENDING:
         whys = _whys(job)
@@ -171,7 +171,7 @@ def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
     return msgspec.structs.replace(why, ahead_of=ahead_of)
 
 
-def placement_told(placement: Placement) -> list[str]:
+def placement_told(placement: PlacementReceipt) -> list[str]:
     """Why this machine, whom it preempted, and what else was considered."""
     told = []
     if placement.score:
@@ -233,11 +233,11 @@ def _whys_told(whys: list[Why], job: Job, principal: Principal, names: Mapping[i
     return told
 
 
-def _tell(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.Told:
+def _tell(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.VerdictText:
     """One verdict for people, about this job's tasks of the class."""
     own = any(job_id == job.id for job_id, _ in why.tasks)
     extra = tuple(job.cell.extra_resources)
-    return wording.tell(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)
+    return wording.format_why(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)
 
 
 def _sees(principal: Principal, job: Job) -> Callable[[str], bool]:

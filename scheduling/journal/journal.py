@@ -44,7 +44,7 @@ class Cause(msgspec.Struct, frozen=True, gc=False):
     seq: int
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class JournalRecord(msgspec.Struct, frozen=True, gc=False):
     """One row of the journal with its event decoded."""
 
     revision: int
@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     caused_by: Cause | None = None
 
 
-class Entry:
+class JournalEntry:
     """One revision being written. Its events reach the table together, at the end of the block."""
 
     def __init__(self, cell_id: int, revision: int, time: dt.datetime, principal: Principal) -> None:
@@ -94,11 +94,11 @@ class Entry:
     def __len__(self) -> int:
         return len(self.events)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JournalRecord]:
         """What `tail` will answer about this revision once it is committed."""
         who, request = self.principal.name, self.principal.request_id
         return [
-            Record(self.revision, seq, self.time, who, request, event, cause)
+            JournalRecord(self.revision, seq, self.time, who, request, event, cause)
             for seq, (event, cause) in enumerate(zip(self.events, self._causes, strict=True))
         ]
 
@@ -111,7 +111,7 @@ class _NothingToSay(Exception):
 
 
 @contextmanager
-def write(cell_id: int, principal: Principal) -> Iterator[Entry]:
+def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
     """One atomic change of a cell under its next revision.
 
     Locks: the cell's row, until the end of the outermost transaction; rows below it are locked in the order
@@ -131,7 +131,7 @@ def write(cell_id: int, principal: Principal) -> Iterator[Entry]:
         pass
 
 
-def _begin(cell_id: int, principal: Principal) -> Entry:
+def _begin(cell_id: int, principal: Principal) -> JournalEntry:
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s"
@@ -141,12 +141,16 @@ def _begin(cell_id: int, principal: Principal) -> Entry:
         row = cursor.fetchone()
     if row is None:
         raise LookupError(f"no cell with id {cell_id}")
-    return Entry(cell_id, row[0], row[1], principal)
+    return JournalEntry(cell_id, row[0], row[1], principal)
 
 
 def tail(
-    cell_id: int, *, after: int, limit: int = 50_000, known: Mapping[int, Sequence[Record]] | None = None
-) -> list[Record]:
+    cell_id: int,
+    *,
+    after: int,
+    limit: int = 50_000,
+    known: Mapping[int, Sequence[JournalRecord]] | None = None,
+) -> list[JournalRecord]:
     """Whole revisions after `after`, oldest first; about `limit` events, never a part of a revision.
 
     `known`: the records of revisions that the caller has committed itself, which are not read again.
@@ -180,14 +184,14 @@ def tail(
     return records
 
 
-def _place(record: Record) -> tuple[int, int]:
+def _place(record: JournalRecord) -> tuple[int, int]:
     return record.revision, record.seq
 
 
-def _record(row: tuple) -> Record:
+def _record(row: tuple) -> JournalRecord:
     revision, seq, time, actor, request_id, data, cause_revision, cause_seq = row
     cause = Cause(cause_revision, cause_seq) if cause_revision is not None else None
-    return Record(revision, seq, time, actor, request_id, events.decode(data), cause)
+    return JournalRecord(revision, seq, time, actor, request_id, events.decode(data), cause)
 
 
 def newest(cell_id: int) -> int:

@@ -39,14 +39,14 @@ from borglet.messages import (
     decode_to_shard,
     encode,
 )
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.identity import authority
 from scheduling.link.packages.doors import PackageDoors
 from scheduling.link.shard import metrics
 from scheduling.link.shard.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.shard.database import DatabaseAway
 from scheduling.link.shard.inbox import Greeting
-from scheduling.link.shard.redis_bridge import Courier
+from scheduling.link.shard.redis_bridge import RedisBridge
 from scheduling.link.shard.shard import Shard
 from scheduling.link.shard.writer import Known
 from scheduling.link.transport.websocket import Hangup, LinkSocket
@@ -67,7 +67,7 @@ _join_many = msgspec.json.Decoder(list[JoinRequest])
 class LinkApp:
     """One shard's ASGI application. Lifespan events start and stop the shard."""
 
-    def __init__(self, shard: Shard, courier: Courier, packages: PackageDoors) -> None:
+    def __init__(self, shard: Shard, courier: RedisBridge, packages: PackageDoors) -> None:
         self.shard = shard
         self._courier = courier
         self._packages = packages
@@ -120,8 +120,8 @@ class LinkApp:
                 await self._packages.serve(scope, receive, send, self._admit)
                 return
             else:
-                answer = problem(Refused("not-found", f"there is no {method} {path} here", status=404))
-        except Refused as error:
+                answer = problem(Rejected("not-found", f"there is no {method} {path} here", status=404))
+        except Rejected as error:
             answer = problem(error)
         except Hangup:
             return
@@ -140,10 +140,10 @@ class LinkApp:
         try:
             if scope["path"] != "/shell":
                 detail = f"there is no WebSocket at {scope['path']}; it is at /link"
-                raise Refused("not-found", detail, status=404)
+                raise Rejected("not-found", detail, status=404)
             header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             known = await self._admit(header.decode("latin-1"))
-        except Refused as error:
+        except Rejected as error:
             status, headers, body = _refusal(error)
             pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
             await send({"type": "websocket.http.response.start", "status": status, "headers": pairs})
@@ -168,7 +168,7 @@ class LinkApp:
             reason = await streams.relay(
                 self._courier.shells, session, known.machine_id, lambda: _frame(receive), pass_on
             )
-        except Refused as error:
+        except Rejected as error:
             log.warning("shell refused", machine=known.hostname, detail=error.detail)
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
             return
@@ -180,7 +180,7 @@ class LinkApp:
         """From the request for a WebSocket until its machine is served."""
         try:
             known = await self._admit(authorization)
-        except Refused as error:
+        except Rejected as error:
             self.shard.figures.refusals[error.code] += 1
             _reject(socket, error)
             return
@@ -198,21 +198,21 @@ class LinkApp:
             log.debug("gone before it was served", machine=known.hostname)
 
     async def _admit(self, authorization: str) -> Known:
-        """The machine that dials. Raises `Refused`."""
+        """The machine that dials. Raises `Rejected`."""
         scheme, _, credential = authorization.partition(" ")
         hostname, colon, secret = credential.strip().partition(":")
         if scheme.lower() != "bearer" or not colon or not hostname or not secret:
             detail = (
                 "give the header Authorization: Bearer <hostname>:<secret>, as joining the cell gave them"
             )
-            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
+            raise Rejected("unauthorized", detail, fields={"Authorization": detail}, status=401)
         try:
             known = await self.shard.authenticate(hostname, secret)
         except DatabaseAway as error:
-            raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+            raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
         if known is None:
             detail = f"no machine {hostname[:63]!r} with this secret; join the cell with a new token"
-            raise Refused("unauthorized", detail, fields={"Authorization": detail}, status=401)
+            raise Rejected("unauthorized", detail, fields={"Authorization": detail}, status=401)
         return known
 
     def _serve(self, known: Known, session: int, socket: LinkSocket, hello: Hello) -> None:
@@ -284,7 +284,7 @@ def malformed(error: MalformedMessage) -> Refusal:
     return Refusal("malformed", path.group(1) if path else "message", _PATH.sub("", text))
 
 
-def problem(error: Refused) -> tuple[int, str, bytes]:
+def problem(error: Rejected) -> tuple[int, str, bytes]:
     """RFC 9457, as the REST doors render it."""
     body: dict[str, Any] = {
         "type": f"urn:borg:{error.code}", "status": error.status, "code": error.code, "detail": error.detail,
@@ -309,7 +309,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         field, what = (path.group(1) if path else "") or "body", _PATH.sub("", text)
         if missing := re.search(r"field `(\w+)`", what):
             field = missing.group(1) if field == "body" else f"{field}.{missing.group(1)}"
-        raise Refused("invalid", f"{field}: {what}", fields={field: what}) from error
+        raise Rejected("invalid", f"{field}: {what}", fields={field: what}) from error
 
 
 async def _body(receive: Receive) -> bytes:
@@ -323,7 +323,7 @@ async def _body(receive: Receive) -> bytes:
         size += len(parts[-1])
         if size > MAX_FRAME_BYTES:
             detail = f"more than {MAX_FRAME_BYTES} bytes; join fewer machines at once"
-            raise Refused("too-large", detail, fields={"body": detail}, status=413)
+            raise Rejected("too-large", detail, fields={"body": detail}, status=413)
         if not message.get("more_body", False):
             return b"".join(parts)
 
@@ -334,13 +334,13 @@ def _hang_up(socket: LinkSocket, refusal: Refusal, code: int) -> None:
     socket.close(code, refusal.code)
 
 
-def _reject(socket: LinkSocket, error: Refused) -> None:
+def _reject(socket: LinkSocket, error: Rejected) -> None:
     """Refuse the handshake with a problem document."""
     status, headers, body = _refusal(error)
     socket.reject(status, HTTPStatus(status).phrase, headers, body)
 
 
-def _refusal(error: Refused) -> tuple[int, dict[str, str], bytes]:
+def _refusal(error: Rejected) -> tuple[int, dict[str, str], bytes]:
     status, content_type, body = problem(error)
     headers = {"Content-Type": content_type}
     if status == HTTPStatus.UNAUTHORIZED:
@@ -366,6 +366,6 @@ def _guarded(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         close_old_connections()
         return function(*args)
     except (OperationalError, InterfaceError) as error:
-        raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+        raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
     finally:
         connection.close()

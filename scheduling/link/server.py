@@ -18,7 +18,7 @@ from borglet.messages import MAX_FRAME_BYTES
 from scheduling.identity.authority import AuthorityBroken
 from scheduling.link.app import LinkApp
 from scheduling.link.packages.doors import PackageDoors
-from scheduling.link.shard.redis_bridge import Courier
+from scheduling.link.shard.redis_bridge import RedisBridge
 from scheduling.link.shard.shard import Shard
 from scheduling.link.transport.accepting import Acceptor, LoopProgress, listening
 from scheduling.link.transport.certificate import server_certificate
@@ -98,7 +98,7 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
         zone=settings.BORG_ZONE,
         name=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
     )
-    courier = Courier(shard, settings.BORG_REDIS_URL)
+    courier = RedisBridge(shard, settings.BORG_REDIS_URL)
     app = LinkApp(shard, courier, PackageDoors(settings.BORG_REDIS_URL, shard.connections))
     certificate = server_certificate(hosts())
     config = uvicorn.Config(

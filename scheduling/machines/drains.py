@@ -16,14 +16,14 @@ from scheduling.allocs.alloc_sets import KIND
 from scheduling.core.vocabulary.states import MachineStatus, TaskState
 from scheduling.models import Cell, Departure, Drain, Task
 from scheduling.policy import cell_settings
-from scheduling.tasks.disruption_budgets import Budget, Budgets
+from scheduling.tasks.disruption_budgets import Budgets, DisruptionBudget
 
 # A job that one may not see.
 HIDDEN = "another tenant's job"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingForBudget:
     """`tasks` of a job on the machine wait until fewer than `may` of all its tasks are down."""
 
     job: str
@@ -33,7 +33,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DrainProgress:
     """Of one drain. `leaving`: tasks that leave at the cell's rate; `waiting`: those held up by budgets of their jobs,
     or of jobs that live in an alloc there; `stopping`: those sent away, which may still run there: they leave the
     answers of their names first, and then have their notice."""
@@ -41,7 +41,7 @@ class Progress:
     drain: Drain
     left: int
     leaving: int
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingForBudget, ...]
     overdue: bool
     stopping: int = 0
 
@@ -65,7 +65,7 @@ def drains_of(cell: Cell) -> QuerySet[Drain]:
 
 def progress_of(
     principal: Principal, cell: Cell, drains: Sequence[Drain], *, now: dt.datetime | None = None
-) -> list[Progress]:
+) -> list[DrainProgress]:
     """Names of jobs that the principal may not see are left out. Seven queries at most."""
     now = now or timezone.now()
     machines = [drain.machine_id for drain in drains]
@@ -103,10 +103,10 @@ def progress_of(
                 held = next((j for j in (job, *sorted(inner[job])) if _spent(budgets.get(j))), None)
                 if held is not None and job not in lodgers:
                     budget = budgets[held]
-                    waiting.append(Waiting(names.get(held, HIDDEN), number, budget.may, budget.down))
+                    waiting.append(WaitingForBudget(names.get(held, HIDDEN), number, budget.may, budget.down))
         stuck = sum(one.tasks for one in waiting)
         result.append(
-            Progress(
+            DrainProgress(
                 drain,
                 left[drain.machine_id],
                 left[drain.machine_id] - stuck,
@@ -118,11 +118,11 @@ def progress_of(
     return result
 
 
-def _spent(budget: Budget | None) -> bool:
+def _spent(budget: DisruptionBudget | None) -> bool:
     return budget is not None and budget.down >= max(1, budget.may)
 
 
-def _budgets(cell: Cell, jobs: set[int]) -> dict[int, Budget]:
+def _budgets(cell: Cell, jobs: set[int]) -> dict[int, DisruptionBudget]:
     if not jobs:
         return {}
     settings = cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))

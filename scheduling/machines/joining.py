@@ -15,16 +15,16 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from borglet.messages import JoinAnswer, JoinRequest
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require, system
 from scheduling.identity import authority
 from scheduling.journal import journal
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 from scheduling.journal.machine_events import machine_set_event
 from scheduling.machines import contact
 from scheduling.machines.credentials import SECRET, secret_digest
 from scheduling.machines.facts import Facts, read_facts
-from scheduling.machines.machines import DRAINING, UP, publish_capacity, told
+from scheduling.machines.machines import DRAINING, UP, format_problems, publish_capacity
 from scheduling.models import Cell, Drain, JoinToken, Machine
 from scheduling.models.machines import REMOVED
 
@@ -45,7 +45,7 @@ def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: 
     if not 1 <= ttl_s <= _MAX_TTL_S:
         problems["ttl_s"] = f"{ttl_s:g}: give 1 to {_MAX_TTL_S} seconds"
     if problems:
-        raise Refused("invalid", told(problems), fields=problems)
+        raise Rejected("invalid", format_problems(problems), fields=problems)
     key, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     JoinToken.objects.create(
         cell=cell,
@@ -59,13 +59,13 @@ def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: 
 
 
 def machine_join(request: JoinRequest) -> JoinAnswer:
-    """One machine joins. Raises `Refused` naming the field; see `machines_join`."""
+    """One machine joins. Raises `Rejected` naming the field; see `machines_join`."""
     try:
         return machines_join([request])[0]
-    except Refused as error:
+    except Rejected as error:
         fields = {path.removeprefix("[0]."): what for path, what in error.fields.items()}
         detail = error.detail.replace("[0].", "")
-        raise Refused(
+        raise Rejected(
             error.code, detail, fields=fields, figures=error.figures, status=error.status
         ) from error
 
@@ -74,12 +74,12 @@ def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
     """Many machines join one cell with one token, all or none; answers in the order of `requests`.
 
     A hostname known already gets a new secret, and its old one ends, unless the machine was heard of just now.
-    Raises `Refused`: `invalid` with every wrong field as `[3].capacity.cpu`, `join-token-…`, `machine-live`.
+    Raises `Rejected`: `invalid` with every wrong field as `[3].capacity.cpu`, `join-token-…`, `machine-live`.
     Locks: the token's row, then the cell's, then the machines'.
     """
     if not 1 <= len(requests) <= MAX_BULK:
         what = f"{len(requests)} machines; 1 to {MAX_BULK} may join at once"
-        raise Refused("invalid", what, fields={"machines": what})
+        raise Rejected("invalid", what, fields={"machines": what})
     token = _token_of(requests)
     cell = token.cell
     facts = _facts_of(requests, extra=cell.extra_resources)
@@ -102,7 +102,7 @@ def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
 
 def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
     if len({request.token for request in requests}) > 1:
-        raise Refused("invalid", "one token for all machines of a request", fields={"[1].token": "differs"})
+        raise Rejected("invalid", "one token for all machines of a request", fields={"[1].token": "differs"})
     parts = requests[0].token.split(".")
     if len(parts) != 4 or parts[0] != TOKEN_PREFIX:
         raise _token_refused(
@@ -134,8 +134,8 @@ def _use(token: JoinToken, uses: int) -> None:
     )
 
 
-def _token_refused(what: str, detail: str, *, figures: Mapping[str, Any] | None = None) -> Refused:
-    return Refused(f"join-token-{what}", detail, fields={"token": detail}, figures=figures, status=403)
+def _token_refused(what: str, detail: str, *, figures: Mapping[str, Any] | None = None) -> Rejected:
+    return Rejected(f"join-token-{what}", detail, fields={"token": detail}, figures=figures, status=403)
 
 
 def _facts_of(requests: Sequence[JoinRequest], *, extra: Sequence[str]) -> list[Facts]:
@@ -150,11 +150,11 @@ def _facts_of(requests: Sequence[JoinRequest], *, extra: Sequence[str]) -> list[
         if found is not None:
             facts.append(found)
     if problems:
-        raise Refused("invalid", told(problems), fields=problems)
+        raise Rejected("invalid", format_problems(problems), fields=problems)
     return facts
 
 
-def _store(entry: Entry, cell: Cell, many: Sequence[Facts], keys: Sequence[str]) -> list[Machine]:
+def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequence[str]) -> list[Machine]:
     known = {
         machine.hostname: machine
         for machine in Machine.objects.select_for_update()

@@ -17,7 +17,7 @@ import msgspec
 import redis
 
 from borglet.messages import LogChunk, LogRequest, TaskKey
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.journal import wakeups
 from scheduling.machines import contact
 from scheduling.models import Machine
@@ -25,13 +25,13 @@ from scheduling.models import Machine
 MAX_BYTES = 2**20
 
 
-class LogUnavailable(Refused):
+class LogUnavailable(Rejected):
     """The machine can't be asked now: it is not connected, or does not answer in time."""
 
     status = 503
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RoutedLogRequest(msgspec.Struct, frozen=True):
     """What travels to the shard."""
 
     machine_id: int
@@ -54,7 +54,7 @@ def fetch(
     """Part of a log, or lines of it (see `LogRequest`). The Borglet's own complaint, such as a task it doesn't know, is
     in the chunk's `error`.
 
-    Raises `Refused` for what can't be asked, `LogUnavailable` when nobody answers within `timeout_s`.
+    Raises `Rejected` for what can't be asked, `LogUnavailable` when nobody answers within `timeout_s`.
     """
     problems = {}
     if stream not in ("stdout", "stderr"):
@@ -63,14 +63,14 @@ def fetch(
         problems["limit_bytes"] = f"{limit_bytes}: give 1 to {MAX_BYTES}"
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
-        raise Refused("invalid", detail, fields=problems)
+        raise Rejected("invalid", detail, fields=problems)
     request = LogRequest(
         uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines
     )
     try:
         with _Listener(request.request_id, timeout_s) as listener:
             holder = contact.holder_of(machine.cell_id, machine.id)
-            asked = msgspec.json.encode(Asked(machine.id, request))
+            asked = msgspec.json.encode(RoutedLogRequest(machine.id, request))
             if holder is None or not wakeups.client().publish(channel(holder), asked):
                 raise LogUnavailable(
                     "machine-not-connected",

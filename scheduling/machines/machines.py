@@ -20,7 +20,7 @@ from django.db.models import Count
 
 from borglet.messages import JoinRequest
 from quota.admission import capacity as quota_capacity
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import QuantityError, as_mapping, parse_vector
 from scheduling.allocs import kept_allocs
@@ -28,7 +28,7 @@ from scheduling.brakes import confirmation
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
 from scheduling.journal import journal
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 from scheduling.journal.machine_events import machine_set_event
 from scheduling.machines import contact, credentials
 from scheduling.machines.credentials import must_be_there
@@ -49,13 +49,13 @@ MAX_DEADLINE_S = 30 * 86_400.0
 def machine_set(*, principal: Principal, machine: Machine, **facts: Any) -> Machine:
     """Change facts of a machine: those of `JoinRequest`, except `token`. Equal facts change nothing.
 
-    Raises `Refused` naming the field. Locks: the cell's row, then the machine's.
+    Raises `Rejected` naming the field. Locks: the cell's row, then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     unknown = [name for name in facts if name not in JoinRequest.__struct_fields__ or name == "token"]
     if unknown:
         problems = dict.fromkeys(unknown, "no fact of a machine")
-        raise Refused("invalid", told(problems), fields=problems)
+        raise Rejected("invalid", format_problems(problems), fields=problems)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         _take(entry, row, facts, extra=machine.cell.extra_resources)
@@ -63,7 +63,7 @@ def machine_set(*, principal: Principal, machine: Machine, **facts: Any) -> Mach
     return machine
 
 
-def _take(entry: Entry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
+def _take(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
     if set_facts(row, facts, extra=extra):
         if "capacity" in facts:
             row.granted = []
@@ -76,17 +76,17 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
     """Let these amounts count of a machine, the others stay: an SRE's word for what its Borglet can't say alone.
     `capacity`: as job files spell quantities.
 
-    Raises `Refused` naming the field. Locks: the cell's row, then the machine's.
+    Raises `Rejected` naming the field. Locks: the cell's row, then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if not capacity:
         detail = 'name what should count, for example {"cpu": 8}'
-        raise Refused("invalid", f"capacity: {detail}", fields={"capacity": detail})
+        raise Rejected("invalid", f"capacity: {detail}", fields={"capacity": detail})
     extra = machine.cell.extra_resources
     try:
         amounts = as_mapping(parse_vector(capacity, extra=extra), extra=extra)
     except QuantityError as error:
-        raise Refused("invalid", f"capacity: {error}", fields={"capacity": str(error)}) from error
+        raise Rejected("invalid", f"capacity: {error}", fields={"capacity": str(error)}) from error
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         must_be_there(row)
@@ -98,14 +98,14 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
 
 
 def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[str]) -> bool:
-    """Put checked facts on `machine`, unsaved. False when they are what it has. Raises `Refused`."""
+    """Put checked facts on `machine`, unsaved. False when they are what it has. Raises `Rejected`."""
     before = Facts.of(machine)
     request = before.as_request(extra=extra, **changed)
     after, problems = read_facts(request, extra=extra)
     if after is None:
-        raise Refused("invalid", told(problems), fields=problems)
+        raise Rejected("invalid", format_problems(problems), fields=problems)
     if after.hostname != before.hostname:
-        raise Refused("invalid", "a machine keeps its name", fields={"hostname": "can't be changed"})
+        raise Rejected("invalid", "a machine keeps its name", fields={"hostname": "can't be changed"})
     if after == before:
         return False
     for name, value in after.columns().items():
@@ -145,8 +145,8 @@ def machines_drain(
 
     `deadline_s`: seconds from now by which they should be empty; with `break_budgets`, what is left then leaves
     whatever its job's budget says. Draining anew changes these. A machine that is down drains on when it comes back.
-    Returns those that drain now and did not, or did otherwise. Raises `Refused` naming the field; `confirm`, with their
-    number, when more of the cell's tasks would leave than `confirm_share`. Locks: cell, then machines by id.
+    Returns those that drain now and did not, or did otherwise. Raises `Rejected` naming the field; `confirm`, with
+    their number, when more of the cell's tasks would leave than `confirm_share`. Locks: cell, then machines by id.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     _check_deadline(deadline_s, break_budgets=break_budgets)
@@ -172,11 +172,11 @@ def machines_drain(
             drain.reason, drain.asked_by = reason[:300], principal.name
             drain.deadline, drain.break_budgets = deadline, break_budgets
             drain.save()
-            told = events.MachineState(
+            format_problems = events.MachineState(
                 machine_id=row.id, state=DRAINING, reason=reason, break_budgets=break_budgets,
                 deadline=deadline.timestamp() if deadline is not None else 0.0,
             )  # fmt: skip
-            _tell_wish(entry, row, told)
+            _tell_wish(entry, row, format_problems)
             changed.append(row)
         if changed:
             _set_rows(entry, [row.id for row in changed if row.state != DOWN], DRAINING, reason)
@@ -198,9 +198,9 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
     return machine
 
 
-def _tell_wish(entry: Entry, row: Machine, told: events.MachineState) -> None:
+def _tell_wish(entry: JournalEntry, row: Machine, told: events.MachineState) -> None:
     """What an SRE wants of a machine. One that is down stays down."""
-    entry.append(told)
+    entry.append(format_problems)
     if row.state == DOWN:
         entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
 
@@ -208,10 +208,10 @@ def _tell_wish(entry: Entry, row: Machine, told: events.MachineState) -> None:
 def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
     if deadline_s is not None and not 0 <= deadline_s <= MAX_DEADLINE_S:
         what = f"{deadline_s:g} s; give 0 to {MAX_DEADLINE_S:g}, or none"
-        raise Refused("invalid", f"deadline_s: {what}", fields={"deadline_s": what})
+        raise Rejected("invalid", f"deadline_s: {what}", fields={"deadline_s": what})
     if break_budgets and deadline_s is None:
         what = "only at a deadline: give deadline_s too, 0 for at once"
-        raise Refused("invalid", f"break_budgets: {what}", fields={"break_budgets": what})
+        raise Rejected("invalid", f"break_budgets: {what}", fields={"break_budgets": what})
 
 
 def _confirm_drain(
@@ -260,7 +260,7 @@ def machine_up(*, principal: Principal, machine: Machine, reason: str = "") -> M
     return machine
 
 
-def machines_return(entry: Entry, machine_ids: Sequence[int], reason: str) -> list[int]:
+def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str) -> list[int]:
     """Down machines that answer again, under an open entry. Returns those changed."""
     rows = _lock(entry.cell_id, machine_ids, [DOWN])
     if rows:
@@ -340,7 +340,7 @@ def quarantine_release(
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if action not in ("stop", "keep"):
         detail = f"{action!r}: one of stop, keep"
-        raise Refused("invalid", f"action: {detail}", fields={"action": detail})
+        raise Rejected("invalid", f"action: {detail}", fields={"action": detail})
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         known = {item["key"] for item in row.quarantined}
@@ -348,7 +348,7 @@ def quarantine_release(
         wanted = undecided if keys is None else set(keys)
         if unknown := sorted(wanted - known):
             detail = f"not in quarantine on {row.hostname}: {', '.join(unknown[:5])}"
-            raise Refused("not-in-quarantine", detail, fields={"keys": detail})
+            raise Rejected("not-in-quarantine", detail, fields={"keys": detail})
         quarantine_set(
             entry,
             row,
@@ -359,7 +359,9 @@ def quarantine_release(
     return machine
 
 
-def quarantine_set(entry: Entry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str) -> None:
+def quarantine_set(
+    entry: JournalEntry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str
+) -> None:
     """Store what is in quarantine on a locked machine; the event says so, its state stays."""
     if list(items) == machine.quarantined:
         return
@@ -380,7 +382,7 @@ def _lock(cell_id: int, machine_ids: Sequence[int], states: Sequence[str]) -> li
     )
 
 
-def _change_states(entry: Entry, states: Mapping[int, str], reason: str) -> None:
+def _change_states(entry: JournalEntry, states: Mapping[int, str], reason: str) -> None:
     for state in sorted(set(states.values())):
         _set_rows(entry, [machine for machine, wanted in states.items() if wanted == state], state, reason)
     entry.extend(
@@ -389,13 +391,13 @@ def _change_states(entry: Entry, states: Mapping[int, str], reason: str) -> None
     )
 
 
-def _set_rows(entry: Entry, machine_ids: Sequence[int], state: str, reason: str) -> None:
+def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reason: str) -> None:
     Machine.objects.filter(pk__in=machine_ids).update(
         state=state, reason=reason[:300], state_since=entry.time
     )
 
 
-def publish_capacity(entry: Entry) -> None:
+def publish_capacity(entry: JournalEntry) -> None:
     """Tell quota what the cell has: all machines that belong to it, also those down for the moment."""
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
     with connection.cursor() as cursor:
@@ -414,6 +416,6 @@ def publish_capacity(entry: Entry) -> None:
     )
 
 
-def told(problems: Mapping[str, str]) -> str:
+def format_problems(problems: Mapping[str, str]) -> str:
     shown = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
     return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")

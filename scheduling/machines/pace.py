@@ -61,7 +61,7 @@ class Timetable(Generic[T]):
 
 
 @dataclass(slots=True)
-class Patience:
+class EarlyAnswerPace:
     """How soon a machine that answered early, because something changed, is asked again."""
 
     left: float = BURST

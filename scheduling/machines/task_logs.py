@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from borglet.messages import LogChunk, TaskKey
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
 from scheduling.machines import log_requests
@@ -32,22 +32,22 @@ def task_log(
     """At most `limit_bytes` from `offset` (negative: from the end) of a task that runs, or of its last run; or of an
     earlier `incarnation`, wherever that was. With `search`, the lines that hold it.
 
-    Raises `Refused` naming the field, `Conflict` when it never ran or is simulated, `LogUnavailable` when its machine
+    Raises `Rejected` naming the field, `Conflict` when it never ran or is simulated, `LogUnavailable` when its machine
     does not answer.
     """
     require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)
     if stream not in STREAMS:
-        raise Refused(
+        raise Rejected(
             "invalid", f"stream: {stream[:50]!r}; one of {', '.join(STREAMS)}", fields={"stream": "unknown"}
         )
     if len(search) > MAX_SEARCH:
         problem = f"longer than {MAX_SEARCH} characters"
-        raise Refused("invalid", f"search: {problem}", fields={"search": problem})
+        raise Rejected("invalid", f"search: {problem}", fields={"search": problem})
     if search and offset < 0:
         offset = 0
     if not 0 <= incarnation <= task.incarnation:
         problem = f"there were {task.incarnation} so far, counted from 1"
-        raise Refused("invalid", f"incarnation: {incarnation}; {problem}", fields={"incarnation": problem})
+        raise Rejected("invalid", f"incarnation: {incarnation}; {problem}", fields={"incarnation": problem})
     number = incarnation or task.incarnation
     machine = task.machine if task.machine is not None and number == task.incarnation else None
     machine = machine or _machine_of(job, task, number)

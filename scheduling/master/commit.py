@@ -39,7 +39,7 @@ _URGENT, _MANY = 100, 500
 
 
 @dataclass(slots=True)
-class Outcome:
+class CommitOutcome:
     """`applied` and `refused` together are the plan's assignments.
 
     `records`: what was written here, by revision, so that whoever follows the journal need not read it again.
@@ -47,19 +47,19 @@ class Outcome:
 
     applied: list[Assignment] = field(default_factory=list)
     refused: list[Assignment] = field(default_factory=list)
-    records: dict[int, list[journal.Record]] = field(default_factory=dict)
+    records: dict[int, list[journal.JournalRecord]] = field(default_factory=dict)
 
     @property
     def revisions(self) -> list[int]:
         return list(self.records)
 
 
-def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> Outcome:
+def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> CommitOutcome:
     """Write the plan's assignments, about `chunk` under one revision; those of a gang under one, or none of them.
 
     Locks: the cell's row, for one chunk at a time; then the tasks concerned, victims first, in order of id.
     """
-    outcome = Outcome()
+    outcome = CommitOutcome()
     gangs = _gangs(cell_id) if plan.assignments else frozenset()
     unfreed: set[int] = set()
     for part in _parts(plan.assignments, chunk, gangs):
@@ -226,7 +226,7 @@ def _pairs(many: object) -> list[tuple[int, int]]:
     return msgspec.convert(decoded, list[tuple[int, int]])
 
 
-def _apply(entry: journal.Entry, assignments: Sequence[Assignment]) -> list[Assignment]:
+def _apply(entry: journal.JournalEntry, assignments: Sequence[Assignment]) -> list[Assignment]:
     claims = {task_id(*victim): assignment for assignment in assignments for victim in assignment.victims}
     if claims:
         # A victim that has left by itself meanwhile has freed its place as well.

@@ -28,10 +28,10 @@ from quota.vocabulary.permissions import system
 from scheduling.allocs.kept_allocs import release_late
 from scheduling.brakes import brakes
 from scheduling.core.cell.state import CellState
-from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
@@ -41,7 +41,7 @@ from scheduling.journal import journal, wakeups
 from scheduling.machines import silence
 from scheduling.machines.evacuation import tasks_leave
 from scheduling.master import lease, pass_log, schedulers
-from scheduling.master.commit import Outcome, commit
+from scheduling.master.commit import CommitOutcome, commit
 from scheduling.master.reclamation import Reclaimer
 from scheduling.master.schedulers import DEFAULT, Scheduler
 from scheduling.master.snapshot import load_state
@@ -109,9 +109,11 @@ class Master:
     _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
     _silence: silence.Silence = field(default_factory=silence.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
-    _memory: Memory = field(default_factory=Memory)
-    _book: verdicts.Book = field(default_factory=verdicts.Book)
-    _own: dict[int, list[journal.Record]] = field(default_factory=dict)  # committed here, not yet applied
+    _memory: PassCache = field(default_factory=PassCache)
+    _book: verdicts.VerdictCache = field(default_factory=verdicts.VerdictCache)
+    _own: dict[int, list[journal.JournalRecord]] = field(
+        default_factory=dict
+    )  # committed here, not yet applied
     _reclaimer: Reclaimer | None = None
 
     def run(self, seconds: float) -> bool:
@@ -163,7 +165,7 @@ class Master:
             if not self.wanted:
                 return False
             if self.scheduler.keeps_house:
-                self._keep_house()
+                self._run_maintenance()
                 news |= self._advance()
         if (news or self._updating) and self.scheduler.keeps_house:
             self._updating = updates.updates_advance(self.cell_id)
@@ -174,7 +176,9 @@ class Master:
         due = self._placeable or waited >= RETRY_EVERY_S
         if state.pending and (due or (self._explainer.behind and waited >= EXPLAIN_EVERY_S)):
             # A pass that can place nothing has time to explain.
-            self._explainer.budget = Budget() if self._placeable else Budget(classes=IDLE_CLASSES)
+            self._explainer.budget = (
+                ExplainBudget() if self._placeable else ExplainBudget(classes=IDLE_CLASSES)
+            )
             self._passed, self._placeable = now, False
             self._pass(state)
         return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
@@ -211,8 +215,8 @@ class Master:
             seen = self._explainer.seen
             if seen is None or seen.limit.shape[1] != self.state.axis:
                 seen = Ends(self.state.axis)
-            self._explainer = Explainer(Budget(), seen=seen)
-            self._memory = Memory()
+            self._explainer = Explainer(ExplainBudget(), seen=seen)
+            self._memory = PassCache()
             self._own = {}
             log.info(
                 "warm state loaded",
@@ -255,7 +259,7 @@ class Master:
         return True
 
     def _news(
-        self, state: CellState, records: list[journal.Record]
+        self, state: CellState, records: list[journal.JournalRecord]
     ) -> Iterator[tuple[events.Event, int, float]]:
         """Each event as the state takes it. Raises `_Unfollowable` before one that it can't take."""
         lived_in = set(np.unique(state.tasks.job_alloc_set).tolist())
@@ -287,7 +291,7 @@ class Master:
             workload=self.scheduler.workload,
         )
 
-    def _keep_house(self) -> None:
+    def _run_maintenance(self) -> None:
         """What isn't placing: done by one scheduler of the cell."""
         assert self._policy is not None
         self._silence.sweep(self.cell_id, self._settings)
@@ -321,7 +325,7 @@ class Master:
         if outcome.refused or plan.stats.cut:
             self._placeable = True  # look again as soon as the news is in
 
-    def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, Outcome, pass_log.Pass] | None:
+    def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, CommitOutcome, pass_log.Pass] | None:
         """A plan, and what of it was committed. None when nothing pending is of this scheduler."""
         at, started = time.time(), time.perf_counter()
         plan = schedule_pass(

@@ -18,7 +18,7 @@ from redis import Redis
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.journal import wakeups
 from scheduling.master import metrics
-from scheduling.master.commit import Outcome
+from scheduling.master.commit import CommitOutcome
 
 KEPT = 200
 _KEPT_S = 7 * 86_400
@@ -57,7 +57,7 @@ class Summary:
     cache_percent: float | None
 
 
-def of(plan: Plan, outcome: Outcome, *, at: float, pass_s: float, commit_s: float) -> Pass:
+def of(plan: Plan, outcome: CommitOutcome, *, at: float, pass_s: float, commit_s: float) -> Pass:
     stats = plan.stats
     return Pass(
         at=round(at, 3),

@@ -9,7 +9,7 @@ from django.db import connection
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class PendingQueue:
     """The pending tasks of one priority in a cell. The oldest of them has been pending since `since`."""
 
     cell_id: int
@@ -21,7 +21,7 @@ class Queue:
     oldest_s: float
 
 
-def queues(cell_id: int | None = None) -> list[Queue]:
+def queues(cell_id: int | None = None) -> list[PendingQueue]:
     """Of one cell, or of all; by cell, then from the highest priority down. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -32,4 +32,4 @@ def queues(cell_id: int | None = None) -> list[Queue]:
             " GROUP BY t.cell_id, j.priority ORDER BY t.cell_id, j.priority DESC",
             [cell_id, cell_id],
         )
-        return [Queue(*row) for row in cursor.fetchall()]
+        return [PendingQueue(*row) for row in cursor.fetchall()]

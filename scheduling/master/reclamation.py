@@ -27,7 +27,13 @@ from scheduling.brakes import brakes
 from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory, most_urgent
-from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, Occupants, Shortage, Victim, relieve
+from scheduling.core.reclamation.shortage import (
+    INCOMPRESSIBLE,
+    MachineShortage,
+    Occupants,
+    ShortageVictim,
+    relieve,
+)
 from scheduling.core.vocabulary.presets import PRESETS
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal import journal
@@ -50,7 +56,7 @@ CHANGES_A_LOOK = journal.CHUNK
 _ME = "reclamation"
 
 
-class Changes(NamedTuple):
+class ReservationChanges(NamedTuple):
     """Reservations that one turn writes."""
 
     task_id: NDArray[np.int64]
@@ -68,7 +74,7 @@ class Reclaimer:
     history: UsageHistory = field(default_factory=UsageHistory)
     _state: CellState | None = None
     _looked: float = -math.inf
-    _due: list[Changes] = field(default_factory=list)
+    _due: list[ReservationChanges] = field(default_factory=list)
     _away: bool = False
     _prod: tuple[tuple[Band, ...], NDArray[np.bool_]] | None = None
 
@@ -140,7 +146,7 @@ class Reclaimer:
             part = chosen[first:last]
             slots = found.slots[part]
             self._due.append(
-                Changes(
+                ReservationChanges(
                     state.tasks.id[slots],
                     state.tasks.incarnation[slots],
                     found.wanted[part],
@@ -252,7 +258,7 @@ class Reclaimer:
         unknown = np.ones(len(demand), dtype=np.bool_)
         unknown[measured] = False
         machines = state.machines
-        figures = utilisation.Figures(
+        figures = utilisation.UtilisationFigures(
             at=now,
             setting=settings.reclamation,
             running=len(found.slots),
@@ -289,7 +295,7 @@ def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -
     return {NAMES[kind]: int(total[kind]) for kind in KINDS}
 
 
-def _told(state: CellState, shortage: Shortage, victim: Victim, occupants: Occupants) -> str:
+def _told(state: CellState, shortage: MachineShortage, victim: ShortageVictim, occupants: Occupants) -> str:
     resource = shortage.resource
 
     def amount(value: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary.policy import Workload
 from scheduling.journal import journal
 from scheduling.master import lease
@@ -60,7 +60,7 @@ def unheld() -> list[tuple[str, Scheduler]]:
     for cell_id, name, settings in Cell.objects.order_by("id").values_list("id", "name", "settings"):
         try:
             schedulers = wanted(cell_settings.load(settings))
-        except Refused as refusal:
+        except Rejected as refusal:
             log.error("a cell without valid settings has no master", cell=name, problem=refusal.detail)
             continue
         missing += [(name, one) for one in schedulers if (cell_id, one.name) not in held]

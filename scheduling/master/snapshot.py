@@ -34,7 +34,7 @@ from scheduling.tasks.counters import DEAD, RUNNING
 
 
 @dataclass(slots=True)
-class Snapshot:
+class CellSnapshot:
     """`events` rebuild the cell as of `revision`; each with the time (seconds since the epoch) it counts from."""
 
     cell_id: int
@@ -44,12 +44,12 @@ class Snapshot:
     events: list[tuple[Event, float]] = field(default_factory=list)
 
 
-def take(cell_id: int) -> Snapshot:
+def take(cell_id: int) -> CellSnapshot:
     """The cell as it is now, read in one transaction. A dozen queries, whatever the number of rows."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cell = Cell.objects.get(pk=cell_id)
-        taken = Snapshot(cell.id, cell.name, cell.revision, tuple(cell.extra_resources))
+        taken = CellSnapshot(cell.id, cell.name, cell.revision, tuple(cell.extra_resources))
         created = cell.created_at.timestamp()
         taken.events += [(event, created) for event in _machines(cell_id)]
         taken.events += _jobs(cell)

@@ -1,6 +1,6 @@
 """What a cell has, has promised, expects to be used, and uses: in Redis, told by whoever looks (`reclamation`).
 
-borg:reclaim:<cell>   JSON of `Figures`, gone by itself a minute after the last look
+borg:reclaim:<cell>   JSON of `UtilisationFigures`, gone by itself a minute after the last look
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scheduling.journal import wakeups
 _KEEP_S = 60
 
 
-class Figures(msgspec.Struct, frozen=True):
+class UtilisationFigures(msgspec.Struct, frozen=True):
     """What a look saw of a cell, for people and Prometheus. `at`: Redis' clock, seconds since the epoch.
 
     `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by resource name, in its unit; of CPU
@@ -38,12 +38,12 @@ class Figures(msgspec.Struct, frozen=True):
         return 1 - self.reservation[resource] / limit if limit else 0.0
 
 
-def tell(cell_id: int, figures: Figures) -> None:
+def tell(cell_id: int, figures: UtilisationFigures) -> None:
     """Raises `redis.RedisError`."""
     wakeups.client().set(_key(cell_id), msgspec.json.encode(figures), ex=_KEEP_S)
 
 
-def figures_of(cell_ids: Iterable[int]) -> dict[int, Figures]:
+def figures_of(cell_ids: Iterable[int]) -> dict[int, UtilisationFigures]:
     """What the newest look at each cell saw; cells without one in the last minute are left out.
 
     Raises `redis.RedisError`.
@@ -51,7 +51,7 @@ def figures_of(cell_ids: Iterable[int]) -> dict[int, Figures]:
     ids = list(cell_ids)
     told = wakeups.client().mget([_key(cell_id) for cell_id in ids]) if ids else []
     return {
-        cell_id: msgspec.json.decode(value, type=Figures)
+        cell_id: msgspec.json.decode(value, type=UtilisationFigures)
         for cell_id, value in zip(ids, told, strict=True)
         if value is not None
     }

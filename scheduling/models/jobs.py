@@ -24,7 +24,7 @@ class Job(models.Model):
     Counters are kept by the transactions that change the tasks. `tasks_up`: phase `up`, and healthy where a
     check is declared; this is what people mean by "running". `requested` is what quota is charged with: nothing
     for a job inside an alloc set, whose envelope is paid for. `gang`, `disruption_budget`:
-    `scheduling.spec.job_spec.JobSpec`. `published`: how its names are, as
+    `scheduling.spec.job_spec.JobSpecification`. `published`: how its names are, as
     `scheduling.core.vocabulary.published.Published` in JSON. `key`: a client's own, so that a submission repeated makes
     one job.
     """

@@ -9,16 +9,16 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from django.conf import settings
 
 from scheduling.packages.directory import DirectoryStore
-from scheduling.packages.store import Store
+from scheduling.packages.store import ArchiveStore
 
 
-def store() -> Store:
+def store() -> ArchiveStore:
     """The store of this installation. Raises `ValueError` that names the setting."""
     return open_store(settings.BORG_PACKAGE_STORE)
 
 
 @functools.lru_cache(maxsize=8)
-def open_store(url: str) -> Store:
+def open_store(url: str) -> ArchiveStore:
     """`file:///folder`, or `s3://bucket/prefix?endpoint=http://host:port&region=…`; keys come by environment.
 
     Raises `ValueError` that names the setting.

@@ -15,14 +15,14 @@ from scheduling.models import Machine, Package
 from scheduling.models.machines import REMOVED
 
 
-class Told(NamedTuple):
+class InstalledReport(NamedTuple):
     """What one machine said in a session: the digests that it has."""
 
     session: int
     digests: Sequence[str]
 
 
-def packages_held(cell_id: int, told: Mapping[int, Told], *, principal: Principal) -> list[int]:
+def packages_held(cell_id: int, told: Mapping[int, InstalledReport], *, principal: Principal) -> list[int]:
     """Take in what machines have. Returns those of which something changed, by one event for all of them.
 
     Only packages of the cell are kept: what else a machine says it has tells the scheduler nothing. Two queries where
@@ -46,7 +46,7 @@ def packages_held(cell_id: int, told: Mapping[int, Told], *, principal: Principa
     return sorted(different)
 
 
-def _different(told: Mapping[int, Told], known: set[str]) -> dict[int, tuple[set[str], set[str]]]:
+def _different(told: Mapping[int, InstalledReport], known: set[str]) -> dict[int, tuple[set[str], set[str]]]:
     """Machines whose newest session says otherwise than their rows: what they had, and have."""
     rows = Machine.objects.filter(pk__in=told).exclude(state=REMOVED).order_by("id")
     found = {}

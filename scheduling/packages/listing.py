@@ -46,7 +46,7 @@ def package_named(principal: Principal, cell: Cell, tenant: str, name: str, refe
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ListedPackage:
     """A package and what is told of it. `jobs`: the live ones that may run it, by name."""
 
     package: Package
@@ -54,7 +54,7 @@ class Shown:
     jobs: list[str]
 
 
-def shown(packages: Sequence[Package]) -> list[Shown]:
+def shown(packages: Sequence[Package]) -> list[ListedPackage]:
     """One query for each cell among them."""
     used: dict[tuple[int, int, str], list[str]] = {}
     for cell_id in {package.cell_id for package in packages}:
@@ -62,7 +62,7 @@ def shown(packages: Sequence[Package]) -> list[Shown]:
         for (tenant, digest), jobs in in_use(cell_id, digests).items():
             used[cell_id, tenant, digest] = jobs
     return [
-        Shown(
+        ListedPackage(
             package,
             [tag.tag for tag in package.tags.all()],
             used.get((package.cell_id, package.tenant_id, package.digest), []),

@@ -20,12 +20,12 @@ from django.utils import timezone
 
 from quota import records
 from quota.models import Tenant
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
 from scheduling.models import Cell, Package, PackageTag
 from scheduling.packages.choice import store as the_store
-from scheduling.packages.store import Store, StoreAway
+from scheduling.packages.store import ArchiveStore, StoreAway
 from scheduling.packages.uploads import Draft, Readable
 from scheduling.packages.users import in_use
 from scheduling.policy import cell_settings
@@ -76,7 +76,7 @@ def package_upload(
     """Take an archive into the cell's store under `name@tag`. The same again changes nothing.
 
     `digest`, `format`: as the caller knows them; empty: not said. `dry_run`: the archive isn't kept; the caller takes
-    back the rows. Raises `Refused` naming the field, and leaves
+    back the rows. Raises `Rejected` naming the field, and leaves
     nothing behind then; `NotFound`, `Forbidden`; `StoreAway` as a refusal with status 503.
     Locks: uploads and the sweep of a cell, shared; the tenant's row; then the records' stream.
     """
@@ -114,7 +114,7 @@ def package_upload(
 
 
 def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag: str, digest: str) -> Stored:
-    """Let `name@tag` mean an archive that is there already. Idempotent. Raises `Refused` naming the field.
+    """Let `name@tag` mean an archive that is there already. Idempotent. Raises `Rejected` naming the field.
 
     Locks: uploads and the sweep of a cell, shared; then the records' stream.
     """
@@ -189,10 +189,10 @@ def _check_names(name: str, tag: str, digest: str, format: str) -> None:
         problems["format"] = f"{format[:80]!r}: one of {', '.join(package_names.FORMATS)}"
     if problems:
         told = "; ".join(f"{field}: {what}" for field, what in problems.items())
-        raise Refused("invalid", told, fields=problems)
+        raise Rejected("invalid", told, fields=problems)
 
 
-def _set_tag(entry: records.Entry, principal: Principal, package: Package, tag: str) -> str:
+def _set_tag(entry: records.RecordEntry, principal: Principal, package: Package, tag: str) -> str:
     known = {"cell_id": package.cell_id, "tenant_id": package.tenant_id, "name": package.name, "tag": tag}
     row = PackageTag.objects.select_for_update().select_related("package").filter(**known).first()
     if row is not None and row.package_id == package.pk:
@@ -208,12 +208,12 @@ def _set_tag(entry: records.Entry, principal: Principal, package: Package, tag: 
     return "moved"
 
 
-def _over_quota(tenant: str, size: int, left: int) -> Refused:
+def _over_quota(tenant: str, size: int, left: int) -> Rejected:
     told = (
         f"tenant {tenant} may bring {max(left, 0)} bytes more into this cell's store, the package has {size}; "
         "delete packages with `borgctl package delete`, or ask an SRE for more"
     )
-    return Refused(
+    return Rejected(
         "store-quota-exceeded", told, figures={"left_bytes": max(left, 0), "bytes": size}, status=403
     )
 
@@ -226,12 +226,12 @@ def lock_store(cell: Cell, *, exclusive: bool) -> None:
 
 
 @contextmanager
-def _store_told() -> Iterator[Store]:
+def _store_told() -> Iterator[ArchiveStore]:
     """The store, its troubles as refusals."""
     try:
         yield the_store()
     except StoreAway as error:
         log.error("package store away", error=str(error))
-        raise Refused(
+        raise Rejected(
             "store-away", "the cell's package store can't be reached; come back, or tell an SRE", status=503
         ) from error

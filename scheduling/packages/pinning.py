@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from django.db import connection
 
 from quota.models import Tenant
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
 from scheduling.models import Cell
@@ -25,43 +25,43 @@ from scheduling.spec.package_names import Reference
 class Pins:
     """A spec whose packages have their digests, and what `JobSpec.packages` keeps of them."""
 
-    spec: spec.JobSpec
+    spec: spec.JobSpecification
     packages: dict[str, dict[str, object]]
 
 
-def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpec]]) -> list[Pins | Refused]:
+def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
     """For each (tenant id, spec): the spec pinned, or why not, by its path in the file. One query at most."""
-    mentioned: list[dict[str, Reference] | Refused] = []
+    mentioned: list[dict[str, Reference] | Rejected] = []
     for _, job_spec in asked:
         try:
             mentioned.append(package_pins.mentions(job_spec) if _names_any(job_spec) else {})
-        except Refused as problem:
+        except Rejected as problem:
             mentioned.append(problem)
     known = _resolve(
         cell,
         {
             (tenant, reference)
             for (tenant, _), found in zip(asked, mentioned, strict=True)
-            if not isinstance(found, Refused)
+            if not isinstance(found, Rejected)
             for reference in found.values()
         },
     )
     return [
-        found if isinstance(found, Refused) else _pinned(job_spec, tenant, found, known)
+        found if isinstance(found, Rejected) else _pinned(job_spec, tenant, found, known)
         for (tenant, job_spec), found in zip(asked, mentioned, strict=True)
     ]
 
 
-def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpec) -> Pins:
-    """Raises `Refused` naming the packages by their paths in the file."""
+def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins:
+    """Raises `Rejected` naming the packages by their paths in the file."""
     (done,) = pin(cell, [(tenant_id, job_spec)])
-    if isinstance(done, Refused):
+    if isinstance(done, Rejected):
         raise done
     return done
 
 
-def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpec) -> spec.JobSpec:
-    """The spec with digests behind its packages, for who may submit it. Raises `NotFound`, `Forbidden`, `Refused`."""
+def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
+    """The spec with digests behind its packages, for who may submit it. Raises `NotFound`, `Forbidden`, `Rejected`."""
     if not _names_any(job_spec):
         return job_spec
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
@@ -76,7 +76,7 @@ _Known = dict[
 ]  # (tenant, name, tag or digest) -> digest, size, format
 
 
-def _names_any(job_spec: spec.JobSpec) -> bool:
+def _names_any(job_spec: spec.JobSpecification) -> bool:
     return bool(job_spec.base.packages) or any(override.task.packages for override in job_spec.overrides)
 
 
@@ -104,8 +104,8 @@ def _resolve(cell: Cell, wanted: set[tuple[int, Reference]]) -> _Known:
 
 
 def _pinned(
-    job_spec: spec.JobSpec, tenant: int, found: dict[str, Reference], known: _Known
-) -> Pins | Refused:
+    job_spec: spec.JobSpecification, tenant: int, found: dict[str, Reference], known: _Known
+) -> Pins | Rejected:
     digests: dict[str, str] = {}
     packages: dict[str, dict[str, object]] = {}
     problems: dict[str, str] = {}

@@ -35,7 +35,7 @@ class Blob:
     age_s: float
 
 
-class Store(Protocol):
+class ArchiveStore(Protocol):
     """Every method raises `StoreAway` when the store can't be reached."""
 
     def spool(self) -> Path:

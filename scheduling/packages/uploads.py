@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Protocol
 
 from borglet.packages.archives.limits import ArchiveRefused
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.packages import archive
-from scheduling.packages.store import CHUNK_BYTES, Store
+from scheduling.packages.store import CHUNK_BYTES, ArchiveStore
 
 _DRAFT = "borg-package-"
 # A draft this old belongs to a process that was killed.
@@ -34,7 +34,7 @@ class Readable(Protocol):
 class Draft:
     """`digest`, `size_bytes`: of what was taken so far. `format`: once checked."""
 
-    def __init__(self, store: Store, *, most_bytes: int) -> None:
+    def __init__(self, store: ArchiveStore, *, most_bytes: int) -> None:
         self._store, self._most_bytes = store, most_bytes
         self._hash = hashlib.sha256()
         descriptor, name = tempfile.mkstemp(prefix=_DRAFT, dir=store.spool())
@@ -57,7 +57,7 @@ class Draft:
         return f"sha256:{self._hash.hexdigest()}"
 
     def take(self, stream: Readable) -> None:
-        """All of `stream`. Raises `Refused` beyond the most that is taken."""
+        """All of `stream`. Raises `Rejected` beyond the most that is taken."""
         while chunk := stream.read(CHUNK_BYTES):
             self.size_bytes += len(chunk)
             if self.size_bytes > self._most_bytes:
@@ -69,31 +69,31 @@ class Draft:
     def check(self, *, format: str, digest: str) -> None:
         """That it is what was announced (each empty: nothing was), and an archive that machines will take.
 
-        Raises `Refused` naming the field, and the entry of the archive where one is at fault.
+        Raises `Rejected` naming the field, and the entry of the archive where one is at fault.
         """
         if digest and digest != self.digest:
             told = (
                 f"announced was {digest}, what came is {self.digest} ({self.size_bytes} bytes); send it again"
             )
-            raise Refused("digest-mismatch", f"digest: {told}", fields={"digest": told})
+            raise Rejected("digest-mismatch", f"digest: {told}", fields={"digest": told})
         try:
             self.format = archive.check(self._path, format)
         except ArchiveRefused as error:
-            raise Refused("invalid-package", f"archive: {error}", fields={"archive": str(error)}) from error
+            raise Rejected("invalid-package", f"archive: {error}", fields={"archive": str(error)}) from error
 
     def keep(self, cell: str) -> None:
         """Raises `StoreAway`."""
         self._store.put(cell, self.digest, self._path)
 
 
-def too_large(size: int, most: int) -> Refused:
+def too_large(size: int, most: int) -> Rejected:
     told = (
         f"{size} bytes or more; this cell takes packages of at most {most}. Split it, or ask an SRE for more"
     )
-    return Refused("too-large", told, fields={"archive": told}, figures={"most_bytes": most}, status=413)
+    return Rejected("too-large", told, fields={"archive": told}, figures={"most_bytes": most}, status=413)
 
 
-def sweep_drafts(store: Store) -> int:
+def sweep_drafts(store: ArchiveStore) -> int:
     """Remove what killed processes left. Returns how many."""
     old = time.time() - ABANDONED_S
     gone = 0

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary.presets import PRESETS
 
 # A machine may miss one poll, each held for at most a tenth longer than its interval, before it counts as silent.
@@ -91,12 +91,12 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def load(settings: dict[str, object]) -> CellSettings:
-    """Raises `Refused` naming the setting and what it takes."""
+    """Raises `Rejected` naming the setting and what it takes."""
     try:
         loaded = msgspec.convert(settings, CellSettings)
     except msgspec.ValidationError as error:
         told, fields = _misread(settings, error)
-        raise Refused("invalid-settings", told, fields=fields) from error
+        raise Rejected("invalid-settings", told, fields=fields) from error
     problems = {
         name: "must not be negative"
         for name in CellSettings.__struct_fields__
@@ -114,7 +114,7 @@ def load(settings: dict[str, object]) -> CellSettings:
         if not 0 < getattr(loaded, name) <= 1:
             problems[name] = "lies above 0, up to 1"
     if problems:
-        raise Refused(
+        raise Rejected(
             "invalid-settings",
             "; ".join(f"{name} {what}" for name, what in problems.items()),
             fields={f"settings.{name}": what for name, what in problems.items()},
@@ -131,10 +131,10 @@ def accept(settings: dict[str, object]) -> CellSettings:
             f"{loaded.down_after_s:g} s: a machine that is asked every {least / POLLS_MISSED:g} s would be taken for"
             f" dead between two answers; give at least {least:g}, or ask more often (poll_interval_s)"
         )
-        raise Refused("invalid-settings", f"down_after_s {what}", fields={"settings.down_after_s": what})
+        raise Rejected("invalid-settings", f"down_after_s {what}", fields={"settings.down_after_s": what})
     if loaded.vanished_most_share < loaded.believed_share:
         what = f"must not be below believed_share, {loaded.believed_share:g}"
-        raise Refused(
+        raise Rejected(
             "invalid-settings", f"vanished_most_share {what}", fields={"settings.vanished_most_share": what}
         )
     return loaded

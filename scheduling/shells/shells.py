@@ -20,7 +20,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from borglet.messages import Phase, ShellClaims, ShellGrant, TaskKey
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, system
 from scheduling.access.tenancy import require_tenant
 from scheduling.core.vocabulary import events
@@ -49,7 +49,7 @@ def shell_ask(
     plain: bool = False,
     peer: str = "",
 ) -> ShellSession:
-    """A session, journalled, for `shell_grant`. Raises `Refused`, `Conflict` for a task without processes or too
+    """A session, journalled, for `shell_grant`. Raises `Rejected`, `Conflict` for a task without processes or too
     many shells. Locks: the cell's row, so that counting and adding are one."""
     require_shell(principal, job)
     problems = {}
@@ -61,7 +61,7 @@ def shell_ask(
         problems["command"] = "a program and its arguments, without NUL characters"
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
-        raise Refused("invalid", detail, fields=problems)
+        raise Rejected("invalid", detail, fields=problems)
     now = timezone.now()
     with journal.write(job.cell_id, principal) as entry:
         held = Task.objects.select_related("machine").get(pk=task.pk)

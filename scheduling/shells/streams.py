@@ -30,7 +30,7 @@ from borglet.messages import (
     shell_frame,
     shell_frame_of,
 )
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.journal import wakeups
 from scheduling.machines import contact
 from scheduling.shells.shells import shell_connected, shell_grant
@@ -48,13 +48,13 @@ class Overrun(Exception):
     """A side sent more than the other had room for."""
 
 
-class ShellUnavailable(Refused):
+class ShellUnavailable(Rejected):
     """The task's machine can't be asked for a shell now."""
 
     status = 503
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ShellRequest(msgspec.Struct, frozen=True):
     """What travels to the shard that holds the machine. It grants nothing: the session's row does."""
 
     machine_id: int
@@ -69,7 +69,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
     """Tell the shard that holds the machine. Raises `ShellUnavailable`."""
     try:
         holder = contact.holder_of(cell_id, machine_id)
-        asked = msgspec.json.encode(Asked(machine_id, session.hex))
+        asked = msgspec.json.encode(ShellRequest(machine_id, session.hex))
         if holder is None or not wakeups.client().publish(channel(holder), asked):
             raise ShellUnavailable(
                 "machine-not-connected",
@@ -100,7 +100,7 @@ return redis.call('XLEN', KEYS[1])
 """
 
 
-class Stream:
+class ShellStream:
     """One direction of one session. Each end has its own; `take` is for one reader."""
 
     def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:
@@ -132,16 +132,16 @@ class Stream:
         await self._redis.delete(self._key)
 
 
-def inward(connection: redis.asyncio.Redis, session: str) -> Stream:
-    return Stream(connection, session, "in")
+def inward(connection: redis.asyncio.Redis, session: str) -> ShellStream:
+    return ShellStream(connection, session, "in")
 
 
-def outward(connection: redis.asyncio.Redis, session: str) -> Stream:
-    return Stream(connection, session, "out")
+def outward(connection: redis.asyncio.Redis, session: str) -> ShellStream:
+    return ShellStream(connection, session, "out")
 
 
-async def grant(asked: Asked) -> ShellGrant:
-    """Raises `Refused`."""
+async def grant(asked: ShellRequest) -> ShellGrant:
+    """Raises `Rejected`."""
     return await _in_database(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
 
 
@@ -158,22 +158,22 @@ async def relay(
     send: Callable[[bytes], Awaitable[None]],
 ) -> str:
     """Between a machine's socket and the session's streams, until either ends. `receive` raises when the socket is
-    gone. Returns why it was cut off; empty: the machine hung up. Raises `Refused` for a session that was not granted
+    gone. Returns why it was cut off; empty: the machine hung up. Raises `Rejected` for a session that was not granted
     to this machine."""
     try:
         number = uuid.UUID(session)
     except ValueError as error:
-        raise Refused("not-found", "session: no number of a shell", status=404) from error
+        raise Rejected("not-found", "session: no number of a shell", status=404) from error
     if not await _in_database(shell_connected, number, machine_id=machine_id):
-        raise Refused("not-found", "session: no shell of this number waits for this machine", status=404)
+        raise Rejected("not-found", "session: no shell of this number waits for this machine", status=404)
     return await _Relay(inward(pool, session), outward(pool, session), receive, send).run()
 
 
 class _Relay:
     def __init__(
         self,
-        away: Stream,
-        back: Stream,
+        away: ShellStream,
+        back: ShellStream,
         receive: Callable[[], Awaitable[bytes | str]],
         send: Callable[[bytes], Awaitable[None]],
     ) -> None:
@@ -233,6 +233,6 @@ def _guarded(function: Callable[..., Any], args: Sequence[Any], named: dict[str,
         close_old_connections()
         return function(*args, **named)
     except (OperationalError, InterfaceError) as error:
-        raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+        raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
     finally:
         connection.close()

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quota.vocabulary.resources import NAMES, PORTS, Vector, describe
-from scheduling.spec.job_spec import JobSpec
+from scheduling.spec.job_spec import JobSpecification
 
 
-def misfits(alloc_set: JobSpec, job: JobSpec) -> dict[str, str]:
+def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str]:
     """Why a job can never live in an alloc set, by path in its file; empty when it may.
 
     A task must fit into one alloc at least, and no job is more urgent than the set that pays for it. Ports are
@@ -44,7 +44,9 @@ def fits(limit: Sequence[int], envelope: Sequence[int]) -> bool:
     )
 
 
-def _too_large(path: str, limit: Vector, envelopes: Sequence[Vector], alloc_set: JobSpec) -> dict[str, str]:
+def _too_large(
+    path: str, limit: Vector, envelopes: Sequence[Vector], alloc_set: JobSpecification
+) -> dict[str, str]:
     names = (*NAMES, *alloc_set.extra)
     largest = [max(column) for column in zip(*envelopes, strict=True)]
     found = {

@@ -21,7 +21,7 @@ from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.spec import package_names as names
 from scheduling.spec.schema import API_VERSION, Names, Rolling, Spread
-from scheduling.spec.task_spec import Change, TaskSpec
+from scheduling.spec.task_spec import SpecChange, TaskSpec
 from scheduling.spec.task_spec import change as task_change
 
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
@@ -44,7 +44,7 @@ class Override(msgspec.Struct, frozen=True):
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-class JobSpec(msgspec.Struct, frozen=True, dict=True):
+class JobSpecification(msgspec.Struct, frozen=True, dict=True):
     """One version of a job, normalised. `base` is the file's `task`; `overrides` in order, never overlapping.
 
     `saves_for_s`: after their alloc has left a machine its tasks run there again, until each has ended with status 0,
@@ -168,7 +168,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
             return self.names.leave_s
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
 
-    def at(self, *, cell: str, tenant: str) -> JobSpec:
+    def at(self, *, cell: str, tenant: str) -> JobSpecification:
         """The same for a cell and tenant that the file left out."""
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
@@ -219,14 +219,14 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True):
         return [override.first for override in self.overrides]
 
 
-def change(old: JobSpec, new: JobSpec, index: int) -> Change:
+def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChange:
     """What following `new` means for running task `index` of `old`. Raises `IndexError` when either lacks it."""
     return _change(old, new, old.task(index), new.task(index))
 
 
-def changes(old: JobSpec, new: JobSpec) -> list[tuple[int, int, Change]]:
+def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int, SpecChange]]:
     """`(first, last, change)` over the indexes that both have, in order; neighbours of one kind are joined."""
-    result: list[tuple[int, int, Change]] = []
+    result: list[tuple[int, int, SpecChange]] = []
     ours, theirs = list(old.segments()), list(new.segments())
     i = j = 0
     while i < len(ours) and j < len(theirs):
@@ -240,16 +240,16 @@ def changes(old: JobSpec, new: JobSpec) -> list[tuple[int, int, Change]]:
     return result
 
 
-def _change(old: JobSpec, new: JobSpec, before: TaskSpec, after: TaskSpec) -> Change:
+def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, after: TaskSpec) -> SpecChange:
     if (old.latency_sensitive, old.spread) != (new.latency_sensitive, new.spread):
-        return Change.RESTART
+        return SpecChange.RESTART
     kind = task_change(before, after)
-    if kind is Change.NONE and _of_the_job(old) != _of_the_job(new):
-        return Change.IN_PLACE
+    if kind is SpecChange.NONE and _of_the_job(old) != _of_the_job(new):
+        return SpecChange.IN_PLACE
     return kind
 
 
-def _of_the_job(spec: JobSpec) -> tuple[object, ...]:
+def _of_the_job(spec: JobSpecification) -> tuple[object, ...]:
     """What is in force at once, and disturbs no task."""
     return (
         spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s, spec.api,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduling.spec.job_spec import JobSpec
+from scheduling.spec.job_spec import JobSpecification
 from scheduling.spec.schema import SERVICE_LABEL, Names
 
 MOST_RANGES = 5  # of weights that are told one by one
 
 
-def told(old: JobSpec | None, new: JobSpec, *, ttl_s: int) -> tuple[str, ...]:
+def format_name_changes(
+    old: JobSpecification | None, new: JobSpecification, *, ttl_s: int
+) -> tuple[str, ...]:
     """All of it in force at once. `old` None: the job is new. `ttl_s`: what the installation says."""
     return (*_times(old, new, ttl_s), *_service(old, new), *_weights(old, new))
 
 
-def _times(old: JobSpec | None, new: JobSpec, ttl_s: int) -> Iterator[str]:
+def _times(old: JobSpecification | None, new: JobSpecification, ttl_s: int) -> Iterator[str]:
     if old is None and new.names == Names():
         return
     lives = [spec.names.ttl_s or ttl_s for spec in (old, new) if spec is not None]
@@ -30,7 +32,7 @@ def _before(values: list[int] | list[str]) -> str:
     return f", {values[0]} s until now" if len(values) > 1 else ""
 
 
-def _service(old: JobSpec | None, new: JobSpec) -> Iterator[str]:
+def _service(old: JobSpecification | None, new: JobSpecification) -> Iterator[str]:
     before, after = (None if spec is None else spec.labels.get(SERVICE_LABEL) for spec in (old, new))
     if before == after:
         return
@@ -40,7 +42,7 @@ def _service(old: JobSpec | None, new: JobSpec) -> Iterator[str]:
         yield f"It answers for service {after}."
 
 
-def _weights(old: JobSpec | None, new: JobSpec) -> Iterator[str]:
+def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[str]:
     changed = list(_changed(old, new))
     for first, last, before, after in changed[:MOST_RANGES]:
         which = f"Task {first} has" if first == last else f"Tasks {first}-{last} have"
@@ -50,7 +52,9 @@ def _weights(old: JobSpec | None, new: JobSpec) -> Iterator[str]:
         yield f"So it goes on for {len(changed) - MOST_RANGES} more ranges of tasks."
 
 
-def _changed(old: JobSpec | None, new: JobSpec) -> Iterator[tuple[int, int, int | None, int]]:
+def _changed(
+    old: JobSpecification | None, new: JobSpecification
+) -> Iterator[tuple[int, int, int | None, int]]:
     """`(first, last, before, after)` in order, neighbours joined. New tasks have no weight before, and are told of
     when theirs is not 1."""
     run: tuple[int, int, int | None, int] | None = None
@@ -67,7 +71,9 @@ def _changed(old: JobSpec | None, new: JobSpec) -> Iterator[tuple[int, int, int 
         yield run
 
 
-def _pieces(old: JobSpec | None, new: JobSpec) -> Iterator[tuple[int, int, int | None, int]]:
+def _pieces(
+    old: JobSpecification | None, new: JobSpecification
+) -> Iterator[tuple[int, int, int | None, int]]:
     """The whole of `new`, in ranges that have one weight before and one after."""
     before = [] if old is None else [(last, task.weight) for _, last, task in old.segments()]
     position = 0

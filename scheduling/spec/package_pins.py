@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.spec import package_names
-from scheduling.spec.job_spec import JobSpec, Override
+from scheduling.spec.job_spec import JobSpecification, Override
 from scheduling.spec.package_names import Reference
 from scheduling.spec.task_spec import TaskSpec
 
 
-def mentions(spec: JobSpec) -> dict[str, Reference]:
-    """Every package the spec names, by the text that names it. Raises `Refused` for what names none, by its path."""
+def mentions(spec: JobSpecification) -> dict[str, Reference]:
+    """Every package the spec names, by the text that names it. Raises `Rejected` for what names none, by its path."""
     found: dict[str, Reference] = {}
     problems: dict[str, str] = {}
     for path, task in _tasks(spec):
@@ -39,7 +39,7 @@ def mentions(spec: JobSpec) -> dict[str, Reference]:
     return found
 
 
-def path_of(spec: JobSpec, text: str) -> str:
+def path_of(spec: JobSpecification, text: str) -> str:
     """Where the spec names this package first."""
     for path, task in _tasks(spec):
         if text in task.packages:
@@ -47,7 +47,7 @@ def path_of(spec: JobSpec, text: str) -> str:
     raise LookupError(text)
 
 
-def pinned(spec: JobSpec, digests: Mapping[str, str]) -> JobSpec:
+def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecification:
     """The same with a digest behind each package. `digests`: by the text that names it."""
     written = {text: str(package_names.parse(text).pinned(digest)) for text, digest in digests.items()}
     if all(text == pin for text, pin in written.items()):
@@ -59,12 +59,12 @@ def pinned(spec: JobSpec, digests: Mapping[str, str]) -> JobSpec:
     )
 
 
-def refusal(problems: Mapping[str, str]) -> Refused:
+def refusal(problems: Mapping[str, str]) -> Rejected:
     told = "; ".join(f"{path}: {message}" for path, message in list(problems.items())[:3])
-    return Refused("invalid-spec", told, fields=problems)
+    return Rejected("invalid-spec", told, fields=problems)
 
 
-def _tasks(spec: JobSpec) -> Iterator[tuple[str, TaskSpec]]:
+def _tasks(spec: JobSpecification) -> Iterator[tuple[str, TaskSpec]]:
     yield "task", spec.base
     for override in spec.overrides:
         if "packages" in override.patch:

@@ -1,6 +1,6 @@
-"""Job files, version `borg/v1`: read, checked, normalised to a `JobSpec`. Pure.
+"""Job files, version `borg/v1`: read, checked, normalised to a `JobSpecification`. Pure.
 
-bytes or dict ── parse ──► JobSpec, or Refused("invalid-spec"), fields: {"task.limit.cpu": what is wrong and the cure}
+bytes or dict ── parse ──► JobSpec, or Rejected("invalid-spec"), fields: {"task.limit.cpu": what is wrong and the cure}
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from quota.vocabulary.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, Band, band_of
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.spec.job_spec import (
     API_LEVELS,
@@ -22,14 +22,14 @@ from scheduling.spec.job_spec import (
     KINDS,
     LATENCY_SENSITIVE,
     MAX_LEAVE_S,
-    JobSpec,
+    JobSpecification,
     Override,
 )
 from scheduling.spec.merge_patch import merged, patch_to
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 from scheduling.spec.problems import Problems, convert
 from scheduling.spec.schema import API_VERSION, SERVICE_LABEL, JobFile, Names
-from scheduling.spec.task_spec import Role, TaskSpec, read_task
+from scheduling.spec.task_spec import TaskRole, TaskSpec, read_task
 
 MAX_BYTES = 4 * 2**20
 MAX_LABELS = 64
@@ -43,7 +43,7 @@ _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CellLimits:
     """What a cell allows. `bands` None: any priority (a stored spec, whose bands may have moved since).
 
     `extra`: the cell's own named resources, after the fixed ones.
@@ -54,10 +54,10 @@ class Limits:
     extra: Sequence[str] = ()
 
 
-def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobSpec:
+def parse(data: bytes | Mapping[str, Any], *, limits: CellLimits = CellLimits()) -> JobSpecification:
     """A job file as a checked, normalised spec.
 
-    Raises `Refused("invalid-spec")` whose `fields` name every problem by its path in the file.
+    Raises `Rejected("invalid-spec")` whose `fields` name every problem by its path in the file.
     """
     problems = Problems()
     given = decode(data)
@@ -70,21 +70,21 @@ def parse(data: bytes | Mapping[str, Any], *, limits: Limits = Limits()) -> JobS
 
 def load(
     stored: Mapping[str, Any], *, extra: Sequence[str] = (), packages: Mapping[str, Any] | None = None
-) -> JobSpec:
+) -> JobSpecification:
     """A spec as `to_json` wrote it, whatever bands and limits hold now. `packages`: what is stored beside it of those
     that it names, for who asks what its tasks require."""
-    spec = parse(stored, limits=Limits(bands=None, extra=extra))
+    spec = parse(stored, limits=CellLimits(bands=None, extra=extra))
     return with_sizes(spec, packages) if packages else spec
 
 
-def with_sizes(spec: JobSpec, packages: Mapping[str, Any]) -> JobSpec:
+def with_sizes(spec: JobSpecification, packages: Mapping[str, Any]) -> JobSpecification:
     """`packages`: by digest, with `size_bytes`."""
     sizes = {digest: int(known["size_bytes"]) for digest, known in packages.items()}
     return msgspec.structs.replace(spec, sizes=sizes)
 
 
 def decode(data: bytes | Mapping[str, Any]) -> Any:
-    """What a job file holds, unchecked. Raises `Refused("invalid-spec")` for what is no JSON, and for
+    """What a job file holds, unchecked. Raises `Rejected("invalid-spec")` for what is no JSON, and for
     JSON that is too long or nested too deeply."""
     if not isinstance(data, bytes | bytearray):
         return data
@@ -104,14 +104,14 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
     raise _refusal(problems)
 
 
-def _refusal(problems: Problems) -> Refused:
+def _refusal(problems: Problems) -> Rejected:
     found = list(problems.found.items())
     told = "; ".join(f"{path}: {message}" for path, message in found[:MOST_TOLD])
     more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
-    return Refused("invalid-spec", f"{told}{more}", fields=problems.found)
+    return Rejected("invalid-spec", f"{told}{more}", fields=problems.found)
 
 
-def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
+def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecification | None:
     if file.apiVersion != API_VERSION:
         problems.add("apiVersion", f"{file.apiVersion!r} is not known here; this cell reads {API_VERSION!r}")
     if file.kind not in KINDS:
@@ -144,7 +144,7 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
         problems.add(
             "saves_for_s", "only a job inside an alloc set saves what an alloc leaves; name its alloc_set"
         )
-    role = Role(
+    role = TaskRole(
         allocation=allocation,
         inside=bool(file.alloc_set),
         stored=limits.bands is None,
@@ -153,7 +153,7 @@ def _read(file: JobFile, problems: Problems, limits: Limits) -> JobSpec | None:
     task = read_task(file.task, problems, "task", extra=limits.extra, role=role)
     if task is None or problems.found:
         return None
-    spec = JobSpec(
+    spec = JobSpecification(
         name=file.name,
         tasks=file.tasks,
         base=task,
@@ -242,7 +242,7 @@ def _check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool) -
 
 
 def _read_overrides(
-    file: JobFile, task: TaskSpec, problems: Problems, limits: Limits, role: Role
+    file: JobFile, task: TaskSpec, problems: Problems, limits: CellLimits, role: TaskRole
 ) -> tuple[Override, ...]:
     if not file.overrides:
         return ()

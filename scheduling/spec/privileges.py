@@ -8,11 +8,11 @@ from __future__ import annotations
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import CapabilityKind, Principal
 from quota.vocabulary.resources import CPU
-from scheduling.spec.job_spec import JobSpec
+from scheduling.spec.job_spec import JobSpecification
 
 
 def privilege_refusal(
-    principal: Principal, cell: str, wanted: JobSpec, before: JobSpec | None = None
+    principal: Principal, cell: str, wanted: JobSpecification, before: JobSpecification | None = None
 ) -> Forbidden | None:
     """Why `principal` may not let the job be so, with the field and the cure; None when it may."""
     if not wanted.reclamation and (before is None or before.reclamation):
@@ -28,7 +28,7 @@ def privilege_refusal(
     return None
 
 
-def whole_cores_milli(spec: JobSpec) -> int:
+def whole_cores_milli(spec: JobSpecification) -> int:
     """CPU of all its tasks that have their cores for themselves, in milli-cores."""
     return sum(
         (last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores

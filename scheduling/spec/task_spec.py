@@ -56,7 +56,7 @@ _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 
 
-class Change(StrEnum):
+class SpecChange(StrEnum):
     """What following another version of the spec means for a running task."""
 
     NONE = "none"
@@ -149,17 +149,17 @@ _RESTARTS = (
 )  # fmt: skip
 
 
-def change(old: TaskSpec, new: TaskSpec) -> Change:
+def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
     """Sizes, slack, whole cores, weight, health check, notice and restart policy change in place; devices don't."""
     if old is new or old == new:
-        return Change.NONE
+        return SpecChange.NONE
     if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
-        return Change.RESTART
+        return SpecChange.RESTART
     if _contents(old.packages) != _contents(new.packages):
-        return Change.RESTART
+        return SpecChange.RESTART
     if old.limit[ACCELERATORS] != new.limit[ACCELERATORS] or len(old.limit) != len(new.limit):
-        return Change.RESTART
-    return Change.IN_PLACE
+        return SpecChange.RESTART
+    return SpecChange.IN_PLACE
 
 
 def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -171,7 +171,7 @@ def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class TaskRole:
     """`allocation`: it is an alloc (§2.4), which runs nothing itself. `inside`: it lives in one. `stored`: it was
     accepted before, perhaps by an older version that checked less. `batch`: of its job's appclass."""
 
@@ -182,7 +182,7 @@ class Role:
 
 
 def read_task(
-    given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: Role = Role()
+    given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: TaskRole = TaskRole()
 ) -> TaskSpec | None:
     """The task in `given`, as decoded from JSON. None when its shape is wrong; see `problems`.
 
@@ -247,7 +247,7 @@ def read_task(
     )
 
 
-def _check_command(file: TaskFile, problems: Problems, path: str, role: Role) -> None:
+def _check_command(file: TaskFile, problems: Problems, path: str, role: TaskRole) -> None:
     if role.allocation:
         if file.command or file.health is not None:
             problems.add(f"{path}.command", "an alloc set runs nothing itself; submit a job into it")
@@ -281,7 +281,7 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
         problems.add(path, f"holds {size} bytes; at most {MAX_ENV_BYTES}")
 
 
-def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Role) -> None:
+def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: TaskRole) -> None:
     if flags and role.allocation:
         problems.add(path, "an alloc set runs nothing itself; submit a job into it")
     if len(flags) > MAX_FLAGS:

@@ -67,7 +67,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Was:
+class TaskBefore:
     """A task as it was before the change."""
 
     task_id: int
@@ -83,9 +83,9 @@ class Was:
 WAS = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t.up"
 
 
-def read_was(rows: Iterable[tuple]) -> list[Was]:
+def read_was(rows: Iterable[tuple]) -> list[TaskBefore]:
     return sorted(
-        (Was(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows), key=lambda was: was.task_id
+        (TaskBefore(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows), key=lambda was: was.task_id
     )
 
 

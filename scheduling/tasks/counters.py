@@ -15,7 +15,7 @@ from quota.admission import admission
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.journal.copy_rows import column
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 from scheduling.models import Cell
 
 # The mark of tasks that a smaller job let go: a larger one brings them back.
@@ -23,7 +23,7 @@ SHRUNK = "the job shrank"
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
 
 
-def notices_given(entry: Entry, departed: Sequence[tuple[str, str]]) -> None:
+def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> None:
     """Count tasks that have left, as (cause, what they had of their notice), under today (UTC)."""
     if not departed:
         return
@@ -44,7 +44,7 @@ def notices_given(entry: Entry, departed: Sequence[tuple[str, str]]) -> None:
         )
 
 
-class Counts:
+class CounterChanges:
     """Changes of jobs' counters, summed, written with one statement."""
 
     _STATES = (PENDING, RUNNING, DEAD)
@@ -67,7 +67,7 @@ class Counts:
         if change:
             self._row(job_id)[4] += change
 
-    def store(self, entry: Entry) -> None:
+    def store(self, entry: JournalEntry) -> None:
         if not self._jobs:
             return
         ids = sorted(self._jobs)
@@ -91,7 +91,7 @@ class Counts:
         return self._jobs.setdefault(job_id, [0, 0, 0, 0, 0])
 
 
-def jobs_end_if_over(entry: Entry, job_ids: Sequence[int]) -> None:
+def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
     """End those of the jobs whose tasks are all dead, unless an open update has tasks to add to them."""
     if not job_ids:
         return
@@ -109,7 +109,7 @@ def jobs_end_if_over(entry: Entry, job_ids: Sequence[int]) -> None:
         jobs_end(entry, over)
 
 
-def jobs_end(entry: Entry, job_ids: Sequence[int]) -> None:
+def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
     """Jobs whose tasks are all dead: the name is free, the quota goes back, open updates end."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -138,7 +138,7 @@ def jobs_end(entry: Entry, job_ids: Sequence[int]) -> None:
     admission.release(
         cell=Cell.objects.values_list("name", flat=True).get(pk=entry.cell_id),
         asks=[
-            admission.Ask(tenant_id, tenant, priority, tuple(requested))
+            admission.AdmissionRequest(tenant_id, tenant, priority, tuple(requested))
             for _, _, tenant_id, tenant, priority, requested in ended
         ],
     )

@@ -10,12 +10,12 @@ from django.db import connection
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.journal.copy_rows import column
-from scheduling.journal.journal import Entry
-from scheduling.tasks.changes import Was, as_json
+from scheduling.journal.journal import JournalEntry
+from scheduling.tasks.changes import TaskBefore, as_json
 from scheduling.tasks.counters import notices_given
 
 
-def depart(entry: Entry, left: Sequence[tuple[Was, str, float | None, int | None]]) -> None:
+def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, float | None, int | None]]) -> None:
     if not left:
         return
     with connection.cursor() as cursor:
@@ -40,7 +40,7 @@ def depart(entry: Entry, left: Sequence[tuple[Was, str, float | None, int | None
 
 
 def tasks_gone(
-    entry: Entry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
+    entry: JournalEntry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
 ) -> list[tuple[int, int]]:
     """Departed incarnations whose processes have ended: (task id, incarnation, exit). Their ports are free."""
     exits = {(identity, incarnation): exit_ for identity, incarnation, exit_ in departed}

@@ -15,7 +15,7 @@ from scheduling.spec import parser
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class DisruptionBudget:
     """Of one job: `may` of its tasks may be down at once, `down` of them are."""
 
     may: int
@@ -45,10 +45,10 @@ class Budgets:
             .select_related("job__cell")
             .order_by()
         )
-        self.of: dict[int, Budget] = {}
+        self.of: dict[int, DisruptionBudget] = {}
         for row in rows:
             job_spec = parser.load(row.spec, extra=row.job.cell.extra_resources)
-            self.of[row.job_id] = Budget(job_spec.may_be_down(), down.get(row.job_id, 0))
+            self.of[row.job_id] = DisruptionBudget(job_spec.may_be_down(), down.get(row.job_id, 0))
         self._left = defaultdict(int, {job: budget.may - budget.down for job, budget in self.of.items()})
         self._untouched = {job for job, budget in self.of.items() if not budget.down}
 

@@ -10,8 +10,8 @@ from django.db import connection
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.journal.copy_rows import column
-from scheduling.journal.journal import Entry
-from scheduling.tasks.counters import Counts
+from scheduling.journal.journal import JournalEntry
+from scheduling.tasks.counters import CounterChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class NewTasks:
     spec_version: int
 
 
-def tasks_create(entry: Entry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
+def tasks_create(entry: JournalEntry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
     """Make pending tasks, by one statement. The caller appends `JobSubmitted` or `TasksAdded`. Returns their number.
 
     `counted`: the jobs' rows were made with their counters already.
@@ -56,7 +56,7 @@ def tasks_create(entry: Entry, many: Sequence[NewTasks], *, counted: bool = Fals
         )
         made = cursor.rowcount
     if not counted:
-        counts = Counts()
+        counts = CounterChanges()
         for new in many:
             counts.add(new.job_id, sum(group.size for group in new.groups))
         counts.store(entry)

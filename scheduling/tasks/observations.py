@@ -10,9 +10,9 @@ from django.db import connection
 
 from scheduling.core.vocabulary import events
 from scheduling.journal.copy_rows import column
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 from scheduling.tasks.changes import WAS, as_json, read_was
-from scheduling.tasks.counters import Counts
+from scheduling.tasks.counters import CounterChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Observation:
     address: str = ""  # of a network of its own; empty: its machine's
 
 
-def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int]:
+def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> list[int]:
     """Note what Borglets say of running incarnations. Returns the ids that changed."""
     by_id = {observation.task_id: observation for observation in observations}
     with connection.cursor() as cursor:
@@ -58,7 +58,7 @@ def tasks_observe(entry: Entry, observations: Sequence[Observation]) -> list[int
             ],
         )
         observed = read_was(cursor.fetchall())
-    counts = Counts()
+    counts = CounterChanges()
     for was in observed:
         seen = by_id[was.task_id]
         entry.append(

@@ -35,7 +35,7 @@ class Party:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacementReceipt:
     """Why this machine: the score by part, the best of those not taken, and whom it preempted there.
 
     Of the `packages_bytes` that it names `present_bytes` were there already; both are 0 where it names none.
@@ -70,7 +70,7 @@ class Preempted:
 class Receipts:
     """Of the newest placement and the newest preemption of a task among the events given."""
 
-    placement: Placement | None = None
+    placement: PlacementReceipt | None = None
     preempted: Preempted | None = None
 
 
@@ -118,10 +118,10 @@ def _party(pair: Sequence[int], parties: dict[int, tuple[str | None, int, str]])
     return Party(job, pair[1] if job is not None else None, priority, band)
 
 
-def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> Placement:
+def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> PlacementReceipt:
     data = event.data
     present_bytes, packages_bytes = data.get("packages") or (0, 0)
-    return Placement(
+    return PlacementReceipt(
         machine=names.get(event.machine_id or 0, f"machine {event.machine_id}"),
         revision=event.revision,
         time=event.time,

@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import split_task_id
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 
 
 def reservations_set(
-    entry: Entry, task_ids: NDArray[np.int64], incarnations: NDArray[np.int32], wanted: NDArray[np.int64]
+    entry: JournalEntry,
+    task_ids: NDArray[np.int64],
+    incarnations: NDArray[np.int32],
+    wanted: NDArray[np.int64],
 ) -> int:
     """Give running tasks new reservations: `wanted` [N, 3] of CPU, RAM and disk, at most the limit; the rest of
     the vector is the limit. Those whose incarnation has left keep theirs. Returns how many were set.

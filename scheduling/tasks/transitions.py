@@ -18,9 +18,9 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal.copy_rows import column
-from scheduling.journal.journal import Entry
-from scheduling.tasks.changes import WAS, Ending, Eviction, Placement, Was, as_json, read_was
-from scheduling.tasks.counters import DEAD, PENDING, RUNNING, Counts
+from scheduling.journal.journal import JournalEntry
+from scheduling.tasks.changes import WAS, Ending, Eviction, Placement, TaskBefore, as_json, read_was
+from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 
 # A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
@@ -28,7 +28,7 @@ from scheduling.tasks.departures import depart
 INCARNATIONS_A_HISTORY = 1_000_000
 
 
-def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement]:
+def tasks_place(entry: JournalEntry, placements: Sequence[Placement]) -> list[Placement]:
     """Give pending tasks their machines, and their allocs where those still run there. Returns those applied."""
     allocs_there = alloc_sets.still_there((p.alloc, p.machine_id) for p in placements if p.alloc)
     by_id = {p.task_id: p for p in placements if not p.alloc or (p.alloc, p.machine_id) in allocs_there}
@@ -56,7 +56,7 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
             ],
         )
         placed = {identity: (incarnation, version) for identity, incarnation, version in cursor.fetchall()}
-    counts = Counts()
+    counts = CounterChanges()
     applied = []
     for identity, placement in by_id.items():
         if identity not in placed:
@@ -85,7 +85,7 @@ def tasks_place(entry: Entry, placements: Sequence[Placement]) -> list[Placement
     return applied
 
 
-def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
+def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
     """Send running tasks back to the queue; whoever lives in an alloc among them comes along, before it (§2.4).
 
     Returns what the evicted ones were, those that came along included.
@@ -94,7 +94,9 @@ def tasks_evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
     return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
 
 
-def _along(entry: Entry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
+def _along(
+    entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]
+) -> list[Eviction]:
     """Evictions of whoever lives in allocs that leave: for the reason that they leave for. What these leave on their
     machines is kept for those among them that save it (§4)."""
     why = {identity: change for identity, _, change in leaving}
@@ -122,7 +124,7 @@ def _along(entry: Entry, leaving: Sequence[tuple[int, int | None, Eviction | End
     return result
 
 
-def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
+def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
     if not evictions:
         return []
     by_id = {eviction.task_id: eviction for eviction in evictions}
@@ -147,7 +149,7 @@ def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
             ],
         )
         evicted = read_was(cursor.fetchall())
-    counts = Counts()
+    counts = CounterChanges()
     for was in evicted:
         eviction = by_id[was.task_id]
         entry.append(
@@ -175,7 +177,7 @@ def _evict(entry: Entry, evictions: Sequence[Eviction]) -> list[Was]:
     return evicted
 
 
-def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
+def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore]:
     """Let tasks die, pending or running. Jobs left without a live task end too.
 
     Whoever lives in an alloc that dies goes back to the queue, before it (§2.4).
@@ -204,7 +206,7 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
             ],
         )
         ended = read_was(cursor.fetchall())
-    counts = Counts()
+    counts = CounterChanges()
     for was in ended:
         ending = by_id[was.task_id]
         entry.append(
@@ -233,7 +235,7 @@ def tasks_end(entry: Entry, endings: Sequence[Ending]) -> list[Was]:
     return ended
 
 
-def tasks_revive(entry: Entry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
+def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
     """dead -> pending, following `spec_version`. Returns the ids revived."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -242,7 +244,7 @@ def tasks_revive(entry: Entry, task_ids: Sequence[int], *, spec_version: int) ->
             [spec_version, entry.time, list(task_ids)],
         )
         revived = sorted(row[0] for row in cursor.fetchall())
-    counts = Counts()
+    counts = CounterChanges()
     for identity in revived:
         job_id, index = split_task_id(identity)
         entry.append(events.TaskRevived(job_id=job_id, index=index, spec_version=spec_version))
@@ -251,7 +253,7 @@ def tasks_revive(entry: Entry, task_ids: Sequence[int], *, spec_version: int) ->
     return revived
 
 
-def tasks_follow(entry: Entry, changes: Sequence[tuple[int, int, Requirement]]) -> list[int]:
+def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirement]]) -> list[int]:
     """Let tasks follow another version of their spec, in the state they are in: (task id, version, requirement).
 
     A running task stays where it is: the caller has checked that the change is in place and that its new
@@ -283,7 +285,7 @@ def tasks_follow(entry: Entry, changes: Sequence[tuple[int, int, Requirement]]) 
     return changed
 
 
-def _avoid(entry: Entry, crashed: Sequence[Was]) -> None:
+def _avoid(entry: JournalEntry, crashed: Sequence[TaskBefore]) -> None:
     if not crashed:
         return
     with connection.cursor() as cursor:

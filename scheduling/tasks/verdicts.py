@@ -30,7 +30,7 @@ class _Row(NamedTuple):
 
 
 @dataclass(slots=True)
-class Book:
+class VerdictCache:
     """What a master knows to be written. A new one writes all of it once more."""
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id
@@ -38,7 +38,7 @@ class Book:
 
 
 def store(
-    cell_id: int, plan: Plan, *, book: Book | None = None, now: float = 0.0, most: int = MOST_ROWS
+    cell_id: int, plan: Plan, *, book: VerdictCache | None = None, now: float = 0.0, most: int = MOST_ROWS
 ) -> int:
     """Bring the verdicts of the jobs that the plan leaves over up to date. Returns how many rows it wrote.
 
@@ -47,7 +47,7 @@ def store(
     said before stays. Other jobs of the cell, which another scheduler may be about, are left alone, unless nothing
     of theirs is pending.
     """
-    book = book if book is not None else Book()
+    book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}
     for why in plan.unplaced:
         for job_id, number in why.tasks:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from borglet.messages import Usage
 from scheduling.journal import wakeups
-from scheduling.usage.measured import Measured
+from scheduling.usage.measured import MeasuredUsage
 
 KEEP_S = 3600
 FORGET_S = 600.0
@@ -67,7 +67,7 @@ class CellUsage(NamedTuple):
     rows: NDArray[np.void]
 
 
-def pack(measured: Sequence[tuple[Measured, float]]) -> dict[int, bytes]:
+def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
     """Machine id -> its rows, packed; each with the time it was measured at. Tasks without processes have none."""
     packed: dict[int, bytes] = {}
     for columns in {one.columns for one, _ in measured}:
@@ -75,7 +75,7 @@ def pack(measured: Sequence[tuple[Measured, float]]) -> dict[int, bytes]:
     return packed
 
 
-def _pack(columns: int, measured: Sequence[tuple[Measured, float]]) -> dict[int, bytes]:
+def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
     """All of these at once: rows of `columns` figures each."""
     figures = np.frombuffer(b"".join([one.figures for one, _ in measured]), np.int64).reshape(-1, columns)
     sizes = np.array([len(one.task_ids) for one, _ in measured])

@@ -6,7 +6,7 @@ from array import array
 from typing import NamedTuple
 
 
-class Measured(NamedTuple):
+class MeasuredUsage(NamedTuple):
     """Usage of one machine: rows of `columns` figures, in the order of `Usage`, the machine's own first.
 
     `task_ids`, `incarnations`: of each row; 0 for one that is nobody's, minus the machine's id for its own.

@@ -50,7 +50,7 @@ _MICROS = 1_000_000
 _HOUR_S = 3600
 
 
-class Meter(Protocol):
+class HourSink(Protocol):
     """Takes an hour's rows; called in the transaction that marks the hour."""
 
     def __call__(self, *, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> object: ...
@@ -75,7 +75,7 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
     return True
 
 
-def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: Meter) -> list[dt.datetime]:
+def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink) -> list[dt.datetime]:
     """Report every hour that is over and not reported yet, oldest first, as far back as windows are kept.
 
     Each is one transaction with `meter`. Returns the hours reported. A cell begins with the hour of its first look.

@@ -87,7 +87,7 @@ def _real_jobs() -> tuple[_Job, ...]:
     return tuple(_read(parser.parse(given), int(given["name"][1:])) for given in trace.specs())
 
 
-def _read(read: job_spec.JobSpec, number: int) -> _Job:
+def _read(read: job_spec.JobSpecification, number: int) -> _Job:
     groups = read.groups()
     return _Job(
         number,

@@ -33,7 +33,7 @@ from typing import Any
 import dns.message
 import psutil
 
-from naming.dns.zones.directory import Directory, Status
+from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.table.table import NameTable
 from tests.bench.dns import guarded, running
 from tests.bench.dns_resolver import CELL, JOBS, TENANT, ZONE, address_of, machine_of, news
@@ -69,7 +69,7 @@ def _bombarded(rate: int = 0) -> Bombarded:
     for event in news():
         table.apply(event, 1)
     table.ready = True
-    directory = Directory(zone=ZONE, cells={CELL: table}, loaded=True, status=Status.OK)
+    directory = ZoneDirectory(zone=ZONE, cells={CELL: table}, loaded=True, status=Status.OK)
     return Bombarded(directory, rate=rate)
 
 

@@ -18,8 +18,8 @@ import uvloop
 
 from naming.dns.primary import Peers
 from naming.dns.protocol.cookies import Cookies
-from naming.dns.zones.directory import Directory
-from naming.following.news import CellFacts, News, Snapshot
+from naming.dns.zones.directory import ZoneDirectory
+from naming.following.news import DatedEvent, NamesSnapshot, ZoneFacts
 from naming.server import serve
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Group, Requirement
@@ -59,13 +59,13 @@ class Standing:
     def __init__(self, *, empty: bool) -> None:
         self._empty = empty
 
-    def cells(self) -> list[CellFacts]:
-        return [CellFacts(1, CELL, 1)]
+    def cells(self) -> list[ZoneFacts]:
+        return [ZoneFacts(1, CELL, 1)]
 
-    def snapshot(self, cell_id: int) -> Snapshot:
-        return Snapshot(1, 1, 1, [] if self._empty else list(news()))
+    def snapshot(self, cell_id: int) -> NamesSnapshot:
+        return NamesSnapshot(1, 1, 1, [] if self._empty else list(news()))
 
-    def tail(self, cell_id: int, after: int) -> list[News]:
+    def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
         return []
 
     def wait(self, timeout_s: float) -> None:
@@ -78,13 +78,13 @@ class Standing:
 def main() -> None:
     port, core = int(sys.argv[1]), int(sys.argv[2])
     os.sched_setaffinity(0, {core})
-    directory, peers = Directory(zone=ZONE), None
+    directory, peers = ZoneDirectory(zone=ZONE), None
     if "guarded" in sys.argv:
         from tests.malformed import KEY
 
         peers = Peers(keys={KEY.name: dns.tsig.Key(KEY.name, b"another" * 4, KEY.algorithm)})
         cookies = Cookies.from_secret("of a bench, and long enough for it")
-        directory = Directory(zone=ZONE, keyring=peers.keys, nsid=b"bench", cookies=cookies)
+        directory = ZoneDirectory(zone=ZONE, keyring=peers.keys, nsid=b"bench", cookies=cookies)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(directory, Standing(empty="empty" in sys.argv), "127.0.0.1", port, peers=peers))
 

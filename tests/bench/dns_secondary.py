@@ -63,22 +63,22 @@ class Churning:
         return self._revision
 
     def cells(self) -> list[Any]:
-        from naming.following.news import CellFacts
+        from naming.following.news import ZoneFacts
 
-        return [CellFacts(1, CELL, self._due())]
+        return [ZoneFacts(1, CELL, self._due())]
 
     def snapshot(self, cell_id: int) -> Any:
-        from naming.following.news import Snapshot
+        from naming.following.news import NamesSnapshot
 
-        return Snapshot(1, 1, 1, list(news()))
+        return NamesSnapshot(1, 1, 1, list(news()))
 
     def tail(self, cell_id: int, after: int) -> list[Any]:
-        from naming.following.news import News
+        from naming.following.news import DatedEvent
 
         made = []
         for revision in range(after + 1, self._due() + 1):
             self._revision = revision
-            made += [News(revision, self._change()) for _ in range(EVENTS)]
+            made += [DatedEvent(revision, self._change()) for _ in range(EVENTS)]
         return made
 
     def _change(self) -> Any:
@@ -300,7 +300,7 @@ def main() -> None:
     import uvloop
 
     from naming.dns.primary import Peers
-    from naming.dns.zones.directory import Directory
+    from naming.dns.zones.directory import ZoneDirectory
     from naming.following import keeping
     from naming.server import serve
     from tests.unit.naming.test_secondaries import SECRET
@@ -322,7 +322,7 @@ def main() -> None:
 
     threading.Thread(target=orders, daemon=True).start()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        directory = Directory(zone=ZONE, keyring=peers.keys)
+        directory = ZoneDirectory(zone=ZONE, keyring=peers.keys)
         runner.run(serve(directory, source, "127.0.0.1", port, peers=peers, snapshots=folder))
 
 

@@ -94,13 +94,13 @@ class Writer:
     def _report(self, ids: Sequence[int], health: str) -> None:
         """As the shard writes what its machines say, one task on each."""
         from scheduling.link.shard import writer
-        from scheduling.link.views.diff import Changes, Seen
+        from scheduling.link.views.diff import ReportChanges, Seen
 
         up = health == "healthy"
         news = [
-            writer.News(
+            writer.MachineReportChanges(
                 self.where[one], self.sessions[self.where[one]], self.history,
-                Changes(seen=[Seen(one, self.incarnations[one], "up", health, up, 0)]),
+                ReportChanges(seen=[Seen(one, self.incarnations[one], "up", health, up, 0)]),
             )
             for one in ids
         ]  # fmt: skip

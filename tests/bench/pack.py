@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy, Search
@@ -132,7 +132,7 @@ def _timed(state: CellState, policy: Policy, runs: int) -> tuple[Plan, list[floa
         gc.collect()
         start, start_cpu = time.perf_counter(), time.process_time()
         plan = schedule_pass(
-            state, policy, now=0.0, rng=np.random.default_rng(number), explainer=Explainer(Budget())
+            state, policy, now=0.0, rng=np.random.default_rng(number), explainer=Explainer(ExplainBudget())
         )
         times.append(time.perf_counter() - start)
         cpu.append(time.process_time() - start_cpu)

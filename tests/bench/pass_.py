@@ -28,9 +28,9 @@ import numpy as np
 
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.cell.tasks import PENDING, RUNNING
-from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
@@ -91,7 +91,7 @@ class LoadedCell:
         self.rng = np.random.default_rng(SEED)
         self.policy = Policy(max_assignments=2**40)
         self.now = 0.0
-        self.memory, self.explainer = Memory(), Explainer(Budget())  # as a master has them
+        self.memory, self.explainer = PassCache(), Explainer(ExplainBudget())  # as a master has them
         whole = cells.google2011()
         chosen = np.sort(self.rng.permutation(len(whole.machines))[:MACHINES])
         self.state = replace(whole, machines=tuple(whole.machines[m] for m in chosen)).load()

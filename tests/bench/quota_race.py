@@ -152,7 +152,7 @@ class Race:
 
         from quota import clock
         from quota.market.orders import order_cancel, order_place
-        from quota.vocabulary.errors import Refused
+        from quota.vocabulary.errors import Rejected
 
         quote = self._quotes[number] if self._kind == "quoted" else None
         began = time.monotonic()
@@ -164,7 +164,7 @@ class Race:
                 if self._kind == "handed-round":
                     order_cancel(principal=self.sre, order=order)
                 return ("won", order)
-            except Refused as refused:
+            except Rejected as refused:
                 return (refused.code, None)
             except DatabaseError as error:
                 return (f"{type(error).__name__}: {error}", None)

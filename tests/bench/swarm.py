@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from borglet.messages import PackageSources, PeerAddress
-from borglet.packages.choosing import BUSY, THE_STORE, Ask, Choosing, GiveUp, Patience, Pause, Try
+from borglet.packages.choosing import (
+    BUSY,
+    THE_STORE,
+    AskForSources,
+    Choosing,
+    FetchPatience,
+    GiveUp,
+    Pause,
+    Try,
+)
 from borglet.packages.peers import PeerSettings
 from scheduling.link.packages.tracker import Peer, Tracker
 
@@ -87,7 +96,7 @@ class Swarm:
             self._now, _, what, machine, detail = heapq.heappop(self._events)
             if what == "begin":
                 rng = random.Random(f"{self._world.seed}/{machine}")
-                self._choosing[machine] = Choosing(Patience(), rng, now=self._now)
+                self._choosing[machine] = Choosing(FetchPatience(), rng, now=self._now)
                 self._step(machine)
             elif what == "step":
                 self._step(machine)
@@ -104,7 +113,7 @@ class Swarm:
 
     def _step(self, machine: int) -> None:
         match self._choosing[machine].step(self._now):
-            case Ask():
+            case AskForSources():
                 self.outcome.asked += 1
                 self._at(self._world.ask_s, "answer", machine)
             case Try(source):

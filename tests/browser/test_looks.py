@@ -8,7 +8,7 @@ import pytest
 from django.conf import settings
 
 from quota import records
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from tests.browser.conftest import sign_in
 from tests.integration import portal_server, portal_world, rows
@@ -65,7 +65,7 @@ def test_amounts_of_quota_do_not_overlap(page, large_quota, path, width) -> None
 @pytest.mark.parametrize("path", ["/", "/accounts/password/change/"])
 def test_the_number_of_unread_notices_can_be_read(page, world, theme, path) -> None:
     with records.write(system("test")) as entry:
-        tell(entry, world.tenant, "order.approved", "Approved", "It was.")
+        notify(entry, world.tenant, "order.approved", "Approved", "It was.")
     page.emulate_media(color_scheme=theme)
     sign_in(page)
     page.goto(path)

@@ -15,7 +15,7 @@ from quota.billing.invoices import invoices_close_due
 from quota.billing.metering import MeteredRow, meter
 from quota.models import ApprovalRule, Invoice, Order
 from quota.pricing.market import market_of
-from quota.vocabulary.money import tell
+from quota.vocabulary.money import format_credits
 from scheduling.models import Job
 from tests.browser.conftest import sign_in
 from tests.integration import market_world
@@ -129,7 +129,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     page.goto("/billing/")
     page.get_by_role("link", name=invoice.number).first.click()
     expect(page.get_by_role("main")).to_contain_text(f"order {order.pk}")
-    expect(page.get_by_role("main")).to_contain_text(tell(order.price))
+    expect(page.get_by_role("main")).to_contain_text(format_credits(order.price))
 
 
 def _an_hour(market: market_world.Market, job: Job) -> None:

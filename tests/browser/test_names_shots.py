@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page
 
-from naming.dns.zones.directory import Directory, Status
+from naming.dns.zones.directory import Status, ZoneDirectory
 from scheduling.models import Job
 from tests.browser.conftest import SHOTS, sign_in
 from tests.browser.test_shots import NARROW, WIDE
@@ -39,7 +39,7 @@ PAGES = {
 @pytest.fixture(scope="module")
 def portal(django_db_setup, tmp_path_factory) -> Iterator[str]:
     """A portal whose resolver is stale, and whose secondaries have caught up, lag, know no zone, and are silent."""
-    elsewhere = Directory(zone="example.org", loaded=True)
+    elsewhere = ZoneDirectory(zone="example.org", loaded=True)
     resolver = following(12, names_revision=12, status=Status.STALE)
     with (
         serving(resolver, following(0, names_revision=12), following(0), elsewhere) as (first, *others),

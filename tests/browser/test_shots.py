@@ -10,7 +10,7 @@ from quota import records
 from quota.models import NoticeChannel
 from quota.notifications import sending
 from quota.notifications.channels import channel_add
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from scheduling.brakes.brakes import stops_pass
 from scheduling.cells.cells import cell_set
@@ -163,7 +163,7 @@ def _notices() -> None:
     )
     channel_add(principal=rows.ME, tenant=None, kind="email", target="on-call@portal.example", level="urgent")
     with records.write(rows.ME) as entry:
-        tell(
+        notify(
             entry,
             None,
             "order.placed",
@@ -171,14 +171,18 @@ def _notices() -> None:
             "It waits for approval.",
             url="/quota/",
         )
-        tell(
+        notify(
             entry, None, "shortfall.found", "Cell cc has less than what is sold",
             "12 machines left. Sold are 400 cores more than there are.\n\nNothing more is sold.", level="urgent",
         )  # fmt: skip
     sending.spread()
     ((claimed, waiting),) = (found for found in sending.claim(2) if found[0] == channel)
     sending.settle(
-        claimed, [sending.Outcome(waiting[0].pk), sending.Outcome(waiting[1].pk, "hooks.example answers 503")]
+        claimed,
+        [
+            sending.DeliveryOutcome(waiting[0].pk),
+            sending.DeliveryOutcome(waiting[1].pk, "hooks.example answers 503"),
+        ],
     )
 
 

@@ -8,31 +8,31 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 
-from naming.dns.sockets import Server
-from naming.dns.zones.directory import Directory, Status
+from naming.dns.sockets import DnsServer
+from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.table.table import NameTable
 
 
 def following(
     revision: int, *, names_revision: int = 3, status: Status = Status.OK, ready: bool = True
-) -> Directory:
+) -> ZoneDirectory:
     """A server's names, as far as it has followed cell cc."""
     table = NameTable("cc")
     table.revision, table.names_revision, table.ready = revision, names_revision, ready
-    return Directory(loaded=True, status=status, cells={"cc": table})
+    return ZoneDirectory(loaded=True, status=status, cells={"cc": table})
 
 
 @contextmanager
-def serving(*directories: Directory, at: Sequence[int] = ()) -> Iterator[list[int]]:
+def serving(*directories: ZoneDirectory, at: Sequence[int] = ()) -> Iterator[list[int]]:
     """A server each, on loopback, and their ports: those of `at`, as far as it goes."""
     ports: list[int] = []
     up, loop = threading.Event(), asyncio.new_event_loop()
 
     async def start() -> None:
         servers = [
-            Server(directory, "127.0.0.1", port)
+            DnsServer(directory, "127.0.0.1", port)
             for directory, port in zip_longest(directories, at, fillvalue=0)
-            if isinstance(directory, Directory)
+            if isinstance(directory, ZoneDirectory)
         ]
         for server in servers:
             await server.start()

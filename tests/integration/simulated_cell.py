@@ -24,10 +24,10 @@ from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.journal import journal
 from scheduling.link.shard import writer
-from scheduling.link.shard.writer import News
+from scheduling.link.shard.writer import MachineReportChanges
 from scheduling.link.views.desired import Loaded, Specs, load
 from scheduling.link.views.diff import compare
-from scheduling.master.commit import Outcome, commit
+from scheduling.master.commit import CommitOutcome, commit
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Machine
 
@@ -43,7 +43,7 @@ class SimulatedMachine:
     runs: dict[TaskKey, int] = field(default_factory=dict)
     sequence: int = 0
     loaded: Loaded | None = None
-    in_flight: list[News] = field(default_factory=list)
+    in_flight: list[MachineReportChanges] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._handle(Adopted(Remembered(), ()), 0.0)
@@ -63,7 +63,9 @@ class SimulatedMachine:
         if changes or self.loaded.down:
             view = self.loaded.view
             self.in_flight.append(
-                News(self.row.id, self.row.session, view.history_id, changes, returned=self.loaded.down)
+                MachineReportChanges(
+                    self.row.id, self.row.session, view.history_id, changes, returned=self.loaded.down
+                )
             )
 
     def deliver(self) -> None:
@@ -124,7 +126,7 @@ class SimulatedCell:
         self.advance()
         return schedule_pass(self.state, self.policy, now=self.tick(), rng=self._rng, explainer=explainer)
 
-    def commit(self, plan: Plan) -> Outcome:
+    def commit(self, plan: Plan) -> CommitOutcome:
         return commit(self.cell.id, plan, principal=MASTER)
 
     def talk(self, machine: SimulatedMachine) -> None:

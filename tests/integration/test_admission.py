@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from quota import clock
 from quota.admission import admission
-from quota.admission.admission import Ask
+from quota.admission.admission import AdmissionRequest
 from quota.market.grants import quota_end
 from quota.models import Budget, Quota, QuotaUse
 from quota.vocabulary.permissions import system
@@ -33,8 +33,8 @@ def tenant():
     return rows.a_tenant()
 
 
-def ask(tenant, priority=200, change=ONE) -> Ask:
-    return Ask(tenant.id, tenant.name, priority, change)
+def ask(tenant, priority=200, change=ONE) -> AdmissionRequest:
+    return AdmissionRequest(tenant.id, tenant.name, priority, change)
 
 
 def admit(cell, *asks):

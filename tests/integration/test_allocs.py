@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 from django.test import Client
 
 from quota.models import QuotaUse
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
@@ -120,7 +120,7 @@ def test_the_alloc_set_pays_and_what_lives_inside_costs_no_quota(cell, tenant, a
     ],
 )
 def test_what_can_never_live_there_is_refused_by_field(cell, ann, shelf, file, path, what) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         world.submit(ann, cell, file)
     assert what in caught.value.fields[path]
     assert path in caught.value.detail
@@ -138,12 +138,12 @@ def test_an_alloc_set_and_the_jobs_inside_may_come_in_one_request(cell, ann) -> 
 
 def test_an_ended_alloc_set_takes_nobody_in(cell, ann, shelf) -> None:
     jobs.job_kill(principal=ann, job=shelf)
-    with pytest.raises(Refused, match="no live alloc set"):
+    with pytest.raises(Rejected, match="no live alloc set"):
         world.submit(ann, cell, inside())
 
 
 def test_a_job_stays_in_its_alloc_set_or_out_of_it(cell, ann, web) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         updates.job_update(principal=ann, job=web, job_spec=world.read(cell, world.a_file()))
     assert "alloc_set" in caught.value.fields
 

@@ -12,7 +12,7 @@ from quota import clock
 from quota.admission.bands import band_set, bands_ensure
 from quota.models import Notice, PriorityBand, Quota, Record
 from quota.vocabulary.bands import BATCH, DEFAULT_FACTORS, PRODUCTION
-from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import rows
 
@@ -72,7 +72,7 @@ def test_factors_that_are_not_given_stay() -> None:
 def test_what_a_band_can_not_be_is_refused_by_its_field(given, code, field) -> None:
     bands_ensure(principal=ME)
     before = (factors(), Record.objects.count())
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         band_set(principal=ME, **given)
     assert (refused.value.code, list(refused.value.fields)) == (code, [field])
     assert (factors(), Record.objects.count()) == before

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.brakes import brakes as service
 from scheduling.core.vocabulary import events
@@ -246,8 +246,8 @@ def test_only_sres_decide_and_only_about_what_is_held(cell, fleet) -> None:
     assert not stop(cell, 201)
     with pytest.raises(Forbidden):
         service.brake_release(principal=EVE, cell=cell, kind="stops", reason="x")
-    with pytest.raises(Refused, match="say why"):
+    with pytest.raises(Rejected, match="say why"):
         service.brake_keep(principal=rows.ME, cell=cell, kind="stops", reason=" ")
-    with pytest.raises(Refused, match="give 1 to 86400"):
+    with pytest.raises(Rejected, match="give 1 to 86400"):
         service.brake_release(principal=rows.ME, cell=cell, kind="stops", reason="x", seconds=0)
     assert BrakeState(state(cell, "stops")) is BrakeState.HELD

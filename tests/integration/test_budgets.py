@@ -10,7 +10,7 @@ from quota import clock, records
 from quota.billing import budgets, ledger
 from quota.billing.budgets import budget_set, budgets_watch, buying_stopped, submitting_stopped
 from quota.models import Budget, Notice, OrderState
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.money import MOST
 from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
@@ -67,7 +67,7 @@ def test_buying_stops_at_the_monthly_limit_and_says_so() -> None:
     tenant = market.funded(amount=1000)
     budget_set(principal=market.ME, tenant=tenant, monthly=100, action="stop-buying")
     market.held(tenant, 70)
-    with records.write(market.ME) as entry, pytest.raises(Refused) as refused:
+    with records.write(market.ME) as entry, pytest.raises(Rejected) as refused:
         ledger.hold(entry, market.an_order(tenant, 31, state=OrderState.DRAFT))
     assert refused.value.code == "over-budget"
     assert (refused.value.figures["missing"], refused.value.figures["waiting"]) == (1, 70)
@@ -125,9 +125,9 @@ def test_only_an_sre_gives_credit_and_only_owners_set_limits() -> None:
     owner = world.principal("ann", tenant=tenant, role=Role.OWNER)
     budget_set(principal=owner, tenant=tenant, monthly=5, alerts=[80, 50, 50])
     assert Budget.objects.get().alerts == [50, 80]
-    with pytest.raises(Refused, match="ask an SRE"):
+    with pytest.raises(Rejected, match="ask an SRE"):
         budget_set(principal=owner, tenant=tenant, overdraft=1)
-    with pytest.raises(Refused, match="ask an owner of the tenant for the role owner"):
+    with pytest.raises(Rejected, match="ask an owner of the tenant for the role owner"):
         budget_set(principal=world.principal("bob", tenant=tenant, role=Role.BUYER), tenant=tenant)
     assert Budget.objects.get().monthly == 5
 
@@ -145,7 +145,7 @@ def test_only_an_sre_gives_credit_and_only_owners_set_limits() -> None:
     ids=["negative", "too-large", "overdraft", "zero", "many", "action"],
 )
 def test_a_bad_budget_names_the_field(given, field) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         budget_set(principal=market.ME, tenant=market.funded(), **given)
     assert list(refused.value.fields) == [field]
     assert not Budget.objects.exists()

@@ -17,7 +17,7 @@ from quota.tenancy.capabilities import (
     capability_revoke,
 )
 from quota.tenancy.service_accounts import service_account_create
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Role, may
 from scheduling.jobs import jobs, updates
 from scheduling.shells import shells
@@ -188,7 +188,7 @@ def test_grants_and_ends_are_on_record_where_the_owners_look(ann) -> None:
     ids=str,
 )  # fmt: skip
 def test_a_bad_grant_names_the_field(ann, given, field) -> None:
-    with pytest.raises(Refused) as problem:
+    with pytest.raises(Rejected) as problem:
         capability_grant(principal=rows.ME, user=ann, **{"kind": "shell", "reason": "why", **given})
     assert list(problem.value.fields) == [field]
     assert not Capability.objects.exists()
@@ -236,7 +236,7 @@ def test_what_is_asked_for_is_granted_once(tenant, ann) -> None:
 
 def test_a_refusal_says_why(tenant, ann) -> None:
     asked = ask(ann, tenant)
-    with pytest.raises(Refused) as problem:
+    with pytest.raises(Rejected) as problem:
         capability_answer(principal=rows.ME, request=asked, granted=False, answer=" ")
     assert list(problem.value.fields) == ["answer"]
     capability_answer(principal=rows.ME, request=asked, granted=False, answer="use logs")

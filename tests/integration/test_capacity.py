@@ -18,7 +18,7 @@ from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.cells import capacity
 from scheduling.cells.capacity import capacity_sample, samples_drop_old
-from scheduling.cells.capacity_reports import Step, history, step_for, table
+from scheduling.cells.capacity_reports import ReportStep, history, step_for, table
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import wakeups
 from scheduling.models import CapacitySample, Job
@@ -135,20 +135,20 @@ def test_reports_are_for_sres_and_days_are_means_of_their_hours(world) -> None:
     span = {"since": NOON - dt.timedelta(days=1), "until": NOON + dt.timedelta(days=2)}
     owner = Principal(name="owner", roles={"ubar": Role.OWNER})
     with pytest.raises(Forbidden):
-        history(owner, world.cell, step=Step.DAY, **span)
-    hours = history(SRE, world.cell, step=Step.HOUR, **span)
+        history(owner, world.cell, step=ReportStep.DAY, **span)
+    hours = history(SRE, world.cell, step=ReportStep.HOUR, **span)
     assert [point.used[CPU] for point in hours] == [40, 80, 10]
-    days = history(SRE, world.cell, step=Step.DAY, **span)
+    days = history(SRE, world.cell, step=ReportStep.DAY, **span)
     assert [(point.at.day, point.used[CPU]) for point in days] == [(21, 60), (22, 10)]
     assert days[0].value("idle", CPU) == 100 - 60
     assert days[0].value("unused", CPU) == 0
-    everything = history(SRE, world.cell, step=Step.DAY, band=None, **span)
+    everything = history(SRE, world.cell, step=ReportStep.DAY, band=None, **span)
     assert {point.band for point in everything} == {"", "production"}
 
 
 def test_the_table_is_exact_and_names_its_units(world) -> None:
     capacity_sample(world.cell, now=NOON)
-    points = history(SRE, world.cell, since=NOON - MINUTE * 60, until=NOON + MINUTE, step=Step.HOUR)
+    points = history(SRE, world.cell, since=NOON - MINUTE * 60, until=NOON + MINUTE, step=ReportStep.HOUR)
     out = io.StringIO()
     csv.writer(out).writerows(table(points, cell="cc"))
     read = list(csv.DictReader(io.StringIO(out.getvalue())))
@@ -157,7 +157,10 @@ def test_the_table_is_exact_and_names_its_units(world) -> None:
     assert ram["time"] == "2026-11-21T12:00:00+00:00"
 
 
-@pytest.mark.parametrize(("days", "step"), [(1, Step.HOUR), (14, Step.HOUR), (15, Step.DAY), (365, Step.DAY)])
+@pytest.mark.parametrize(
+    ("days", "step"),
+    [(1, ReportStep.HOUR), (14, ReportStep.HOUR), (15, ReportStep.DAY), (365, ReportStep.DAY)],
+)
 def test_long_reports_are_by_day(days, step) -> None:
     now = timezone.now()
     assert step_for(now - dt.timedelta(days=days), now) is step

@@ -9,7 +9,7 @@ import pytest
 from quota import records
 from quota.market.orders import order_place
 from quota.models import NoticeChannel, Order, Quote, Tenant
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from tests.integration import cli_world, market_rows, rows, world
 from tests.integration.cli_world import Cli
@@ -154,9 +154,9 @@ def test_invoices_and_costs(ann, ubar) -> None:
 
 def test_notices_are_read(ann, sre, ubar) -> None:
     with records.write(system("test")) as entry:
-        tell(entry, ubar, "order.approved", "Order 7 was approved", "It was.")
-        tell(entry, ubar, "budget.alert", "Four fifths are spent", "So it is.", level="warning")
-        tell(entry, None, "shortfall.found", "Too little", "Alas.")
+        notify(entry, ubar, "order.approved", "Order 7 was approved", "It was.")
+        notify(entry, ubar, "budget.alert", "Four fifths are spent", "So it is.", level="warning")
+        notify(entry, None, "shortfall.found", "Too little", "Alas.")
     told = ann.out("notices", "list")
     assert [line.split()[-1] for line in told.splitlines()[1:3]] == ["spent", "approved"]
     assert "Too little" in sre.out("notices", "list")

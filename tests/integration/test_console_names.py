@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from naming.api.survey import TIMEOUT_S
-from naming.dns.zones.directory import Directory, Status
+from naming.dns.zones.directory import Status, ZoneDirectory
 from scheduling.models import Job
 from tests.integration import portal_world, rows
 from tests.integration.name_servers import following, serving
@@ -62,7 +62,7 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
 
 
 def test_whether_a_secondary_has_caught_up_nobody_knows_without_a_resolver(world, asked) -> None:
-    with serving(Directory(loaded=True, status=Status.OK), following(0, names_revision=3)) as (
+    with serving(ZoneDirectory(loaded=True, status=Status.OK), following(0, names_revision=3)) as (
         silent,
         secondary,
     ):
@@ -78,10 +78,15 @@ def test_whether_a_secondary_has_caught_up_nobody_knows_without_a_resolver(world
     [
         (following(99, status=Status.STALE), "stale", "danger", "are PostgreSQL and Redis up?"),
         (following(99, status=Status.LOADING, ready=False), "loading", "warning", "answers SERVFAIL"),
-        (Directory(zone="other.example", loaded=True, status=Status.OK), "does not have the zone", "danger", "REFUSED"),
-        (Directory(loaded=True, status=Status.OK), "does not have the zone", "danger", "NXDOMAIN"),
+        (
+            ZoneDirectory(zone="other.example", loaded=True, status=Status.OK),
+            "does not have the zone",
+            "danger",
+            "REFUSED",
+        ),
+        (ZoneDirectory(loaded=True, status=Status.OK), "does not have the zone", "danger", "NXDOMAIN"),
     ],
-)  # fmt: skip
+)
 def test_a_resolver_that_is_not_right_is_told_with_what_it_means(
     world, asked, directory, state, kind, means
 ) -> None:

@@ -10,7 +10,7 @@ from quota import clock
 from quota.billing.costs import Cost, costs
 from quota.billing.metering import MeteredRow, meter
 from quota.models import Order, Quota
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from tests.integration import money_rows as market
 from tests.integration import rows
 
@@ -129,7 +129,7 @@ def test_other_tenants_cost_nothing(tenant) -> None:
     ids=["by", "label", "empty", "long"],
 )
 def test_a_bad_question_names_the_field(tenant, given, field) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         split(tenant, **given)
     assert list(refused.value.fields) == [field]
 

@@ -9,7 +9,7 @@ import pytest
 from django.db.models import F
 
 from borglet.messages import JoinRequest
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
@@ -113,7 +113,7 @@ def test_a_drain_may_be_given_another_deadline_and_the_same_wish_changes_nothing
         ({"deadline_s": 1e9}, "deadline_s"),
         ({"break_budgets": True}, "break_budgets"),
     ):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Rejected) as caught:
             machines.machine_drain(principal=rows.ME, machine=machine, reason="x", **wrong)
         assert field in caught.value.fields
     machines.machine_undrain(principal=rows.ME, machine=machine)
@@ -163,7 +163,7 @@ def test_why_a_task_left_is_one_walk(cell, machine, ann) -> None:
 # -- how far it has come
 
 
-def progress(cell, who=rows.ME) -> dict[str, drains.Progress]:
+def progress(cell, who=rows.ME) -> dict[str, drains.DrainProgress]:
     return {one.hostname: one for one in drains.progress_of(who, cell, list(drains.drains_of(cell)))}
 
 

@@ -10,7 +10,7 @@ from quota.vocabulary.permissions import system
 from scheduling.jobs import jobs
 from scheduling.jobs.guidance import guidance
 from scheduling.models import Cell, Machine
-from scheduling.spec.job_spec import JobSpec
+from scheduling.spec.job_spec import JobSpecification
 from tests.integration import portal_world, rows, world
 from tests.integration.test_why import place
 
@@ -27,7 +27,7 @@ def cell() -> Cell:
     return cell
 
 
-def wanted(cell: Cell, **task: object) -> JobSpec:
+def wanted(cell: Cell, **task: object) -> JobSpecification:
     rows.a_tenant("ubar")
     file = world.a_file("new", priority=210) | {"task": {"command": ["x"], **task}}
     return jobs.spec_for(principal=system("test"), cell=cell, file=file, tenant="ubar")

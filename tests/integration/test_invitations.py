@@ -23,7 +23,7 @@ from quota.tenancy.invitations import (
 from quota.tenancy.members import membership_set
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tenants import tenant_create
-from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Role
 from tests.integration import rows, world
 
@@ -55,7 +55,7 @@ def test_a_link_is_mailed_and_makes_a_member_once(tenant, ann) -> None:
     assert secret not in str(list(Record.objects.values())) + str(list(Invitation.objects.values()))
     assert accept("bob", secret).role == "buyer"
     for name in ("bob", "carol"):
-        with pytest.raises(Refused) as problem:
+        with pytest.raises(Rejected) as problem:
             accept(name, secret)
         assert problem.value.code == "invitation-over"
     kinds = Record.objects.filter(tenant="ubar").order_by("revision").values_list("kind", flat=True)
@@ -65,7 +65,7 @@ def test_a_link_is_mailed_and_makes_a_member_once(tenant, ann) -> None:
 @pytest.mark.parametrize("spoilt", ["", "x", "{key}_", "{key}_wrong", "\x00", "\ud800_x", "{secret}x"])
 def test_a_link_that_is_not_whole_opens_nothing(tenant, ann, spoilt) -> None:
     row, secret = invitation_send(principal=ann, tenant=tenant, email="bob@example.org", role="buyer")
-    with pytest.raises(Refused, match="ask who invited you"):
+    with pytest.raises(Rejected, match="ask who invited you"):
         accept("bob", spoilt.format(key=row.key, secret=secret))
     assert not Membership.objects.filter(user__username="bob").exists()
 
@@ -75,10 +75,10 @@ def test_withdrawn_and_late_and_replaced_links_work_no_more(tenant, ann) -> None
     invitation_withdraw(principal=ann, tenant=tenant, key=row.key)
     _, replaced = invitation_send(principal=ann, tenant=tenant, email="bob@example.org", role="buyer")
     row, last = invitation_send(principal=ann, tenant=tenant, email="bob@example.org", role="owner")
-    with clock.at(row.expires_at), pytest.raises(Refused):
+    with clock.at(row.expires_at), pytest.raises(Rejected):
         accept("bob", last)
     for secret in (withdrawn, replaced):
-        with pytest.raises(Refused):
+        with pytest.raises(Rejected):
             accept("bob", secret)
     assert accept("bob", last).role == "owner"
     with pytest.raises(Conflict, match="remove the member instead"):
@@ -96,7 +96,7 @@ def test_what_a_former_owner_has_invited_is_withdrawn(tenant, ann) -> None:
     world.a_user("boss", tenant=tenant)
     _, secret = invitation_send(principal=ann, tenant=tenant, email="accomplice@example.org", role="owner")
     membership_set(principal=rows.ME, tenant=tenant, user=world.a_user("ann"), role="operator")
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         accept("accomplice", secret)
 
 
@@ -109,7 +109,7 @@ def test_what_a_former_owner_has_invited_to_teams_is_withdrawn_too(tenant, ann) 
     row.refresh_from_db()
     assert row.withdrawn_at is not None
     assert Record.objects.get(tenant="web", kind="invitation.withdrawn").data["keys"] == [row.key]
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         accept("ann", secret)
 
 
@@ -141,7 +141,7 @@ def test_only_owners_invite_and_only_people_accept(tenant, ann) -> None:
     ids=str,
 )  # fmt: skip
 def test_bad_input_names_the_field_and_invites_nobody(tenant, ann, given, field) -> None:
-    with pytest.raises(Refused) as problem:
+    with pytest.raises(Rejected) as problem:
         invitation_send(principal=ann, tenant=tenant, **{"email": "a@b.org", "role": "viewer", **given})
     assert list(problem.value.fields) == [field]
     assert not Invitation.objects.exists()
@@ -150,7 +150,7 @@ def test_bad_input_names_the_field_and_invites_nobody(tenant, ann, given, field)
 def test_an_address_is_left_in_peace(tenant, ann) -> None:
     for _ in range(A_DAY_PER_ADDRESS):
         invitation_send(principal=ann, tenant=tenant, email="bob@example.org", role="viewer")
-    with pytest.raises(Refused, match="wait") as problem:
+    with pytest.raises(Rejected, match="wait") as problem:
         invitation_send(principal=ann, tenant=tenant, email="BOB@example.org", role="viewer")
     assert (problem.value.status, problem.value.figures["most"]) == (429, A_DAY_PER_ADDRESS)
     invitation_send(principal=ann, tenant=tenant, email="carol@example.org", role="viewer")
@@ -180,7 +180,7 @@ def test_of_many_who_hold_a_link_one_joins() -> None:
             begin.wait()
             invitation_accept(principal=principal_of_user(user), user=user, secret=secret)
             outcomes.append("joined")
-        except Refused as problem:
+        except Rejected as problem:
             outcomes.append(problem.code)
         finally:
             connection.close()

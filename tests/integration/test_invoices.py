@@ -17,7 +17,7 @@ from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter
 from quota.models import Invoice, MeteredHour, Notice, Posting
 from quota.vocabulary import months
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
 from tests.integration import rows, world
@@ -201,11 +201,11 @@ def test_no_month_is_closed_before_an_earlier_one_that_has_something_in_it() -> 
 
 def test_only_an_sre_closes_and_only_months() -> None:
     tenant = funded()
-    with pytest.raises(Refused, match="may not"):
+    with pytest.raises(Rejected, match="may not"):
         invoice_close(
             principal=world.principal("ann", tenant=tenant, role=Role.OWNER), tenant=tenant, month=MARCH
         )
-    with pytest.raises(Refused, match="no first day"):
+    with pytest.raises(Rejected, match="no first day"):
         close(tenant, dt.date(2026, 3, 2))
 
 
@@ -243,7 +243,7 @@ def play(zone: str, happenings) -> None:
                 try:
                     with transaction.atomic():
                         ledger.hold(entry, order)
-                except Refused:
+                except Rejected:
                     market.moved(waiting.pop(), market.OrderState.REJECTED)
             elif what in ("take", "back") and waiting:
                 order = waiting.pop(amount % len(waiting))

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota.models import QuotaUse
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
@@ -65,7 +65,7 @@ def test_an_admitted_job_has_all_its_tasks_pending_under_one_revision(cell, tena
 def test_a_job_beyond_its_quota_is_refused_with_the_shortfall_and_leaves_only_that_news(
     cell, tenant, ann
 ) -> None:
-    with pytest.raises(Refused, match="too little production quota") as caught:
+    with pytest.raises(Rejected, match="too little production quota") as caught:
         world.submit(ann, cell, world.with_task(limit={"cpu": 30}))
     assert caught.value.code == "quota-exceeded"
     assert caught.value.figures["short"]["cpu"]["short"] == 3 * 30_000 - 64_000
@@ -107,7 +107,7 @@ def test_killing_is_idempotent_and_may_be_of_some_tasks(cell, ann) -> None:
     assert jobs.job_kill(principal=ann, job=job, indexes=[0, 2]) == 0
     job.refresh_from_db()
     assert (job.tasks_pending, job.tasks_dead, job.state) == (1, 2, "running")
-    with pytest.raises(Refused, match="has no task 7"):
+    with pytest.raises(Rejected, match="has no task 7"):
         jobs.job_kill(principal=ann, job=job, indexes=[7])
     assert jobs.job_kill(principal=ann, job=job, dry_run=True) == 1
     assert jobs.job_kill(principal=ann, job=job, reason="done with it") == 1
@@ -143,7 +143,7 @@ def test_a_dry_run_answers_and_changes_nothing(cell, tenant, ann) -> None:
     good = world.read(cell, world.a_file())
     assert jobs.job_submit(principal=ann, cell=cell, job_spec=good, dry_run=True).outcome == "submitted"
     large = world.read(cell, world.with_task(limit={"cpu": 30}))
-    with pytest.raises(Refused, match="quota"):
+    with pytest.raises(Rejected, match="quota"):
         jobs.job_submit(principal=ann, cell=cell, job_spec=large, dry_run=True)
     assert (journal.newest(cell.id), used(tenant), Job.objects.count()) == (0, 0, 0)
 
@@ -208,7 +208,7 @@ def test_a_job_larger_than_a_chunk_comes_in_parts(cell, ann, monkeypatch) -> Non
 
 def test_too_many_jobs_for_one_request_are_refused_together(cell, ann, settings) -> None:
     settings.BORG_MAX_BULK_JOBS = 2
-    with pytest.raises(Refused, match="at most 2 at a time"):
+    with pytest.raises(Rejected, match="at most 2 at a time"):
         jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[world.a_file(f"j{n}") for n in range(3)])
     assert not Job.objects.exists()
 
@@ -217,7 +217,7 @@ def test_the_tenant_is_the_only_one_the_caller_has(cell, tenant, ann) -> None:
     other = rows.a_tenant("other")
     assert jobs.spec_for(principal=ann, cell=cell, file=world.a_file()).tenant == "ubar"
     both = world.principal("ann", tenant=other)
-    with pytest.raises(Refused, match="one of other, ubar"):
+    with pytest.raises(Rejected, match="one of other, ubar"):
         jobs.spec_for(principal=both, cell=cell, file=world.a_file())
-    with pytest.raises(Refused, match="let them agree"):
+    with pytest.raises(Rejected, match="let them agree"):
         jobs.spec_for(principal=both, cell=cell, file=world.a_file(tenant="other"), tenant="ubar")

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from borglet.messages import encode
 from quota.models import CellCapacity
-from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.identity import authority
 from scheduling.journal import journal
@@ -65,7 +65,7 @@ def test_a_token_carries_the_fingerprint_and_is_kept_as_a_hash(cell) -> None:
     ],
 )
 def test_a_foreign_token_is_refused(cell, token: str, code: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         machine_join(a_join(token))
     assert (caught.value.code, list(caught.value.fields), caught.value.status) == (code, ["token"], 403)
     assert not Machine.objects.exists()
@@ -75,7 +75,7 @@ def test_a_token_is_used_once(cell) -> None:
     token = a_token(cell)
     machine_join(a_join(token))
     before = journal.newest(cell.id)
-    with pytest.raises(Refused, match="used up: of its uses 0 are left and 1 asked for") as caught:
+    with pytest.raises(Rejected, match="used up: of its uses 0 are left and 1 asked for") as caught:
         machine_join(a_join(token, "m2"))
     assert caught.value.code == "join-token-spent"
     assert (Machine.objects.count(), journal.newest(cell.id)) == (1, before)
@@ -89,7 +89,7 @@ def test_a_token_used_by_many_at_once_lets_in_as_many_as_it_says(cell) -> None:
         try:
             machine_join(a_join(token, f"m{number}"))
             outcomes.append("joined")
-        except Refused as error:
+        except Rejected as error:
             outcomes.append(error.code)
         finally:
             connection.close()
@@ -106,7 +106,7 @@ def test_a_token_used_by_many_at_once_lets_in_as_many_as_it_says(cell) -> None:
 def test_an_expired_token_is_refused(cell) -> None:
     token = a_token(cell)
     JoinToken.objects.update(expires_at=timezone.now() - dt.timedelta(seconds=1))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         machine_join(a_join(token))
     assert caught.value.code == "join-token-expired"
 
@@ -114,7 +114,7 @@ def test_an_expired_token_is_refused(cell) -> None:
 def test_many_join_at_once_or_none(cell) -> None:
     token = a_token(cell, uses=100)
     wrong = [a_join(token, "m1"), a_join(token, "M 2", address="x"), a_join(token, "m1")]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         machines_join(wrong)
     assert set(caught.value.fields) == {"[1].hostname", "[1].address", "[2].hostname"}
     assert not Machine.objects.exists()
@@ -135,7 +135,7 @@ def test_joining_many_takes_a_bounded_number_of_queries(cell, django_assert_max_
 def test_only_sres_issue_tokens_and_with_sensible_bounds(cell) -> None:
     with pytest.raises(Forbidden):
         join_token_issue(principal=Principal("eve"), cell=cell)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         a_token(cell, uses=0, ttl_s=1e9)
     assert set(caught.value.fields) == {"uses", "ttl_s"}
 

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from borglet.messages import AllocReport, Desired, EndCause, Exit, Phase, TaskKey, TaskReport
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, DISK
 from scheduling.allocs import kept_allocs
@@ -17,9 +17,9 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.jobs import jobs
 from scheduling.journal import journal
-from scheduling.link.shard.writer import News, apply
+from scheduling.link.shard.writer import MachineReportChanges, apply
 from scheduling.link.views.desired import Specs, load
-from scheduling.link.views.diff import Changes, compare
+from scheduling.link.views.diff import ReportChanges, compare
 from scheduling.machines import machines
 from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
@@ -75,7 +75,7 @@ def wanted(machine: Machine) -> Desired:
     return load(machine.cell_id, [machine.id], Specs())[machine.id].desired
 
 
-def heard(machine: Machine, *tasks: TaskReport, allocs: list[AllocReport] | None = None) -> Changes:
+def heard(machine: Machine, *tasks: TaskReport, allocs: list[AllocReport] | None = None) -> ReportChanges:
     """The machine has the newest desired state in force, and reports; what that changes is written."""
     loaded = load(machine.cell_id, [machine.id], Specs())[machine.id]
     report = link_world.Report(
@@ -88,7 +88,10 @@ def heard(machine: Machine, *tasks: TaskReport, allocs: list[AllocReport] | None
         allocs=allocs or [],
     )
     changes = compare(loaded.view, report)
-    apply(machine.cell_id, [News(machine.id, loaded.session, loaded.desired.history_id, changes)])
+    apply(
+        machine.cell_id,
+        [MachineReportChanges(machine.id, loaded.session, loaded.desired.history_id, changes)],
+    )
     return changes
 
 
@@ -230,7 +233,7 @@ def test_what_is_on_a_machine_leaves_with_it(machine, shelf) -> None:
     ],
 )
 def test_what_no_saver_can_be_is_refused(cell, ann, shelf, changed, path, what) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         world.submit(ann, cell, saver("other", **changed))
     assert what in caught.value.fields[path]
 

@@ -13,7 +13,7 @@ from quota.billing import ledger
 from quota.billing.budgets import budget_set, examine
 from quota.market.quota_expiry import lapses_due, lapses_watch
 from quota.models import Budget, Lapse, Market, Notice, PriorityBand, Quota, QuotaUse
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU
 from scheduling.celery_tasks import lapses_run
@@ -95,7 +95,7 @@ def test_after_the_grace_growth_is_refused_and_everything_else_works(cell, tenan
     with later(GRACE_ENDS):
         assert told() == ["quota.grace-over"]
         for given in (file("new"), file("web", tasks=4), file("web", tasks=3, cpu="1100m")):
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(Rejected) as caught:
                 jobs.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
             assert caught.value.code == "quota-exceeded"
         for number, given in enumerate(
@@ -281,14 +281,14 @@ def test_a_spent_budget_that_drops_lowers_all_jobs_whose_usage_is_charged(metere
     assert f"in cell {metered.name} after 5 hours" in stopped.text
     with later(now + 4 * HOUR):
         assert spent_budgets_drop(metered) == []
-        with pytest.raises(Refused, match="budget of tenant rich is spent"):
+        with pytest.raises(Rejected, match="budget of tenant rich is spent"):
             world.submit(operator, metered, file("more"), tenant="rich")
     with later(now + 6 * HOUR):
         lapses_run()
         assert priorities() == {"web": 0, "cheap": 110, "free": 0, "other": 200}
         assert spent_budgets_drop(metered) == []
         job = Job.objects.get(name="web")
-        with pytest.raises(Refused, match="budget of tenant rich is spent"):
+        with pytest.raises(Rejected, match="budget of tenant rich is spent"):
             updates.job_undo(principal=operator, job=job)
         ledger.budget_grant(principal=market.ME, tenant=tenant, amount=10_000)
         updates.job_undo(principal=operator, job=job)

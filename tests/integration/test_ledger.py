@@ -12,7 +12,7 @@ from quota import records
 from quota.billing import ledger
 from quota.billing.ledger_check import ledger_check
 from quota.models import Account, Budget, LedgerEntry, OrderState, Posting, Record
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.money import MOST
 from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
@@ -62,7 +62,7 @@ def test_what_is_held_comes_back() -> None:
 def test_over_budget_names_what_is_missing_and_changes_nothing() -> None:
     tenant = market.funded(amount=100_000_000)
     order = market.an_order(tenant, 160_000_000, state=OrderState.DRAFT)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         do(ledger.hold, order)
     assert refused.value.code == "over-budget"
     assert refused.value.figures == {
@@ -78,7 +78,7 @@ def test_an_overdraft_is_spent_and_no_more() -> None:
     Budget.objects.create(tenant=tenant, overdraft=50)
     market.held(tenant, 150)
     assert has(tenant) == (-50, 150, 0)
-    with pytest.raises(Refused, match="missing"):
+    with pytest.raises(Rejected, match="missing"):
         do(ledger.hold, market.an_order(tenant, 1, state=OrderState.DRAFT))
 
 
@@ -118,7 +118,7 @@ def test_money_of_an_order_moves_once(steps, last) -> None:
 def test_no_more_is_refunded_than_was_charged() -> None:
     order = market.charged(market.funded(amount=100), 60)
     market.refunded(order, 40)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         do(ledger.refund, order, 21, "too much")
     assert (refused.value.code, refused.value.figures) == ("refund-too-large", {"left": 20})
 
@@ -147,7 +147,7 @@ def test_who_owes_buys_only_beyond_the_debt() -> None:
     tenant = rows.a_tenant()
     Budget.objects.create(tenant=tenant, overdraft=100)
     do(lambda entry: ledger.usage(entry, tenant, 60, text="usage", key="usage:1"))
-    with pytest.raises(Refused, match="owes"):
+    with pytest.raises(Rejected, match="owes"):
         do(ledger.hold, market.an_order(tenant, 41, state=OrderState.DRAFT))
     market.held(tenant, 40)
 
@@ -160,13 +160,13 @@ def test_money_is_handed_to_a_team_and_back_never_elsewhere() -> None:
     owner = world.principal("ann", tenant=organisation, role=Role.OWNER)
     ledger.budget_hand_down(principal=owner, from_tenant=organisation, to_tenant=team, amount=70)
     assert (has(organisation), has(team)) == ((30, 0, 0), (70, 0, 0))
-    with pytest.raises(Refused, match="too few"):
+    with pytest.raises(Rejected, match="too few"):
         ledger.budget_hand_down(principal=owner, from_tenant=organisation, to_tenant=team, amount=31)
-    with pytest.raises(Refused, match="neither a team"):
+    with pytest.raises(Rejected, match="neither a team"):
         ledger.budget_hand_down(
             principal=owner, from_tenant=organisation, to_tenant=rows.a_tenant("other"), amount=1
         )
-    with pytest.raises(Refused, match="more than 0"):
+    with pytest.raises(Rejected, match="more than 0"):
         ledger.budget_hand_down(principal=owner, from_tenant=organisation, to_tenant=team, amount=-1)
     ledger.budget_hand_down(principal=market.ME, from_tenant=team, to_tenant=organisation, amount=70)
     assert (has(organisation), has(team)) == ((100, 0, 0), (0, 0, 0))
@@ -178,16 +178,16 @@ def test_only_owners_hand_down_and_only_sres_grant() -> None:
     team.parent = organisation
     team.save()
     buyer = world.principal("bob", tenant=organisation, role=Role.BUYER)
-    with pytest.raises(Refused, match="may not"):
+    with pytest.raises(Rejected, match="may not"):
         ledger.budget_hand_down(principal=buyer, from_tenant=organisation, to_tenant=team, amount=1)
-    with pytest.raises(Refused, match="may not"):
+    with pytest.raises(Rejected, match="may not"):
         ledger.budget_grant(principal=buyer, tenant=team, amount=1)
 
 
 def test_a_budget_is_taken_back_as_far_as_it_is_there() -> None:
     tenant = market.funded(amount=100)
     market.held(tenant, 60)
-    with pytest.raises(Refused, match="too few"):
+    with pytest.raises(Rejected, match="too few"):
         ledger.budget_grant(principal=market.ME, tenant=tenant, amount=-41)
     ledger.budget_grant(principal=market.ME, tenant=tenant, amount=-40)
     assert has(tenant) == (0, 60, 0)
@@ -196,7 +196,7 @@ def test_a_budget_is_taken_back_as_far_as_it_is_there() -> None:
 @pytest.mark.parametrize("before, amount", [(0, MOST + 1), (MOST, 1), (1, MOST), (0, 10**30), (0, -(10**30))])
 def test_what_does_not_fit_64_bits_is_refused_and_named(before: int, amount: int) -> None:
     tenant = market.funded(amount=before) if before else rows.a_tenant()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         ledger.budget_grant(principal=market.ME, tenant=tenant, amount=amount)
     assert refused.value.code == "too-large"
     assert list(refused.value.fields) == ["amount"]
@@ -282,7 +282,7 @@ def test_the_last_credit_is_held_once() -> None:
         try:
             do(ledger.hold, order)
             done.append("held")
-        except Refused as refused:
+        except Rejected as refused:
             market.moved(order, OrderState.DRAFT)
             done.append(refused.code)
         finally:
@@ -310,7 +310,7 @@ def test_money_handed_both_ways_at_once_never_locks_up() -> None:
                 ledger.budget_hand_down(principal=market.ME, from_tenant=one, to_tenant=other, amount=1)
                 order = market.charged(one, 1)
                 market.refunded(order, 1)
-        except (DatabaseError, Refused) as error:
+        except (DatabaseError, Rejected) as error:
             wrong.append(error)
         finally:
             connection.close()

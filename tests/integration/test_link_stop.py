@@ -11,8 +11,8 @@ import uvloop
 from django.conf import settings
 
 from scheduling.journal import wakeups
-from scheduling.link.packages.swarms import News
-from scheduling.link.shard.redis_bridge import Courier
+from scheduling.link.packages.swarms import SwarmExchange
+from scheduling.link.shard.redis_bridge import RedisBridge
 from scheduling.link.shard.shard import Shard
 from scheduling.machines import contact
 
@@ -44,11 +44,11 @@ def test_it_stops_at_whatever_step_of_its_start(part: str) -> None:
     """Between two of these steps a command has just been sent, which is where a cancellation was lost."""
 
     async def stopped_after(steps: int) -> None:
-        made: Courier | News
+        made: RedisBridge | SwarmExchange
         if part == "courier":
-            made = Courier(Shard(cell_names=[], zone="borg", name="a"), settings.BORG_REDIS_URL)
+            made = RedisBridge(Shard(cell_names=[], zone="borg", name="a"), settings.BORG_REDIS_URL)
         else:
-            made = News(settings.BORG_REDIS_URL, lambda told: None)
+            made = SwarmExchange(settings.BORG_REDIS_URL, lambda told: None)
         made.start()
         for _ in range(steps):
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from portal.live.hub import OUTBOX, Hub, Viewer
-from portal.live.topics import MOST_ROWS, Machines, Tasks, news_of
+from portal.live.topics import MOST_ROWS, MachinesTopic, TasksTopic, news_of
 from quota.models import Membership
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
@@ -216,7 +216,7 @@ def ticks(hub: Hub) -> int:
 def test_a_tick_costs_the_same_for_one_viewer_and_for_fifty(world) -> None:
     hub = Hub()
     hub._thread = object()  # type: ignore[assignment]  # ticks are ours
-    topic = Tasks(world.cell.id, world.job.id)
+    topic = TasksTopic(world.cell.id, world.job.id)
     first = Viewer(topic, Loop())  # type: ignore[arg-type]
     hub.watch(first, revision=0)
     portal_world.report(world.job, 0, phase="starting", up=False)
@@ -237,7 +237,7 @@ def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
     many = rows.a_job(world.cell, world.tenant, "many", tasks=5)
     for index in range(4):
         portal_world.place(many, index, world.machine, port=20100)
-    topic = Tasks(world.cell.id, many.id)
+    topic = TasksTopic(world.cell.id, many.id)
 
     def told(*indexes: int) -> int:
         before = journal.newest(world.cell.id)
@@ -256,7 +256,7 @@ def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
 
 
 def test_a_slow_viewer_loses_messages_and_is_told_to_read_again(world) -> None:
-    viewer = Viewer(Tasks(1, 1), Loop())  # type: ignore[arg-type]
+    viewer = Viewer(TasksTopic(1, 1), Loop())  # type: ignore[arg-type]
     for seq in range(OUTBOX + 1):
         viewer.tell({"seq": seq, "revision": seq, "rows": {}, "parts": {}, "resync": False})
     assert viewer.outbox.qsize() == 1
@@ -275,11 +275,11 @@ def test_too_much_news_asks_for_the_page_instead_of_rows(world) -> None:
             ],
         )
     news = news_of(world.cell.id, after=before, until=journal.newest(world.cell.id))
-    told = Tasks(world.cell.id, big.id).changes(news)
+    told = TasksTopic(world.cell.id, big.id).changes(news)
     assert told is not None
     assert (told.rows, told.resync) == ({}, True)
-    assert Tasks(world.cell.id, world.job.id).changes(news) is None
+    assert TasksTopic(world.cell.id, world.job.id).changes(news) is None
     assert Job.objects.get(pk=big.id).tasks_running == MOST_ROWS + 1
-    of_machines = Machines(world.cell.id).changes(news)
+    of_machines = MachinesTopic(world.cell.id).changes(news)
     assert of_machines is not None
     assert list(of_machines.rows) == [f"machine-{world.machine.id}"]

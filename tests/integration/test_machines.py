@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quota.models import CellCapacity
-from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
@@ -143,7 +143,7 @@ def test_facts_are_changed_checked_and_published(cell, machine) -> None:
     assert journal.newest(cell.id) == before
     for wrong, field in (({"capacity": {"cpu": -1}}, "capacity.cpu"), ({"wheels": 4}, "wheels"),
                          ({"hostname": "m2"}, "hostname")):  # fmt: skip
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Rejected) as caught:
             machines.machine_set(principal=rows.ME, machine=machine, **wrong)
         assert field in caught.value.fields
 
@@ -170,9 +170,9 @@ def test_only_sres_change_machines(cell, machine, change) -> None:
 def test_only_what_is_in_quarantine_can_be_released(cell, machine) -> None:
     key = "a" * 32 + "/0/1"
     Machine.objects.update(quarantined=[{"key": key, "name": "x", "since": "", "release": ""}])
-    with pytest.raises(Refused, match="not in quarantine on m1: other"):
+    with pytest.raises(Rejected, match="not in quarantine on m1: other"):
         machines.quarantine_release(principal=rows.ME, machine=machine, keys=["other"], action="stop")
-    with pytest.raises(Refused, match="one of stop, keep"):
+    with pytest.raises(Rejected, match="one of stop, keep"):
         machines.quarantine_release(principal=rows.ME, machine=machine, keys=[key], action="burn")
     machines.quarantine_release(principal=rows.ME, machine=machine, keys=[key], action="keep")
     assert machine.quarantined[0]["release"] == "keep"
@@ -361,7 +361,7 @@ def test_those_of_a_partition_are_late_together_when_the_first_is_silent() -> No
 def test_a_sweep_marks_the_silent_down(cell, machine) -> None:
     silence = Silence()
     key, shards = contact.contact_key(cell.id), contact.shards_key(cell.id)
-    redis = contact.notices.client()
+    redis = contact.wakeups.client()
     now = redis.time()[0]
     redis.zadd(shards, {"s": now + 60})
     assert silence.sweep(cell.id, SETTINGS) == []

@@ -15,7 +15,7 @@ from quota.admission import bands
 from quota.models import ApprovalRule, CellCapacity, Market, Order, OrderState, PriorityBand, Quota, Tenant
 from quota.pricing import market
 from quota.pricing.price_lists import price_list_at
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, system
 from quota.vocabulary.resources import ZERO, Vector
 
@@ -196,13 +196,13 @@ def test_the_first_market_makes_the_rules_of_approval_once(cell: str) -> None:
      ("selling", 1), ("after_grace", "kill"), ("tax", 3)],
 )  # fmt: skip
 def test_rules_out_of_range_are_refused_by_name(cell: str, name: str, value: Any) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         market.market_set(principal=ME, cell="cc", **{name: value})
     assert list(refused.value.fields) == [name]
 
 
 def test_only_an_sre_sets_rules(cell: str) -> None:
-    with pytest.raises(Refused, match="may not do what only SREs may; ask an SRE"):
+    with pytest.raises(Rejected, match="may not do what only SREs may; ask an SRE"):
         market.market_set(principal=Principal("ann"), cell="cc", selling=False)
     assert market.market_set(principal=ME, cell="cc", selling=False, grace_hours=1).grace_hours == 1
     with clock.at(NOW):

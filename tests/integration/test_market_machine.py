@@ -61,7 +61,7 @@ from quota.models import (
 )
 from quota.pricing.market import market_set
 from quota.pricing.price_lists import price_list_set, quote_make
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, NAMES, RAM, SIZE, Vector
 
@@ -161,7 +161,7 @@ class Market(RuleBasedStateMachine):
             try:
                 with transaction.atomic():
                     yield
-            except Refused as refused:
+            except Rejected as refused:
                 code = refused.code
             shortfalls_examine_all()
         outcomes[what, code] += 1

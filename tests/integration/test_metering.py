@@ -18,7 +18,7 @@ from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge, usage_price
 from quota.billing.planning import planned
 from quota.models import LedgerEntry, MeteredHour, Posting
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from tests.integration import money_rows as market
 from tests.integration import rows
 
@@ -156,7 +156,7 @@ def test_sums_beyond_64_bits_are_kept_shown_and_priced_exactly() -> None:
 )
 def test_a_bad_report_is_refused_whole(hour, change, field) -> None:
     tenant = market.funded()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         meter(cell="cc", hour=hour, rows=[row(tenant, **change)])
     assert field in refused.value.fields
     assert not MeteredHour.objects.exists()
@@ -179,7 +179,7 @@ def test_usage_charged_by_many_at_once_while_it_is_reported_again_is_charged_onc
     def run(what) -> None:
         try:
             what()
-        except (DatabaseError, Refused) as error:
+        except (DatabaseError, Rejected) as error:
             wrong.append(error)
         finally:
             connection.close()

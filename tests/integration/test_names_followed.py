@@ -15,7 +15,7 @@ from naming.api import placed, selectors
 from naming.api.changes import MOST_REVISIONS, members_changed_after
 from naming.table.names import JobName, ServiceName, TaskName
 from portal.live.hub import Hub, Viewer
-from portal.live.names import Names, NamesHub, NamesTold
+from portal.live.names import NamesHub, NamesTold, WatchedName
 from quota.vocabulary.permissions import system
 from scheduling.cells.cells import cell_new_history
 from scheduling.core.vocabulary import events
@@ -59,11 +59,11 @@ def a_hub() -> NamesHub:
     return hub
 
 
-def follow(hub: Hub, job: Job, name: Any = JOB) -> tuple[Names, Viewer]:
-    viewer = Viewer(Names(name, job.cell_id, job.tenant_id), Loop())  # type: ignore[arg-type]
+def follow(hub: Hub, job: Job, name: Any = JOB) -> tuple[WatchedName, Viewer]:
+    viewer = Viewer(WatchedName(name, job.cell_id, job.tenant_id), Loop())  # type: ignore[arg-type]
     hub.watch(viewer, revision=0)
     names = viewer.topic
-    assert isinstance(names, Names)
+    assert isinstance(names, WatchedName)
     names.begin()
     return names, viewer
 
@@ -101,7 +101,7 @@ def without_revisions(state: Any) -> Any:
     ]
 
 
-def shown(names: Names) -> Any:
+def shown(names: WatchedName) -> Any:
     state = names._state()
     return None if state is None else without_revisions(state)
 
@@ -315,7 +315,7 @@ def test_whoever_is_not_told_of_a_change_knows_the_truth(job: Job, name: Any, se
     labelled(job, {"service": "front"})
     canary = a_job(job.cell, job.tenant, "canary")
     hubs = [a_hub(), a_hub()]
-    followed: list[Names | None] = [None, None]
+    followed: list[WatchedName | None] = [None, None]
     held = [(selectors_revision(name), truth(name)) for _ in range(3)]
     quiet = 0
     for _ in range(60):
@@ -382,9 +382,9 @@ def test_news_come_though_redis_is_away(
     settings.BORG_REDIS_URL = "redis://127.0.0.1:1/0"
     monkeypatch.setattr(wakeups, "_client", None)
     monkeypatch.setattr(wakeups, "_sender", None)
-    viewer = Viewer(Names(JOB, job.cell_id, job.tenant_id), following)  # type: ignore[arg-type]
+    viewer = Viewer(WatchedName(JOB, job.cell_id, job.tenant_id), following)  # type: ignore[arg-type]
     following.hub.watch(viewer, revision=0)
-    assert isinstance(viewer.topic, Names)
+    assert isinstance(viewer.topic, WatchedName)
     viewer.topic.begin()
     report(job.cell, job, 1)
     assert following.told.wait(wakeups.POLL_S + WAIT_S)

@@ -10,7 +10,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from naming.table.names import ServiceName
-from portal.live.topics import Behind, Happened, News, news_of
+from portal.live.topics import Behind, CellNews, Happened, news_of
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Task
 from tests.integration import naming_rows, portal_world, rows
@@ -307,7 +307,7 @@ def test_whoever_watches_a_service_is_told_what_changes_its_answers(service) -> 
     assert topic.changes(news_of(service.cell.id, after=before, until=until)).resync, "it came to the service"
     Job.objects.filter(pk=other.pk).update(state="dead")
     ended = [Happened("job.ended", other.pk, None, None)]
-    assert topic.changes(News(until, ended)).resync, "it left the service"
+    assert topic.changes(CellNews(until, ended)).resync, "it left the service"
     Job.objects.filter(pk=other.pk).update(labels={})
-    assert topic.changes(News(until, ended)) is None
-    assert topic.changes(News(until, [Happened("job.changed", other.pk, None, None)])).resync
+    assert topic.changes(CellNews(until, ended)) is None
+    assert topic.changes(CellNews(until, [Happened("job.changed", other.pk, None, None)])).resync

@@ -14,7 +14,7 @@ from django.db import connection
 from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Record, Tenant
 from quota.notifications import channels, sending, webhook_client
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.notifications.webhooks import is_signed
 from quota.vocabulary.permissions import system
 from tests.integration.listeners import Hook, Post, listening
@@ -47,7 +47,7 @@ def post(settings):
 
 def told(tenant, kind="order.approved", subject="Approved", text="It was.", **more):
     with records.write(SRE) as entry:
-        tell(entry, tenant, kind, subject, text, **more)
+        notify(entry, tenant, kind, subject, text, **more)
     return Notice.objects.first()
 
 
@@ -241,7 +241,7 @@ def test_a_slow_receiver_holds_up_nobody(demo, hook):
 def test_one_that_never_answers_is_cut_off(hook):
     hook.slow.add("/in")
     began = time.monotonic()
-    with pytest.raises(webhook_client.Failed, match=r"did not answer within 0\.3 seconds"):
+    with pytest.raises(webhook_client.DeliveryFailed, match=r"did not answer within 0\.3 seconds"):
         webhook_client.post(
             webhook_client.receiver(hook.url()),
             b"{}",
@@ -290,7 +290,7 @@ def test_a_channel_removed_meanwhile_is_no_error(demo, hook):
     sending.spread()
     ((claimed, waiting),) = sending.claim(16)
     channels.channel_remove(principal=SRE, channel=channel)
-    sending.settle(claimed, [sending.Outcome(waiting[0].pk)])
+    sending.settle(claimed, [sending.DeliveryOutcome(waiting[0].pk)])
     assert not NoticeDelivery.objects.exists()
 
 

@@ -9,8 +9,8 @@ import pytest
 from quota import records
 from quota.models import Notice, Tenant
 from quota.notifications.notice_kinds import KINDS
-from quota.notifications.notices import tell
-from quota.vocabulary.errors import Refused
+from quota.notifications.notices import notify
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +23,7 @@ def demo():
 
 def told(tenant, kind="order.approved", **more):
     with records.write(system("test")) as entry:
-        tell(entry, tenant, kind, more.pop("subject", "Approved"), more.pop("text", "It was."), **more)
+        notify(entry, tenant, kind, more.pop("subject", "Approved"), more.pop("text", "It was."), **more)
     return Notice.objects.first()
 
 
@@ -40,10 +40,10 @@ def test_what_is_told_is_a_row_of_the_change(demo):
 def test_a_change_that_fails_tells_nobody(demo):
     def fails():
         with records.write(system("test")) as entry:
-            tell(entry, demo, "order.approved", "Approved", "It was.")
-            raise Refused("no", "no")
+            notify(entry, demo, "order.approved", "Approved", "It was.")
+            raise Rejected("no", "no")
 
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         fails()
     assert not Notice.objects.exists()
 
@@ -51,7 +51,7 @@ def test_a_change_that_fails_tells_nobody(demo):
 def test_many_are_one_insert(demo, django_assert_num_queries):
     with django_assert_num_queries(3), records.write(system("test")) as entry:  # savepoint, insert, release
         for number in range(100):
-            tell(entry, demo, "order.reminder", f"Order {number} ends", "Soon.")
+            notify(entry, demo, "order.reminder", f"Order {number} ends", "Soon.")
     assert Notice.objects.count() == 100
 
 

@@ -7,7 +7,7 @@ from django.core.cache import cache
 
 from quota import records
 from quota.models import Membership, Notice, NoticeChannel, Record
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.permissions import Role, system
 from tests.integration import rows
 from tests.integration import world as people
@@ -24,7 +24,7 @@ def own():
 
 def told(tenant, kind="order.approved", level="info", **more):
     with records.write(SRE) as entry:
-        tell(entry, tenant, kind, f"About {kind}", "So it is.", level=level, **more)
+        notify(entry, tenant, kind, f"About {kind}", "So it is.", level=level, **more)
     return Notice.objects.first()
 
 

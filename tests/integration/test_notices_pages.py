@@ -10,7 +10,7 @@ from django.urls import reverse
 from quota import records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, NoticeRead, Tenant
 from quota.notifications import channels
-from quota.notifications.notices import tell
+from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from tests.integration import portal_world
 from tests.integration.portal_world import signed_in
@@ -27,7 +27,7 @@ def ubar():
 def told(tenant, subject="Approved", count=1, **more):
     with records.write(SRE) as entry:
         for _ in range(count):
-            tell(
+            notify(
                 entry,
                 tenant,
                 more.get("kind", "order.approved"),

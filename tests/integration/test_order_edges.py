@@ -15,7 +15,7 @@ from quota.pricing import market
 from quota.tenancy.access import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary import calendar
-from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.errors import Forbidden, Rejected
 from tests.integration.market_rows import (
     DAY,
     HOUR,
@@ -90,7 +90,7 @@ def test_a_renewal_that_is_to_begin_earlier_comes_beside_the_first(ubar: Tenant)
     with clock.at(NOW + 3 * DAY):
         order_sweep.orders_advance()
         renewal = first.successors.get()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Rejected) as refused:
             orders.order_change(principal=buyer(), order=renewal, starts_at=NOW + 3.5 * DAY)
         assert refused.value.code == "sold-out"
         orders.order_change(principal=buyer(), order=renewal, starts_at=NOW + 3.5 * DAY, amounts=cores(4))
@@ -105,7 +105,7 @@ def test_a_renewal_handed_on_is_not_sold_over_the_grace_of_the_first(ubar: Tenan
         order_sweep.orders_advance()
         renewal = first.successors.get()
         assert renewal.state == OrderState.APPROVED
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Rejected) as refused:
             orders.order_transfer(principal=buyer("ubar", "foo"), order=renewal, tenant=other)
         assert refused.value.code == "sold-out"
         assert most_sold(0, 20) == 10
@@ -171,7 +171,7 @@ def test_what_ends_within_the_second_is_not_handed_on(ubar: Tenant) -> None:
     a_selling_cell()
     other = a_rich_tenant("foo")
     short = place(ubar, 1, days=1 / 86_400)
-    with pytest.raises(Refused, match="about to end"):
+    with pytest.raises(Rejected, match="about to end"):
         orders.order_transfer(principal=buyer("ubar", "foo"), order=short, tenant=other)
 
 

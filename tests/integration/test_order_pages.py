@@ -14,7 +14,7 @@ from quota import clock
 from quota.market.order_sweep import orders_advance
 from quota.models import Account, ApprovalRule, Membership, Order, Quota
 from quota.pricing.market import market_of
-from quota.vocabulary.money import tell
+from quota.vocabulary.money import format_credits
 from tests.integration import market_world
 from tests.integration.market_world import CREDIT, cores
 from tests.integration.portal_world import person, signed_in
@@ -58,7 +58,7 @@ def test_an_order_shows_everything_of_it(market) -> None:
     assert "2 cores, 8 GiB RAM" in page
     assert "for the sale" in page
     assert "approved by rule 100" in page
-    assert tell(order.price) in page
+    assert format_credits(order.price) in page
     assert "In force" in page or "in force" in page
     assert f"order {order.pk} begins" in page, "the money"
     seen = signed_in("viewer").get(f"/orders/{order.pk}/").text
@@ -79,7 +79,7 @@ def test_cancelling_says_first_what_comes_back(market) -> None:
         done = client.post(f"/orders/{order.pk}/cancel/", {"reason": "over"}, follow=True)
     back = available(market) - before
     assert 0 < back < order.price
-    assert tell(back, places=2) == said[1]
+    assert format_credits(back, places=2) == said[1]
     assert f"{said[1]} credits are back in the budget" in done.text
     order.refresh_from_db()
     assert (order.state, order.reason, order.refunded) == ("cancelled", "over", back)
@@ -108,7 +108,7 @@ def test_a_change_is_shown_before_it_is_done_and_done_once(market) -> None:
     assert (done.status_code, done.url) == (302, f"/orders/{new.pk}/")
     assert again.url == done.url
     assert took is not None
-    assert tell(before - available(market)) == took[1]
+    assert format_credits(before - available(market)) == took[1]
     assert tuple(new.amounts)[:2] == (4_000, 2**34)
     page = client.get(f"/orders/{order.pk}/").text
     assert "Changed to" in page

@@ -14,7 +14,7 @@ from quota.billing import ledger_check
 from quota.market.order_sweep import orders_advance
 from quota.market.orders import order_approve, order_cancel
 from quota.models import ApprovalRule, Order, Quota
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from tests.integration.market_rows import DAY, NOW, SRE, a_rich_tenant, a_selling_cell, buyer, money, place
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,7 +30,7 @@ def together(act: Callable[[int], object]) -> list[object]:
             barrier.wait(timeout=30)
             with clock.at(NOW):
                 return act(number)
-        except Refused as refusal:
+        except Rejected as refusal:
             return refusal.code
         finally:
             connections.close_all()

@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 
 from quota import clock
 from quota.market import orders
-from quota.market.order_steps import TRANSITIONS, Event, step
+from quota.market.order_steps import TRANSITIONS, OrderEvent, step
 from quota.market.order_sweep import orders_advance
 from quota.models import (
     ApprovalRule,
@@ -27,7 +27,7 @@ from quota.models import (
 )
 from quota.pricing.market import availability
 from quota.pricing.price_lists import quote_make
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Role
 from tests.integration.market_rows import (
     CREDIT,
@@ -183,7 +183,7 @@ def test_an_owner_does_not_decide_what_is_left_to_sres(ubar: Tenant) -> None:
 
 def test_a_rejection_says_why_and_frees_everything(ubar: Tenant) -> None:
     order = place(ubar, 10)
-    with pytest.raises(Refused, match="say why"):
+    with pytest.raises(Rejected, match="say why"):
         orders.order_reject(principal=OWNER, order=order, reason=" ")
     order = orders.order_reject(principal=OWNER, order=order, reason="too much")
     assert (order.state, order.reason, order.decided_by) == ("rejected", "too much", "olga")
@@ -227,7 +227,7 @@ def test_what_comes_late_is_paid_from_then_on(ubar: Tenant) -> None:
 def test_a_tampered_form_is_refused_by_field_and_changes_nothing(
     ubar: Tenant, field: str, given: Any, told: str
 ) -> None:
-    with pytest.raises(Refused, match=told) as refused:
+    with pytest.raises(Rejected, match=told) as refused:
         place(ubar, **{field: given})
     assert any(name.split(".")[0] in (field, "ends_at") for name in refused.value.fields)
     assert not Order.objects.exists()
@@ -240,7 +240,7 @@ def test_nothing_to_sell_is_told(ubar: Tenant) -> None:
     with pytest.raises(NotFound, match="no band"):
         place(ubar, band="gold")
     PriorityBand.objects.filter(name="batch").update(oversell_milli=0)
-    with pytest.raises(Refused, match="not sold"):
+    with pytest.raises(Rejected, match="not sold"):
         place(ubar, band="batch")
     Market.objects.update(selling=False)
     with pytest.raises(Conflict, match="sells nothing"):
@@ -251,7 +251,7 @@ def test_nothing_to_sell_is_told(ubar: Tenant) -> None:
 
 def test_more_than_is_left_is_refused_with_the_first_free_date(ubar: Tenant) -> None:
     place(ubar, 90, days=10, principal=SRE)
-    with pytest.raises(Refused, match="10 cores left") as refused:
+    with pytest.raises(Rejected, match="10 cores left") as refused:
         place(ubar, 11, begin=5, days=10)
     assert refused.value.code == "sold-out"
     assert refused.value.figures["first_free"] == (NOW + 10 * DAY).isoformat()
@@ -269,7 +269,7 @@ def test_the_grace_is_sold_with_the_order_and_never_longer_than_it(ubar: Tenant)
 
 def test_over_budget_is_refused_with_figures(ubar: Tenant) -> None:
     poor = a_rich_tenant("poor", credits_=100)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         place(poor, 1, days=10)
     assert refused.value.code == "over-budget"
     assert not Order.objects.exists()
@@ -288,7 +288,7 @@ def test_the_same_key_orders_once(ubar: Tenant) -> None:
 def test_a_quoted_price_holds_for_exactly_this_and_once(ubar: Tenant) -> None:
     given = {"cell": "cc", "band": "production", "amounts": cores(1), "ends_at": NOW + 2 * DAY}
     quote = quote_make(principal=buyer(), tenant=ubar, starts_at=NOW, **given)
-    with pytest.raises(Refused, match="exactly what you order"):
+    with pytest.raises(Rejected, match="exactly what you order"):
         place(ubar, 2, days=2, quote=quote)
     with clock.at(NOW + HOUR / 2):
         order = place(ubar, 1, days=2, quote=quote.pk)
@@ -344,7 +344,7 @@ def test_growing_into_the_last_core_counts_ones_own_once(ubar: Tenant) -> None:
     old = place(ubar, 60, principal=SRE)
     orders.order_approve(principal=SRE, order=old)
     old.refresh_from_db()
-    with pytest.raises(Refused, match="left"):
+    with pytest.raises(Rejected, match="left"):
         orders.order_change(principal=buyer(), order=old, amounts=cores(101))
     with clock.at(NOW + HOUR):
         new = orders.order_change(principal=buyer(), order=old, amounts=cores(100))
@@ -376,14 +376,14 @@ def test_what_has_not_begun_is_changed_in_one_piece(ubar: Tenant) -> None:
     )
     assert (new.state, Order.objects.get(pk=old.pk).state) == ("approved", "cancelled")
     assert (money(ubar), left(2), left(5)) == ((100_000 - 96, 96), 98, 100)
-    with pytest.raises(Refused, match="nothing is to be changed"):
+    with pytest.raises(Rejected, match="nothing is to be changed"):
         orders.order_change(principal=buyer(), order=new, amounts=cores(2))
 
 
 def test_a_change_that_is_too_dear_changes_nothing(ubar: Tenant) -> None:
     poor = a_rich_tenant("poor", credits_=300)
     old = place(poor, 1, days=10)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         orders.order_change(principal=buyer("poor"), order=old, amounts=cores(2))
     assert refused.value.code == "over-budget"
     assert (Order.objects.get().state, money(poor), left()) == ("active", (60, 0), 99)
@@ -396,7 +396,7 @@ def test_handed_to_another_team_which_pays_the_rest(ubar: Tenant) -> None:
     with clock.at(NOW + 4 * DAY):
         with pytest.raises(Forbidden):
             orders.order_transfer(principal=buyer("ubar"), order=old, tenant=kubar)
-        with pytest.raises(Refused, match="already"):
+        with pytest.raises(Rejected, match="already"):
             orders.order_transfer(principal=both, order=old, tenant=ubar)
         new = orders.order_transfer(principal=both, order=old, tenant=kubar)
     assert (new.state, new.price, new.tenant) == ("active", 144 * CREDIT, kubar)
@@ -416,17 +416,17 @@ def test_an_order_at_the_edge_of_64_bits(ubar: Tenant) -> None:
     CellCapacity.objects.update(capacity=[BIG, BIG, BIG, 0, 0, 0])
     order = place(ubar, band="monitoring", amounts=(1, BIG, 0, 0, 0, 0), days=1)
     assert availability("cc", "production", NOW, NOW + DAY)[1] == 0
-    with pytest.raises(Refused, match="left"):
+    with pytest.raises(Rejected, match="left"):
         place(ubar, amounts=(1, 1, 0, 0, 0, 0), days=1)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         place(ubar, amounts=(BIG - 1, 0, 0, 0, 0, 0), days=366)
     assert refused.value.code in ("too-large", "over-budget")
     assert order.state == "active"
 
 
 @pytest.mark.parametrize("state", list(OrderState), ids=[s.value for s in OrderState])
-@pytest.mark.parametrize("event", list(Event), ids=[e.value for e in Event])
-def test_every_pair_of_state_and_event_is_decided(state: OrderState, event: Event) -> None:
+@pytest.mark.parametrize("event", list(OrderEvent), ids=[e.value for e in OrderEvent])
+def test_every_pair_of_state_and_event_is_decided(state: OrderState, event: OrderEvent) -> None:
     order = Order(pk=7, state=state.value)
     after = TRANSITIONS.get((state, event))
     if after is None:

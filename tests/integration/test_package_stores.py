@@ -17,7 +17,7 @@ import pytest
 from scheduling.packages.choice import open_store
 from scheduling.packages.directory import DirectoryStore
 from scheduling.packages.s3 import S3Store
-from scheduling.packages.store import CHUNK_BYTES, NotThere, Store, StoreAway
+from scheduling.packages.store import CHUNK_BYTES, ArchiveStore, NotThere, StoreAway
 from tests.ports import free_port
 
 DIGEST = "sha256:" + "ab" * 32
@@ -61,7 +61,7 @@ def _answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.fixture(params=["file", "s3"])
-def store(request, tmp_path, monkeypatch) -> Store:
+def store(request, tmp_path, monkeypatch) -> ArchiveStore:
     if request.param == "file":
         return open_store((tmp_path / "store").as_uri())
     for name, value in KEYS.items():
@@ -70,7 +70,7 @@ def store(request, tmp_path, monkeypatch) -> Store:
     return open_store(f"s3://packages/{prefix}?endpoint={request.getfixturevalue('endpoint')}")
 
 
-def put(store: Store, digest: str = DIGEST, content: bytes = CONTENT, *, cell: str = "cc") -> Path:
+def put(store: ArchiveStore, digest: str = DIGEST, content: bytes = CONTENT, *, cell: str = "cc") -> Path:
     draft = store.spool() / f"draft-{os.getpid()}"
     draft.write_bytes(content)
     store.put(cell, digest, draft)
@@ -78,12 +78,12 @@ def put(store: Store, digest: str = DIGEST, content: bytes = CONTENT, *, cell: s
     return draft
 
 
-def content_of(store: Store, digest: str = DIGEST, *, offset: int = 0) -> bytes:
+def content_of(store: ArchiveStore, digest: str = DIGEST, *, offset: int = 0) -> bytes:
     with store.read("cc", digest, offset=offset) as chunks:
         return b"".join(chunks)
 
 
-def test_what_is_put_is_read_back_from_anywhere(store: Store) -> None:
+def test_what_is_put_is_read_back_from_anywhere(store: ArchiveStore) -> None:
     assert isinstance(store, DirectoryStore | S3Store)
     put(store)
     assert store.size("cc", DIGEST) == len(CONTENT)
@@ -93,7 +93,7 @@ def test_what_is_put_is_read_back_from_anywhere(store: Store) -> None:
         assert max(map(len, chunks)) <= CHUNK_BYTES
 
 
-def test_what_is_there_can_be_put_again_and_is_young_then(store: Store) -> None:
+def test_what_is_there_can_be_put_again_and_is_young_then(store: ArchiveStore) -> None:
     put(store)
     put(store)
     (blob,) = store.listing("cc")
@@ -101,7 +101,7 @@ def test_what_is_there_can_be_put_again_and_is_young_then(store: Store) -> None:
     assert blob.age_s < 60
 
 
-def test_what_is_deleted_or_never_was_is_not_there(store: Store) -> None:
+def test_what_is_deleted_or_never_was_is_not_there(store: ArchiveStore) -> None:
     assert store.size("cc", DIGEST) is None
     with pytest.raises(NotThere):
         content_of(store)
@@ -111,7 +111,7 @@ def test_what_is_deleted_or_never_was_is_not_there(store: Store) -> None:
     assert (store.size("cc", DIGEST), list(store.listing("cc"))) == (None, [])
 
 
-def test_cells_are_apart(store: Store) -> None:
+def test_cells_are_apart(store: ArchiveStore) -> None:
     put(store, cell="cc")
     put(store, "sha256:" + "cd" * 32, cell="dd")
     assert [blob.digest for blob in store.listing("cc")] == [DIGEST]

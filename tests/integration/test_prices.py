@@ -18,7 +18,7 @@ from quota.pricing.price_lists import (
     quote_preview,
     quote_taken,
 )
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import RAM, ZERO, as_mapping
 from tests.integration import rows
@@ -116,7 +116,7 @@ def test_who_has_ordered_hears_of_new_prices(tenant) -> None:
     ids=["past", "resource", "negative", "falling", "long", "naive"],
 )
 def test_a_list_that_is_none_is_refused_and_changes_nothing(tenant, changed, field) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         flat(**changed)
     assert list(refused.value.fields) == [field]
     assert not PriceList.objects.exists()
@@ -190,7 +190,7 @@ def test_a_quote_holds_though_prices_rise_until_it_ends(tenant) -> None:
 )
 def test_a_quote_is_used_only_for_exactly_what_it_quotes(tenant, changed) -> None:
     quote = quote_make(**ask(tenant))
-    with pytest.raises(Refused, match="ask for a new quote") as refused:
+    with pytest.raises(Rejected, match="ask for a new quote") as refused:
         quote_taken(**exactly(quote, **changed))
     assert (refused.value.code, list(refused.value.fields)) == ("quote-mismatch", list(changed))
 
@@ -216,15 +216,15 @@ def test_a_quote_is_its_tenants_and_for_one_order(tenant) -> None:
     [
         ({"band": "golden"}, NotFound, "band"),
         ({"cell": "dd"}, NotFound, "cell"),
-        ({"amounts": ZERO}, Refused, "amounts"),
-        ({"amounts": (1,)}, Refused, "amounts"),
-        ({"amounts": (-1, 0, 0, 0, 0, 0)}, Refused, "amounts"),
-        ({"amounts": {"cpu": "many"}}, Refused, "amounts"),
-        ({"amounts": (2**63, 0, 0, 0, 0, 0)}, Refused, "amounts"),
-        ({"amounts": (2**63 - 1, 0, 0, 0, 0, 0)}, Refused, "amounts.cpu"),
-        ({"ends_at": NOON}, Refused, "ends_at"),
-        ({"starts_at": NOON - 2 * MONTH, "ends_at": NOON}, Refused, "ends_at"),
-        ({"ends_at": dt.datetime(2028, 1, 1)}, Refused, "ends_at"),
+        ({"amounts": ZERO}, Rejected, "amounts"),
+        ({"amounts": (1,)}, Rejected, "amounts"),
+        ({"amounts": (-1, 0, 0, 0, 0, 0)}, Rejected, "amounts"),
+        ({"amounts": {"cpu": "many"}}, Rejected, "amounts"),
+        ({"amounts": (2**63, 0, 0, 0, 0, 0)}, Rejected, "amounts"),
+        ({"amounts": (2**63 - 1, 0, 0, 0, 0, 0)}, Rejected, "amounts.cpu"),
+        ({"ends_at": NOON}, Rejected, "ends_at"),
+        ({"starts_at": NOON - 2 * MONTH, "ends_at": NOON}, Rejected, "ends_at"),
+        ({"ends_at": dt.datetime(2028, 1, 1)}, Rejected, "ends_at"),
     ],
     ids=["band", "cell", "nothing", "short", "negative", "text", "wide", "dear", "backward", "over", "naive"],
 )  # fmt: skip

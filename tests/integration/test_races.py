@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from quota.models import QuotaUse
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.jobs import jobs, updates
@@ -144,7 +144,7 @@ def test_everybody_at_once(cell, tenant) -> None:
                     updates.job_undo(principal=SRE, job=job)
                 else:
                     jobs.job_apply(principal=SRE, cell=cell, job_spec=read)
-            except Refused as problem:
+            except Rejected as problem:
                 if problem.code not in ("job-exists", "job-ended", "quota-exceeded"):
                     raise
 

@@ -15,11 +15,11 @@ from prometheus_client import REGISTRY
 
 from borglet.messages import Phase, Report, TaskKey, TaskReport, Usage, decode_to_shard, encode
 from quota.vocabulary.bands import DEFAULT_BANDS
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
-from scheduling.link.views.diff import Expected, View
+from scheduling.link.views.diff import ExpectedTask, View
 from scheduling.link.views.last_report import said
 from scheduling.master import utilisation
 from scheduling.master.loop import Master
@@ -64,7 +64,7 @@ class Cycle:
         for machine in Machine.objects.filter(cell=self.cell):
             here = Task.objects.filter(machine=machine).select_related("job")
             keys = {task.id: TaskKey(task.job.uid.hex, task.index, task.incarnation) for task in here}
-            view = View("", "", {key: Expected(identity) for identity, key in keys.items()})
+            view = View("", "", {key: ExpectedTask(identity) for identity, key in keys.items()})
             reported = [
                 TaskReport(key, "", Phase.UP, usage=self.used[identity])
                 for identity, key in keys.items() if identity in self.used
@@ -322,7 +322,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
     sums = dict.fromkeys(("cpu", "ram", "disk"), 0)
     utilisation.tell(
         world.cell.pk,
-        utilisation.Figures(
+        utilisation.UtilisationFigures(
             at=0.0, setting="medium", running=3, measured=2, short=1, capacity=sums | {"cpu": 8000},
             limit=sums | {"cpu": 4000}, reservation=sums | {"cpu": 1000}, usage=sums | {"cpu": 500},
         ),
@@ -333,7 +333,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(Refused, match="reclamation is one of off, baseline, medium, aggressive"):
+    with pytest.raises(Rejected, match="reclamation is one of off, baseline, medium, aggressive"):
         cell_settings.load({"reclamation": "reckless"})
-    with pytest.raises(Refused, match="shortage_at lies between 0 and 1"):
+    with pytest.raises(Rejected, match="shortage_at lies between 0 and 1"):
         cell_settings.load({"shortage_at": 1.5})

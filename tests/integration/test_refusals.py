@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from quota import clock
 from quota.models import CellCapacity, PriceList, PriorityBand, Quota, Tenant
 from quota.pricing.market import capacity_of, market_set
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.jobs import jobs, updates
 from scheduling.jobs.quota_rejections import CURED, HOLDERS, TOLD
@@ -50,13 +50,13 @@ def file(name: str, *, tasks: int = 1, cpu: int = 100, tenant: str = "ubar", **m
     }
 
 
-def refused(who, cell, given) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(who, cell, given) -> Rejected:
+    with pytest.raises(Rejected) as caught:
         world.submit(who, cell, given)
     return caught.value
 
 
-def bulk(who, cell, files, **how) -> list[Refused | None]:
+def bulk(who, cell, files, **how) -> list[Rejected | None]:
     return [one.problem for one in jobs.jobs_submit_bulk(principal=who, cell=cell, files=files, **how)]
 
 
@@ -123,7 +123,7 @@ def test_with_what_the_cure_names_all_of_a_request_is_admitted(cell, tenant, ann
 
 def test_an_update_that_grows_too_far_is_told_the_same(cell, tenant, ann) -> None:
     job = world.submit(ann, cell, file("web", cpu=800))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file("web", tasks=2, cpu=800)))
     assert caught.value.figures["cure"]["amounts"] == {"cpu": 600}
     assert [one["job"] for one in caught.value.figures["holders"]] == ["web"]
@@ -171,7 +171,7 @@ def test_thousands_of_refusals_cost_no_more_than_a_few(cell, tenant) -> None:
         created_at="2020-01-01T00:00:00Z",
     )  # fmt: skip
 
-    def told(files) -> tuple[int, list[Refused | None]]:
+    def told(files) -> tuple[int, list[Rejected | None]]:
         with CaptureQueriesContext(connection) as queries:
             problems = bulk(ME, cell, files)
         return len(queries), problems

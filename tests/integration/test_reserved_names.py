@@ -8,7 +8,7 @@ import pytest
 from naming.table import names
 from quota.models import Record, Tenant
 from quota.tenancy import tenants
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.cells import cells
 from scheduling.jobs import jobs, plans, updates
 from scheduling.jobs import names as job_names
@@ -23,7 +23,7 @@ LONG = "a" * 63
 
 @pytest.mark.parametrize("name", ["ns", "health"])
 def test_a_cell_can_not_be_called_as_the_zone_calls_its_own(name: str) -> None:
-    with pytest.raises(Refused, match="choose another") as caught:
+    with pytest.raises(Rejected, match="choose another") as caught:
         cells.cell_create(principal=rows.ME, name=name)
     assert (caught.value.code, list(caught.value.fields)) == ("reserved-name", ["name"])
     assert not Cell.objects.exists()
@@ -31,7 +31,7 @@ def test_a_cell_can_not_be_called_as_the_zone_calls_its_own(name: str) -> None:
 
 
 def test_a_tenant_can_not_be_called_machine() -> None:
-    with pytest.raises(Refused, match="choose another") as caught:
+    with pytest.raises(Rejected, match="choose another") as caught:
         tenants.tenant_create(principal=rows.ME, name="machine")
     assert (caught.value.code, list(caught.value.fields)) == ("reserved-name", ["name"])
     assert (Tenant.objects.count(), Record.objects.count()) == (0, 0)
@@ -56,7 +56,7 @@ def test_the_last_task_of_a_job_has_a_name_that_fits(settings) -> None:
 
     revision = journal.newest(cell.id)
     for wanted in (file | {"tasks": 11}, file | {"name": "b" * 63, "tasks": 11}):
-        with pytest.raises(Refused, match="shorten it by 1") as caught:
+        with pytest.raises(Rejected, match="shorten it by 1") as caught:
             jobs.spec_for(principal=ann, cell=cell, file=wanted, tenant="ubar")
         assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["name"])
         (verdict,) = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[wanted], tenant="ubar")
@@ -78,7 +78,7 @@ def test_no_new_job_is_called_service() -> None:
         assert problem is not None
         assert (problem.code, list(problem.fields)) == ("reserved-name", ["name"])
         assert "choose another" in problem.detail
-    with pytest.raises(Refused, match="choose another"):
+    with pytest.raises(Rejected, match="choose another"):
         jobs.job_submit(principal=ann, cell=cell, job_spec=read, dry_run=True)
     assert not Job.objects.exists()
 
@@ -93,7 +93,7 @@ def test_the_label_service_is_a_name(value: str) -> None:
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     ann = world.principal("ann", tenant=tenant)
     file = world.a_file(priority=0, labels={"service": value, "tier": value})
-    with pytest.raises(Refused, match="use lower-case letters") as caught:
+    with pytest.raises(Rejected, match="use lower-case letters") as caught:
         jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
     assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
     assert parser.load(file).labels["service"] == value  # what was accepted before is read
@@ -106,7 +106,7 @@ def test_the_longest_name_of_a_service_fits(settings) -> None:
     file = world.a_file(priority=0, labels={"service": LONG})
     job = world.submit(ann, cell, file)
     longer = world.with_task(ports=["http", "https"]) | {"priority": 0, "labels": {"service": LONG}}
-    with pytest.raises(Refused, match="shorten it by 1") as caught:
+    with pytest.raises(Rejected, match="shorten it by 1") as caught:
         jobs.spec_for(principal=ann, cell=cell, file=longer, tenant="ubar")
     assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
     without = longer | {"labels": {"service": LONG[:-1]}}

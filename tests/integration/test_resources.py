@@ -6,7 +6,7 @@ import pytest
 
 from borglet.messages import Hello
 from quota.models import CellCapacity, QuotaUse
-from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import system
 from scheduling.cells import cells
 from scheduling.core.vocabulary import events
@@ -43,7 +43,7 @@ def test_a_resource_is_added_behind_the_others_told_and_published(cell, machine)
 
 @pytest.mark.parametrize("name", ["", "TPU", "t-pu", "9", "t" * 64, "tpu\n"])
 def test_a_bad_name_is_refused(cell, name) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         added(cell, name)
     assert "name" in caught.value.fields
     assert not Cell.objects.get().extra_resources
@@ -58,7 +58,7 @@ def test_names_are_taken_once_and_few(cell, ann) -> None:
         cells.cell_resource_add(principal=ann, cell=cell, name="fpga")
     for number in range(cells.MAX_EXTRA_RESOURCES - 1):
         added(cell, f"r{number}")
-    with pytest.raises(Refused, match="can't have more"):
+    with pytest.raises(Rejected, match="can't have more"):
         added(cell, "last")
 
 

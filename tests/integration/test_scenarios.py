@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from borglet.messages import EndCause, Exit
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.jobs import jobs, updates
@@ -77,7 +77,7 @@ def job_file(name: str, wanted: dict[str, Any]) -> dict[str, Any]:
 def quota_may_be_short() -> Iterator[None]:
     try:
         yield
-    except Refused as problem:
+    except Rejected as problem:
         if problem.code != "quota-exceeded":
             raise
 

@@ -14,7 +14,7 @@ from django.db import connection
 from prometheus_client import REGISTRY
 
 from portal.celery import app
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling import celery_tasks
 from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events
@@ -164,7 +164,7 @@ def test_a_cell_whose_settings_are_broken_stops_no_other(cell) -> None:
 
 
 def test_the_setting_takes_what_there_is() -> None:
-    with pytest.raises(Refused, match="schedulers is one of one, by-workload"):
+    with pytest.raises(Rejected, match="schedulers is one of one, by-workload"):
         cell_settings.load({"schedulers": "three"})
 
 

@@ -24,7 +24,7 @@ from quota.tenancy.service_accounts import (
     service_account_set,
     service_account_token,
 )
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role, Scope
 from tests.integration import rows, world
 
@@ -83,9 +83,9 @@ def test_disabled_and_removed_its_tokens_prove_nothing_at_once(ann, tenant, ci) 
 def test_it_is_never_an_owner_and_of_no_other_tenant(ann, tenant, ci) -> None:
     other = rows.a_tenant("other")
     for act, error in (
-        (lambda: service_account_create(principal=ann, tenant=tenant, name="root", role="owner"), Refused),
-        (lambda: service_account_set(principal=ann, account=ci, role="owner"), Refused),
-        (lambda: membership_set(principal=rows.ME, tenant=tenant, user=ci.user, role="owner"), Refused),
+        (lambda: service_account_create(principal=ann, tenant=tenant, name="root", role="owner"), Rejected),
+        (lambda: service_account_set(principal=ann, account=ci, role="owner"), Rejected),
+        (lambda: membership_set(principal=rows.ME, tenant=tenant, user=ci.user, role="owner"), Rejected),
         (lambda: membership_set(principal=rows.ME, tenant=other, user=ci.user, role="viewer"), Conflict),
         (lambda: membership_set(principal=rows.ME, tenant=tenant, user=ci.user, role=None), Conflict),
         (lambda: member_leave(principal=principal_of_user(ci.user), tenant=tenant, user=ci.user), Conflict),
@@ -103,14 +103,14 @@ def test_its_tokens_are_bound_and_end_whoever_makes_them(ann, tenant, ci) -> Non
         {"expires_at": later},
         {"tenant": rows.a_tenant("other"), "expires_at": later},
     ):
-        with pytest.raises(Refused, match="bound to its tenant and have an end"):
+        with pytest.raises(Rejected, match="bound to its tenant and have an end"):
             token_issue(principal=rows.ME, user=ci.user, name="x", scopes=["read"], **given)
     for given, field in (
         ({"scopes": ["admin"]}, "scopes"), ({"scopes": []}, "scopes"), ({"name": " "}, "name"),
         ({"expires_at": clock.now() + dt.timedelta(days=400)}, "expires_at"),
         ({"expires_at": clock.now() - dt.timedelta(days=1)}, "expires_at"),
     ):  # fmt: skip
-        with pytest.raises(Refused) as problem:
+        with pytest.raises(Rejected) as problem:
             service_account_token(principal=ann, account=ci, **{"name": "x", **given})
         assert list(problem.value.fields) == [field]
     assert not Token.objects.exists()
@@ -155,7 +155,7 @@ def test_only_owners_have_them(tenant, ci) -> None:
 )
 def test_bad_input_names_the_field_and_makes_nobody(tenant, ann, given, field) -> None:
     before = get_user_model().objects.count()
-    with pytest.raises(Refused) as problem:
+    with pytest.raises(Rejected) as problem:
         service_account_create(principal=ann, tenant=tenant, **{"name": "ci", "role": "viewer", **given})
     assert (list(problem.value.fields), get_user_model().objects.count()) == ([field], before)
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from borglet.messages import ShellClaims
 from quota.models import Capability
 from quota.tenancy.access import principal_of_user
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Scope
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
@@ -139,7 +139,7 @@ def test_closing_is_journalled_once_and_the_lost_are_swept_up(world: World) -> N
 def test_bad_input_names_its_field_and_leaves_nothing(
     world: World, asked: dict[str, object], field: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         ask(world, who("operator"), **asked)
     assert list(refused.value.fields) == [field]
     assert not ShellSession.objects.exists()

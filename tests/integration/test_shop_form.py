@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from portal.sigma.shop.availability import HEIGHT, WIDTH, DayLeft, chart
-from portal.sigma.shop.period import DAY, DayError, Period, day_read, instants, preset_last, preset_of
+from portal.sigma.shop.period import DAY, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
 from portal.sigma.shop.wish import Choices, fields_of, quantity_text, wish_read
 
 BERLIN, NEW_YORK, HAVANA = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York"), ZoneInfo("America/Havana")
@@ -51,18 +51,18 @@ def choices(zone: ZoneInfo = BERLIN, *, now: dt.datetime = NOON, longest: int = 
     ],
 )
 def test_a_day_is_as_long_as_it_is_there(zone, day, hours, begins) -> None:
-    period = Period(date(day), date(day))
+    period = QuotaPeriod(date(day), date(day))
     starts_at, ends_at = instants(period, zone, now=NOON)
     assert ends_at - starts_at == dt.timedelta(hours=hours)
     assert starts_at.isoformat()[:16] == begins
-    assert instants(Period(date(day) + DAY, date(day) + DAY), zone, now=NOON)[0] == ends_at, "no gap"
+    assert instants(QuotaPeriod(date(day) + DAY, date(day) + DAY), zone, now=NOON)[0] == ends_at, "no gap"
 
 
 def test_of_today_only_what_is_left_is_sold() -> None:
     now = dt.datetime(2027, 3, 1, 23, 30, 59, 999, tzinfo=dt.UTC)
     today = now.astimezone(BERLIN).date()
     assert today == date("2027-03-02"), "in Berlin it is tomorrow already"
-    starts_at, ends_at = instants(Period(today, today), BERLIN, now=now)
+    starts_at, ends_at = instants(QuotaPeriod(today, today), BERLIN, now=now)
     assert (starts_at.isoformat(), ends_at.isoformat()) == (
         "2027-03-01T23:30:00+00:00",
         "2027-03-02T23:00:00+00:00",
@@ -84,7 +84,7 @@ def test_of_today_only_what_is_left_is_sold() -> None:
 )
 def test_usual_lengths_end_where_people_expect(name, first, last) -> None:
     assert preset_last(name, date(first)) == date(last)
-    assert preset_of(Period(date(first), date(last))) == name
+    assert preset_of(QuotaPeriod(date(first), date(last))) == name
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,9 @@ def days(*left: int) -> list[DayLeft]:
 
 
 def test_bars_join_equal_days_and_tell_which_are_too_few() -> None:
-    drawn = chart(days(9, 9, 3, 9, 9, 9), 0, asked=5, period=Period(date("2027-03-02"), date("2027-03-05")))
+    drawn = chart(
+        days(9, 9, 3, 9, 9, 9), 0, asked=5, period=QuotaPeriod(date("2027-03-02"), date("2027-03-05"))
+    )
     assert [(bar.tone, bar.left) for bar in drawn.bars] == [
         ("beside", 9), ("fits", 9), ("short", 3), ("fits", 9), ("beside", 9),
     ]  # fmt: skip
@@ -170,7 +172,7 @@ def test_bars_join_equal_days_and_tell_which_are_too_few() -> None:
 
 
 def test_what_is_over_sold_draws_as_nothing_left() -> None:
-    drawn = chart(days(-7), 0, asked=0, period=Period(date("2027-03-01"), date("2027-03-01")))
+    drawn = chart(days(-7), 0, asked=0, period=QuotaPeriod(date("2027-03-01"), date("2027-03-01")))
     assert (drawn.bars[0].left, drawn.bars[0].height) == (0, 0)
-    huge = chart(days(2**62), 0, asked=2**62, period=Period(date("2027-03-01"), date("2027-03-01")))
+    huge = chart(days(2**62), 0, asked=2**62, period=QuotaPeriod(date("2027-03-01"), date("2027-03-01")))
     assert 0 < huge.asked_y < HEIGHT

@@ -12,7 +12,7 @@ from quota.admission import capacity
 from quota.market import orders
 from quota.market.shortfalls import shortfalls_examine, shortfalls_examine_all, shortfalls_examine_lowered
 from quota.models import CellCapacity, Notice, Order, Shortfall, Tenant
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from tests.integration.market_rows import DAY, NOW, SRE, a_rich_tenant, a_selling_cell, buyer, place
 
 pytestmark = pytest.mark.django_db
@@ -67,10 +67,10 @@ def test_what_is_short_is_told_with_its_time_and_orders_newest_first(sold: list[
 def test_nothing_more_is_sold_and_nothing_is_approved_meanwhile(sold: list[Order]) -> None:
     lose(4)
     ubar = Tenant.objects.get(name="ubar")
-    with pytest.raises(Refused, match="no time when it is free") as refused:
+    with pytest.raises(Rejected, match="no time when it is free") as refused:
         place(ubar, 5, begin=40)
     assert refused.value.code == "sold-out"
-    with pytest.raises(Refused, match="lost capacity"):
+    with pytest.raises(Rejected, match="lost capacity"):
         orders.order_approve(principal=SRE, order=sold[2])
     assert orders.order_cancel(principal=buyer(), order=sold[2]).state == "cancelled"
 

@@ -9,7 +9,7 @@ import pytest
 from quota import clock
 from quota.admission.sizing import usage_of
 from quota.models import MeteredHour, PriorityBand
-from quota.vocabulary.errors import Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role, system
 from quota.vocabulary.resources import NAMES, ZERO
 from tests.integration import rows, world
@@ -96,7 +96,7 @@ def test_strangers_days_and_bands_are_refused(cell, tenant) -> None:
         usage_of(
             world.principal("eve", tenant=rows.a_tenant("e"), role=Role.OWNER), tenant, "cc", "production"
         )
-    with pytest.raises(Refused, match="give 1 to 366"):
+    with pytest.raises(Rejected, match="give 1 to 366"):
         usage_of(ME, tenant, cell.name, "production", days=0)
     with pytest.raises(NotFound, match="monitoring"):
         usage_of(ME, tenant, cell.name, "silver")

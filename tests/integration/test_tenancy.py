@@ -11,7 +11,7 @@ from quota.selectors import tenant_named, tenants_visible
 from quota.tenancy.access import principal_of_user
 from quota.tenancy.members import member_leave, membership_set
 from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Role, may
 from tests.integration import rows, world
 
@@ -152,10 +152,10 @@ def test_an_sre_moves_a_tenant_and_roles_follow(org) -> None:
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "europe/zurich", "../etc/passwd", "x" * 100])
 def test_a_time_zone_is_one_of_the_database(org, zone) -> None:
     if zone:
-        with pytest.raises(Refused) as problem:
+        with pytest.raises(Rejected) as problem:
             tenant_create(principal=rows.ME, name="fresh", time_zone=zone)
         assert list(problem.value.fields) == ["time_zone"]
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         tenant_set(principal=rows.ME, tenant=org, title="", contact="", time_zone=zone)
     org.refresh_from_db()
     assert org.time_zone == "Europe/Zurich"

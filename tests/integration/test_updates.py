@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quota.models import QuotaUse
-from quota.vocabulary.errors import Conflict, Forbidden, Refused
+from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.vocabulary import events
@@ -162,7 +162,7 @@ def test_a_killed_task_stays_dead_and_a_failed_one_lives_again(cell, machine, an
 
 
 def test_an_update_beyond_the_quota_is_refused_and_changes_nothing(cell, tenant, ann, job) -> None:
-    with pytest.raises(Refused, match="quota"):
+    with pytest.raises(Rejected, match="quota"):
         update(ann, job, world.with_task(limit={"cpu": 30}))
     job.refresh_from_db()
     assert (job.spec_version, JobSpec.objects.count(), used(tenant)) == (1, 1, 300)
@@ -283,7 +283,7 @@ def test_others_may_not_update(tenant, job, role) -> None:
     ],
 )
 def test_what_a_job_is_never_changes(ann, job, file, field) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         update(ann, job, file)
     assert field in caught.value.fields
 
@@ -362,7 +362,7 @@ def test_a_job_whose_stored_spec_names_an_undefined_variable_can_be_updated_and_
     row.spec["task"]["command"] = ["serve", "$(nope)"]
     stored = parser.load(row.spec)
     JobSpec.objects.filter(pk=row.pk).update(spec=stored.to_json(), digest=stored.digest())
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         update(ann, job, world.with_task(command=["serve", "$(nope)", "--fast"]))
     assert list(refused.value.fields) == ["task.command[1]"]
     assert update(ann, job, world.with_task(command=["serve", "--fast"])).version == 2

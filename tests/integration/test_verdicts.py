@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.vocabulary.plan import Plan
-from scheduling.core.vocabulary.reasons import Expected, Place, Why
+from scheduling.core.vocabulary.reasons import ExpectedStart, QueuePlace, Why
 from scheduling.models import PendingVerdict
 from scheduling.tasks import verdicts
 from tests.integration import rows
@@ -41,7 +41,7 @@ def test_a_verdict_names_no_job_of_another_tenant(cell) -> None:
 
 def test_a_pass_that_says_the_same_writes_nothing(cell, django_assert_max_num_queries) -> None:
     job = rows.a_job(cell.cell, rows.a_tenant())
-    book = verdicts.Book()
+    book = verdicts.VerdictCache()
     plan = cell.decide()
     assert verdicts.store(cell.cell.id, plan, book=book, now=0.0) == 1
     (why,) = plan.unplaced
@@ -54,14 +54,14 @@ def test_a_pass_that_says_the_same_writes_nothing(cell, django_assert_max_num_qu
 
 def test_what_moves_all_the_time_is_written_now_and_then(cell) -> None:
     job = rows.a_job(cell.cell, rows.a_tenant())
-    book = verdicts.Book()
+    book = verdicts.VerdictCache()
     plan = cell.decide()
     verdicts.store(cell.cell.id, plan, book=book, now=0.0)
     (why,) = plan.unplaced
-    start = msgspec.structs.replace(why.expected or Expected(basis="ends"), ends=5)
+    start = msgspec.structs.replace(why.expected or ExpectedStart(basis="ends"), ends=5)
     moved = Plan(
         revision=plan.revision + 1,
-        unplaced=(msgspec.structs.replace(why, places=(Place(9, 0),), expected=start),),
+        unplaced=(msgspec.structs.replace(why, places=(QueuePlace(9, 0),), expected=start),),
     )
     assert verdicts.store(cell.cell.id, moved, book=book, now=1.0) == 0
     assert verdicts.store(cell.cell.id, moved, book=book, now=verdicts.FRESH_S) == 1
@@ -73,7 +73,7 @@ def test_what_moves_all_the_time_is_written_now_and_then(cell) -> None:
 def test_thousands_of_rows_are_written_in_turns(cell) -> None:
     for number in range(5):
         rows.a_job(cell.cell, rows.a_tenant(), f"j{number}")
-    book, plan = verdicts.Book(), cell.decide()
+    book, plan = verdicts.VerdictCache(), cell.decide()
     turns = [verdicts.store(cell.cell.id, plan, book=book, now=float(n), most=2) for n in range(4)]
     assert turns == [2, 2, 1, 0]
     assert PendingVerdict.objects.count() == 5
@@ -82,10 +82,12 @@ def test_thousands_of_rows_are_written_in_turns(cell) -> None:
 def test_who_is_placed_is_forgotten_and_who_is_not_examined_keeps_what_was_said(cell) -> None:
     tenant = rows.a_tenant()
     first, second = (rows.a_job(cell.cell, tenant, name) for name in ("first", "second"))
-    book, plan = verdicts.Book(), cell.decide()
+    book, plan = verdicts.VerdictCache(), cell.decide()
     verdicts.store(cell.cell.id, plan, book=book, now=0.0)
     blank = [Why(tasks=((first.id, 3),), machines=1)]
-    verdicts.store(cell.cell.id, Plan(revision=50, unplaced=tuple(blank)), book=verdicts.Book(), now=0.0)
+    verdicts.store(
+        cell.cell.id, Plan(revision=50, unplaced=tuple(blank)), book=verdicts.VerdictCache(), now=0.0
+    )
     assert written(first.id)[0].code == "resource"
     verdicts.store(cell.cell.id, Plan(revision=51, unplaced=tuple(blank)), book=book, now=1.0)
     assert [row.job_id for row in PendingVerdict.objects.all()] == [first.id]
@@ -101,14 +103,16 @@ def test_another_schedulers_verdicts_are_left_alone(cell) -> None:
         unplaced = tuple(
             msgspec.structs.replace(why, tasks=((own, 3),)) for why in plan.unplaced if own in dict(why.tasks)
         )
-        verdicts.store(cell.cell.id, Plan(revision=9, unplaced=unplaced), book=verdicts.Book(), now=0.0)
+        verdicts.store(
+            cell.cell.id, Plan(revision=9, unplaced=unplaced), book=verdicts.VerdictCache(), now=0.0
+        )
     assert PendingVerdict.objects.count() == 2
 
 
 def test_a_masters_passes_explain_all_in_turns(cell) -> None:
     for number in range(4):
         rows.a_job(cell.cell, rows.a_tenant(), f"j{number}", limit=(100 + number, 2**26, 2**26, 0, 0, 1))
-    explainer, book = Explainer(Budget(classes=1)), verdicts.Book()
+    explainer, book = Explainer(ExplainBudget(classes=1)), verdicts.VerdictCache()
     for turn in range(4):
         verdicts.store(cell.cell.id, cell.decide(explainer=explainer), book=book, now=float(turn))
         assert PendingVerdict.objects.count() == turn + 1

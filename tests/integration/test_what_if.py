@@ -12,7 +12,7 @@ from quota.admission.bands import bands_ensure
 from quota.models import MeteredHour, Order, OrderState, PriceList, PriorityBand
 from quota.pricing.price_lists import DEFAULT_BASE, DEFAULT_CURVE, price_list_at, quote_preview
 from quota.pricing.what_if import what_if
-from quota.vocabulary.errors import Forbidden, Refused
+from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import rows
 
@@ -122,6 +122,6 @@ def test_a_trial_sets_nothing_and_is_for_who_sets_prices() -> None:
     assert PriceList.objects.count() == 1
     with pytest.raises(Forbidden):
         trial(principal=Principal(name="ann", roles={"ubar": Role.OWNER}))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         trial(usage={"ports": 1})
     assert list(refused.value.fields) == ["usage.ports"]

@@ -73,7 +73,7 @@ def submit(who: Principal, cell: Cell, file: dict[str, Any], *, tenant: str = "u
     return submission.job
 
 
-def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> job_spec.JobSpec:
+def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> job_spec.JobSpecification:
     return parser.parse(file, limits=jobs.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
 
 

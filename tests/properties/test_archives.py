@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, unpack
 from borglet.packages.archives.build import pack
 from borglet.packages.archives.disk import digests_of, remove_tree
-from borglet.packages.archives.limits import ArchiveRefused, Limits
+from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
 from tests.unit.borglet_packages.archives import (
     Layout,
     archive,
@@ -47,7 +47,7 @@ ENTRIES = st.one_of(
     st.builds(lambda path, name: extended(pax(path=path)) + file(name), CROOKED, CROOKED),
     st.builds(lambda folder, name: file(f"{folder}/.wh.{name}", b""), CROOKED, CROOKED),
 )
-SMALL = Limits(unpacked_bytes=2**20, entries=100, ratio_free_bytes=2**21)
+SMALL = ArchiveLimits(unpacked_bytes=2**20, entries=100, ratio_free_bytes=2**21)
 
 
 def write(root: Path, tree: object) -> None:

@@ -78,7 +78,7 @@ def test_the_earliest_start_is_the_first_at_which_it_fits(
     ask = (wanted, *(0,) * (SIZE - 1))
     turns = sorted({START, *(step.at for step in sold)})
     room = [
-        calendar.Step(at, tuple(a - b for a, b in zip(limit, sold_at(spans, at), strict=True)))
+        calendar.CalendarStep(at, tuple(a - b for a, b in zip(limit, sold_at(spans, at), strict=True)))
         for at in turns
     ]
     fits = [

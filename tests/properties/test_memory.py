@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduling.core.cell.audit import tasks_on
 from scheduling.core.cell.state import CellState
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary.policy import Policy
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough
@@ -22,7 +22,7 @@ from tests.properties.worlds import add_job, full, step, worlds
 @given(worlds(steps=6) | full(), st.data())
 def test_passes_with_a_memory_decide_what_passes_without_decide(world: World, data: st.DataObject) -> None:
     """Whatever happens in between, whoever's policy it is, and however much of each plan is committed."""
-    memory = Memory()
+    memory = PassCache()
     for seed in range(data.draw(st.integers(2, 4))):
         policy = replace(data.draw(policies), max_assignments=data.draw(st.sampled_from((1, 100))))
         plan = world.plan(policy, seed=seed, memory=memory)

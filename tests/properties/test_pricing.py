@@ -13,7 +13,7 @@ from quota.pricing.arithmetic import (
     FULL_MILLI,
     LARGEST,
     UNIT,
-    Part,
+    PricePart,
     base_checked,
     curve_checked,
     factor,
@@ -24,7 +24,7 @@ from quota.pricing.arithmetic import (
     share_with,
     total,
 )
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import AXIS, CPU, NAMES, PORTS, SIZE, ZERO
 
 BASE = {"cpu": 20_000, "ram": 2_500, "disk": 50, "disk_bandwidth": 20_000, "accelerators": 500_000}
@@ -46,7 +46,7 @@ def curves(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
     return tuple(zip(at, heights, strict=True))
 
 
-def one_core_month(**changed: object) -> tuple[Part, ...]:
+def one_core_month(**changed: object) -> tuple[PricePart, ...]:
     asked: dict = {
         "amounts": (1000, 0, 0, 0, 0, 0), "seconds": 30 * 86400, "base": BASE, "band_price_milli": 1000,
         "curve": CURVE, "sold_share_milli": EMPTY, **changed,
@@ -162,14 +162,14 @@ def test_where_nothing_may_be_sold_everything_counts_as_sold() -> None:
 
 
 def test_what_does_not_fit_64_bits_is_refused_by_name() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         one_core_month(amounts=(LARGEST + 1, 0, 0, 0, 0, 0))
     assert (refused.value.code, list(refused.value.fields)) == ("too-large", ["amounts.cpu"])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         one_core_month(amounts=(LARGEST, 0, 0, 0, 0, 0))
     assert (refused.value.code, list(refused.value.fields)) == ("too-large", ["amounts.cpu"])
     # Each part fits, their sum does not.
-    with pytest.raises(Refused, match="more than can be counted") as refused:
+    with pytest.raises(Rejected, match="more than can be counted") as refused:
         priced((1000, 2**30, 0, 0, 0, 0), 3600, {"cpu": LARGEST, "ram": 1}, 1000, (), EMPTY)
     assert refused.value.fields.keys() == {"amounts"}
 
@@ -177,9 +177,9 @@ def test_what_does_not_fit_64_bits_is_refused_by_name() -> None:
 def test_the_largest_price_is_counted() -> None:
     (part,) = priced((1000, 0, 0, 0, 0, 0), 3600, {"cpu": LARGEST}, 1000, (), EMPTY)
     assert total([part]) == LARGEST
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         priced((1000, 0, 0, 0, 0, 0), 3601, {"cpu": LARGEST}, 1000, (), EMPTY)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         total([part, part])
     assert refused.value.code == "too-large"
 
@@ -201,7 +201,7 @@ def test_the_largest_price_is_counted() -> None:
     ],
 )
 def test_a_curve_that_is_none_is_refused_by_its_point(curve, field) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         curve_checked(curve)
     assert list(refused.value.fields) == [field]
 
@@ -219,7 +219,7 @@ def test_a_curve_that_is_none_is_refused_by_its_point(curve, field) -> None:
     ],
 )
 def test_prices_that_are_none_are_refused_by_their_resource(base, field) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         base_checked(base)
     assert list(refused.value.fields) == [field]
 

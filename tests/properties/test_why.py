@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.vocabulary.resources import NAMES
-from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.judgement import WHOLE_CORES
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.reasons import Change, ChangeKind, Why
+from scheduling.core.vocabulary.reasons import ChangeKind, SuggestedChange, Why
 from scheduling.core.vocabulary.requirement import Requirement
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough
@@ -36,7 +36,7 @@ def fitting(world: World, policy: Policy, job: str) -> int:
     )
 
 
-def changed(requirement: Requirement, change: Change) -> Requirement:
+def changed(requirement: Requirement, change: SuggestedChange) -> Requirement:
     """The request with the change made."""
     for part in change.parts:
         requirement = changed(requirement, part)
@@ -125,7 +125,7 @@ def test_the_nearest_machine_lacks_what_is_said(world: World, policy: Policy, da
 @given(worlds(), policies, st.integers(1, 3))
 def test_a_budget_delays_verdicts_and_changes_none(world: World, policy: Policy, classes: int) -> None:
     """Pass after pass on an unchanged cell, with a few examinations each, comes to what is said at once."""
-    explainer = Explainer(Budget(classes=classes, every_s=10.0))
+    explainer = Explainer(ExplainBudget(classes=classes, every_s=10.0))
     world.schedule(policy)
     full = world.plan(policy).unplaced
     for _ in range(len(full) + 1):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.policy import cell_settings
 
 
@@ -30,7 +30,7 @@ from scheduling.policy import cell_settings
     ],
 )
 def test_bad_settings_are_refused_by_name(settings: Any, field: str, told: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         cell_settings.load(settings)
     assert told in caught.value.fields[field]
     assert told in caught.value.detail

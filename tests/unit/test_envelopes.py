@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from scheduling.spec.alloc_fit import fits, misfits
-from scheduling.spec.job_spec import JobSpec
-from scheduling.spec.parser import Limits, parse
+from scheduling.spec.job_spec import JobSpecification
+from scheduling.spec.parser import CellLimits, parse
 
-LIMITS = Limits(extra=("tpu",))
+LIMITS = CellLimits(extra=("tpu",))
 
 
-def shelf(**changes: Any) -> JobSpec:
+def shelf(**changes: Any) -> JobSpecification:
     file = {
         "name": "shelf",
         "kind": "AllocSet",
@@ -22,7 +22,7 @@ def shelf(**changes: Any) -> JobSpec:
     return parse(file | changes, limits=LIMITS)
 
 
-def inside(limit: dict[str, Any], **changes: Any) -> JobSpec:
+def inside(limit: dict[str, Any], **changes: Any) -> JobSpecification:
     file = {"name": "web", "tasks": 4, "alloc_set": "shelf", "task": {"command": ["serve"], "limit": limit}}
     return parse(file | changes, limits=LIMITS)
 

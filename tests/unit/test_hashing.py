@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from portal.http.hashing import Turns
+from portal.http.hashing import HashingSlots
 from portal.http.outages import Overloaded, outage_of
 
 
 def test_only_so_many_run_at_once() -> None:
-    turns = Turns(2, most_waiting=50, longest_wait_s=30.0)
+    turns = HashingSlots(2, most_waiting=50, longest_wait_s=30.0)
     lock, running, most = threading.Lock(), 0, 0
 
     def work() -> None:
@@ -33,7 +33,7 @@ def test_only_so_many_run_at_once() -> None:
 
 
 def test_a_full_queue_rejects_at_once_and_a_long_wait_ends() -> None:
-    turns = Turns(1, most_waiting=1, longest_wait_s=0.3)
+    turns = HashingSlots(1, most_waiting=1, longest_wait_s=0.3)
     with turns.turn(), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lambda: turns.turn().__enter__())
         until = time.monotonic() + 5.0
@@ -51,7 +51,7 @@ def test_a_full_queue_rejects_at_once_and_a_long_wait_ends() -> None:
 
 
 def test_urgent_callers_go_first() -> None:
-    turns = Turns(1, most_waiting=50, longest_wait_s=30.0)
+    turns = HashingSlots(1, most_waiting=50, longest_wait_s=30.0)
     order: list[str] = []
 
     def work(name: str, urgent: bool) -> None:

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.spec import parser
 from scheduling.spec.masking import MASK, looks_secret, masked
 
@@ -85,7 +85,7 @@ def test_a_masked_job_file_is_rejected_and_the_variable_is_named() -> None:
     assert parser.parse(file).task(0).env["TOKEN"] == "borg_1"
     shown = masked(file)
     for part, field in (("task", "task.env.PASSWORD"), ("overrides", "overrides.0.env.TOKEN")):
-        with pytest.raises(Refused) as problem:
+        with pytest.raises(Rejected) as problem:
             parser.parse({**file, part: shown[part]})
         assert list(problem.value.fields) == [field]
         assert "stands for a hidden value" in problem.value.detail

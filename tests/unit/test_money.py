@@ -21,19 +21,19 @@ from quota.vocabulary import money
     ],
 )
 def test_an_amount_is_told_without_loss(micro, text) -> None:
-    assert money.tell(micro) == text
+    assert money.format_credits(micro) == text
 
 
 @pytest.mark.parametrize(
     "micro, text", [(4_999, "0.00"), (5_000, "0.00"), (15_000, "0.02"), (995_001, "1.00"), (-4_000, "0.00")]
 )
 def test_an_amount_is_rounded_where_that_is_asked_for(micro, text) -> None:
-    assert money.tell(micro, places=2) == text
+    assert money.format_credits(micro, places=2) == text
 
 
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
 def test_what_is_told_is_read_again(micro) -> None:
-    assert money.parse(money.tell(micro)) == micro
+    assert money.parse(money.format_credits(micro)) == micro
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.2345678", "1e9", "٣", "--1", "9223372036855", "1.", "0x1"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.spec import job_spec, package_pins, parser
 from scheduling.spec.package_names import LATEST, Reference, parse
-from scheduling.spec.task_spec import Change
+from scheduling.spec.task_spec import SpecChange
 
 DIGEST = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -42,7 +42,7 @@ def test_what_names_no_package_says_the_cure(text: str, told: str) -> None:
         parse(text)
 
 
-def a_spec(*packages: str, **overrides: list[str]) -> job_spec.JobSpec:
+def a_spec(*packages: str, **overrides: list[str]) -> job_spec.JobSpecification:
     return parser.parse(
         {
             "name": "web",
@@ -70,7 +70,7 @@ def test_every_mention_is_found_and_pinned_and_reads_back_equal() -> None:
 
 
 def test_a_mention_is_told_by_its_place() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         package_pins.mentions(a_spec("web", "No", t3=["web@v1", f"web@{DIGEST}"]))
     assert set(refused.value.fields) == {"task.packages[1]", "overrides.3.packages[1]"}
     assert package_pins.path_of(a_spec("web", t3=["lib"]), "lib") == "overrides.3.packages[0]"
@@ -79,15 +79,15 @@ def test_a_mention_is_told_by_its_place() -> None:
 @pytest.mark.parametrize(
     "before, after, change",
     [
-        ([f"web@v1@{DIGEST}"], [f"web@v2@{DIGEST}"], Change.IN_PLACE),
-        ([f"web@v1@{DIGEST}"], [f"web@v1@{OTHER}"], Change.RESTART),
-        ([f"web@v1@{DIGEST}"], [f"lib@v1@{DIGEST}"], Change.RESTART),
-        ([f"web@{DIGEST}", f"lib@{OTHER}"], [f"lib@{OTHER}", f"web@{DIGEST}"], Change.RESTART),
-        ([f"web@{DIGEST}"], [], Change.RESTART),
-        (["web"], ["web@v1"], Change.RESTART),
+        ([f"web@v1@{DIGEST}"], [f"web@v2@{DIGEST}"], SpecChange.IN_PLACE),
+        ([f"web@v1@{DIGEST}"], [f"web@v1@{OTHER}"], SpecChange.RESTART),
+        ([f"web@v1@{DIGEST}"], [f"lib@v1@{DIGEST}"], SpecChange.RESTART),
+        ([f"web@{DIGEST}", f"lib@{OTHER}"], [f"lib@{OTHER}", f"web@{DIGEST}"], SpecChange.RESTART),
+        ([f"web@{DIGEST}"], [], SpecChange.RESTART),
+        (["web"], ["web@v1"], SpecChange.RESTART),
     ],
 )
 def test_tasks_start_again_when_their_content_changes(
-    before: list[str], after: list[str], change: Change
+    before: list[str], after: list[str], change: SpecChange
 ) -> None:
     assert job_spec.change(a_spec(*before), a_spec(*after), 0) is change

@@ -57,12 +57,12 @@ def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",),
     ],
 )  # fmt: skip
 def test_a_change_is_told_in_words(old: Any, new: Any, told: list[str]) -> None:
-    assert list(name_changes.told(old, new, ttl_s=5)) == told
+    assert list(name_changes.format_name_changes(old, new, ttl_s=5)) == told
 
 
 def test_many_ranges_are_not_all_told() -> None:
     new = web(tasks=100, overrides={str(index): {"weight": 3} for index in range(0, 100, 2)})
-    told = name_changes.told(web(tasks=100), new, ttl_s=5)
+    told = name_changes.format_name_changes(web(tasks=100), new, ttl_s=5)
     assert len(told) == 6
     assert told[-1] == "So it goes on for 45 more ranges of tasks."
 

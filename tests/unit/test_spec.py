@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from borglet.messages import HealthCheck
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
 from scheduling.spec import job_spec, parser, problems
-from scheduling.spec.parser import Limits, parse
-from scheduling.spec.task_spec import Change
+from scheduling.spec.parser import CellLimits, parse
+from scheduling.spec.task_spec import SpecChange
 
 
 def hello(**changes: Any) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def with_task(**changes: Any) -> dict[str, Any]:
 
 
 def refused(data: Any, **limits: Any) -> dict[str, str]:
-    with pytest.raises(Refused) as caught:
-        parse(data, limits=Limits(**limits))
+    with pytest.raises(Rejected) as caught:
+        parse(data, limits=CellLimits(**limits))
     assert caught.value.code == "invalid-spec"
     assert all(path in caught.value.detail for path in list(caught.value.fields)[:3])
     return caught.value.fields
@@ -61,7 +61,8 @@ def test_the_class_may_be_given_against_the_band() -> None:
 
 def test_quantities_become_integers_of_the_axis() -> None:
     job = parse(
-        with_task(limit={"cpu": "1.5", "ram": "64Mi", "disk": "1G", "tpu": 2}), limits=Limits(extra=("tpu",))
+        with_task(limit={"cpu": "1.5", "ram": "64Mi", "disk": "1G", "tpu": 2}),
+        limits=CellLimits(extra=("tpu",)),
     )
     assert job.base.limit == (1500, 2**26, 10**9, 0, 0, 1, 2)
     assert job.base.limit[PORTS] == 1
@@ -263,36 +264,36 @@ def test_the_digest_sees_content_and_not_spelling() -> None:
 @pytest.mark.parametrize(
     "field, value, expected",
     [
-        ("limit", {"cpu": 2}, Change.IN_PLACE),
-        ("health", {"tcp": True}, Change.IN_PLACE),
-        ("notice_s", 1, Change.IN_PLACE),
-        ("restart", {"on": "always"}, Change.IN_PLACE),
-        ("command", ["other"], Change.RESTART),
-        ("env", {"A": "1"}, Change.RESTART),
-        ("ports", ["http", "rpc"], Change.RESTART),
-        ("packages", ["web"], Change.RESTART),
-        ("user", "nobody", Change.RESTART),
-        ("constraints", [PRESENT], Change.RESTART),
-        ("limit", {"accelerators": 1}, Change.RESTART),
-        ("command", ["serve"], Change.NONE),
+        ("limit", {"cpu": 2}, SpecChange.IN_PLACE),
+        ("health", {"tcp": True}, SpecChange.IN_PLACE),
+        ("notice_s", 1, SpecChange.IN_PLACE),
+        ("restart", {"on": "always"}, SpecChange.IN_PLACE),
+        ("command", ["other"], SpecChange.RESTART),
+        ("env", {"A": "1"}, SpecChange.RESTART),
+        ("ports", ["http", "rpc"], SpecChange.RESTART),
+        ("packages", ["web"], SpecChange.RESTART),
+        ("user", "nobody", SpecChange.RESTART),
+        ("constraints", [PRESENT], SpecChange.RESTART),
+        ("limit", {"accelerators": 1}, SpecChange.RESTART),
+        ("command", ["serve"], SpecChange.NONE),
     ],
 )  # fmt: skip
-def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Change) -> None:
+def test_only_some_changes_restart_a_task(field: str, value: Any, expected: SpecChange) -> None:
     assert job_spec.change(parse(hello()), parse(with_task(**{field: value})), 0) is expected
 
 
 @pytest.mark.parametrize(
     "changes, expected",
     [
-        ({"priority": 5}, Change.IN_PLACE),
-        ({"labels": {"a": "b"}}, Change.IN_PLACE),
-        ({"tasks": 5}, Change.NONE),
-        ({"update": {"max_down": 2}}, Change.NONE),
-        ({"spread": {"max_per_rack": 1}}, Change.RESTART),
-        ({"appclass": "latency-sensitive"}, Change.RESTART),
+        ({"priority": 5}, SpecChange.IN_PLACE),
+        ({"labels": {"a": "b"}}, SpecChange.IN_PLACE),
+        ({"tasks": 5}, SpecChange.NONE),
+        ({"update": {"max_down": 2}}, SpecChange.NONE),
+        ({"spread": {"max_per_rack": 1}}, SpecChange.RESTART),
+        ({"appclass": "latency-sensitive"}, SpecChange.RESTART),
     ],
 )  # fmt: skip
-def test_changes_of_the_job_reach_its_tasks(changes: dict[str, Any], expected: Change) -> None:
+def test_changes_of_the_job_reach_its_tasks(changes: dict[str, Any], expected: SpecChange) -> None:
     assert job_spec.change(parse(hello()), parse(hello(**changes)), 2) is expected
 
 
@@ -300,8 +301,12 @@ def test_changes_are_told_by_ranges() -> None:
     old = parse(hello(tasks=8, overrides={"2-3": {"env": {"A": "1"}}}))
     new = parse(hello(tasks=6, overrides={"3-4": {"env": {"A": "1"}}}))
     assert job_spec.changes(old, new) == [
-        (0, 1, Change.NONE), (2, 2, Change.RESTART), (3, 3, Change.NONE), (4, 4, Change.RESTART), (5, 5, Change.NONE)
-    ]  # fmt: skip
+        (0, 1, SpecChange.NONE),
+        (2, 2, SpecChange.RESTART),
+        (3, 3, SpecChange.NONE),
+        (4, 4, SpecChange.RESTART),
+        (5, 5, SpecChange.NONE),
+    ]
 
 
 def test_twenty_thousand_tasks_are_grouped_at_once() -> None:
@@ -341,14 +346,14 @@ def test_isolation_changes_in_place() -> None:
     old = parse(hello(appclass="latency-sensitive", task=task))
     for changed in ({"whole_cores": True}, {"slack": {"cpu": False}}, {"limit": {"disk_bandwidth": "5M"}}):
         new = parse(hello(appclass="latency-sensitive", task=task | changed))
-        assert job_spec.change(old, new, 0) is Change.IN_PLACE
+        assert job_spec.change(old, new, 0) is SpecChange.IN_PLACE
         assert parse(new.to_json()) == new
 
 
 def test_gang_and_budget_change_in_place() -> None:
     old = parse(hello())
     for changed in (hello(gang=True), hello(disruption_budget=2)):
-        assert job_spec.change(old, parse(changed), 0) is Change.IN_PLACE
+        assert job_spec.change(old, parse(changed), 0) is SpecChange.IN_PLACE
         assert parse(parse(changed).to_json()) == parse(changed)
 
 
@@ -369,7 +374,7 @@ def test_single_tasks_may_have_other_flags() -> None:
     assert job.task(1).argv == ["serve", "--level=3", "--name=$(index)"]
     assert job.task(0).argv == ["serve", "--leader", "--level=4", "--name=$(index)"]
     assert parser.load(job.to_json()) == job
-    assert job_spec.change(job, parser.parse({**file, "tasks": 2}), 0) is job_spec.Change.RESTART
+    assert job_spec.change(job, parser.parse({**file, "tasks": 2}), 0) is job_spec.SpecChange.RESTART
 
 
 def test_what_a_task_needs_of_a_runtime_is_a_demand_on_machines() -> None:
@@ -436,7 +441,7 @@ def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
         "priority": 9999,
         "task": {"command": "sleep 1", "limit": {"cpu": "lots"}, "constraints": [{"attribute": 3}]},
     }
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         parser.parse(given)
     wrong = {
         "name",
@@ -452,6 +457,6 @@ def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
 
 
 def test_wrong_shapes_that_are_named_have_a_bound() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         parser.parse({"name": "web", "task": {"command": ["x"]}, **{f"field{n}": 1 for n in range(500)}})
     assert len(caught.value.fields) == problems.MOST_SHAPES

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary.published import Published
 from scheduling.spec import job_spec, parser
 from scheduling.spec.parser import parse
-from scheduling.spec.task_spec import Change
+from scheduling.spec.task_spec import SpecChange
 
 
 def web(*, weight: int | None = None, **changes: Any) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def web(*, weight: int | None = None, **changes: Any) -> dict[str, Any]:
 
 
 def refused(data: dict[str, Any]) -> dict[str, str]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         parse(data)
     return caught.value.fields
 
@@ -70,8 +70,8 @@ def test_what_was_stored_before_keeps_its_digest() -> None:
 def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> None:
     old, new = parse(web()), parse(web(**changes))
     kinds = {kind for _, _, kind in job_spec.changes(old, new)}
-    assert Change.IN_PLACE in kinds
-    assert Change.RESTART not in kinds
+    assert SpecChange.IN_PLACE in kinds
+    assert SpecChange.RESTART not in kinds
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from naming.table.names import InvalidName, JobName, MachineName, ServiceName
-from portal.sigma.spelling import Part, ServicePart, read
+from portal.sigma.spelling import PartialName, ServicePart, read
 
 ZONE = "borg.internal"
 WEB = JobName("cc", "ubar", "web")
@@ -32,10 +32,10 @@ SHOP = ServiceName("cc", "ubar", "shop")
         ("cc/ubar/web/7", WEB.task(7)),
         ("cc/ubar/service/shop", SHOP),
         ("ubar/service/shop", ServicePart("ubar", "shop")),
-        ("ubar/web", Part("ubar", "web")),
-        ("ubar/web/7", Part("ubar", "web", 7)),
-        ("worker/3", Part("", "worker", 3)),
-        ("Web", Part("", "web")),
+        ("ubar/web", PartialName("ubar", "web")),
+        ("ubar/web/7", PartialName("ubar", "web", 7)),
+        ("worker/3", PartialName("", "worker", 3)),
+        ("Web", PartialName("", "web")),
     ],
 )
 def test_every_spelling_is_read(text, name) -> None:

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from portal.live.watches import TooManyWatches, Watch, Watches
+from portal.live.watches import OpenWatch, TooManyWatches, Watches
 from quota.vocabulary.permissions import Principal
 
 ANN, BOB, TASK = Principal("ann", user_id=1), Principal("bob", user_id=2), Principal("task:cc/ubar/web/0")
 
 
-def begin(watches: Watches, principal: Principal) -> Watch:
+def begin(watches: Watches, principal: Principal) -> OpenWatch:
     return watches.begin(principal, most=4, most_of_one=2)
 
 

@@ -17,10 +17,10 @@ from typing import BinaryIO
 
 from borglet.packages.archives import oci
 from borglet.packages.archives.disk import DiskSink
-from borglet.packages.archives.limits import Account, ArchiveRefused, Limits, go_on
+from borglet.packages.archives.limits import ArchiveCost, ArchiveLimits, ArchiveRefused, go_on
 from borglet.packages.archives.manifest import MANIFEST_BYTES, MANIFEST_NAME, Manifest, read_manifest
-from borglet.packages.archives.streams import Gunzip, Slice, Stream
-from borglet.packages.archives.tarstream import Kind, TarStream
+from borglet.packages.archives.streams import ByteStream, Gunzip, Slice
+from borglet.packages.archives.tarstream import EntryKind, TarStream
 from borglet.packages.archives.tree import NullSink, Sink, Tree, TreeDigests
 
 TAR, TAR_GZIP, TAR_ZSTD, OCI = "tar", "tar+gzip", "tar+zstd", "oci"
@@ -42,7 +42,7 @@ def unpack(
     format_: str,
     target: Path,
     *,
-    limits: Limits = Limits(),
+    limits: ArchiveLimits = ArchiveLimits(),
     checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
     """Write the tree of an archive into `target`, an empty directory. What is there after an error is for the caller
@@ -52,18 +52,22 @@ def unpack(
 
 
 def inspect(
-    file: BinaryIO, format_: str, *, limits: Limits = Limits(), checkpoint: Callable[[], None] = go_on
+    file: BinaryIO,
+    format_: str,
+    *,
+    limits: ArchiveLimits = ArchiveLimits(),
+    checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
     """What `unpack` would say of it, without writing anything. Raises `ArchiveRefused`, OSError."""
     return _read(file, format_, NullSink(), limits, checkpoint)
 
 
 def _read(
-    file: BinaryIO, format_: str, sink: Sink, limits: Limits, checkpoint: Callable[[], None]
+    file: BinaryIO, format_: str, sink: Sink, limits: ArchiveLimits, checkpoint: Callable[[], None]
 ) -> Unpacked:
     stored_bytes = file.seek(0, os.SEEK_END)
-    account = Account(limits, stored_bytes, checkpoint)
-    whole: Stream = Slice(file, 0, stored_bytes)
+    account = ArchiveCost(limits, stored_bytes, checkpoint)
+    whole: ByteStream = Slice(file, 0, stored_bytes)
     if format_ == OCI:
         tree = Tree(sink, account, layered=True)
         oci.read_image(file, stored_bytes, tree, account)
@@ -78,11 +82,11 @@ def _read(
     manifest = Manifest()
     tar = TarStream(whole, account)
     for entry in tar:
-        if entry.kind is Kind.DIRECTORY:
+        if entry.kind is EntryKind.DIRECTORY:
             tree.add_directory(entry.name)
-        elif entry.kind is Kind.SYMBOLIC_LINK:
+        elif entry.kind is EntryKind.SYMBOLIC_LINK:
             tree.add_link(entry.name, entry.target)
-        elif entry.kind is Kind.HARD_LINK:
+        elif entry.kind is EntryKind.HARD_LINK:
             tree.add_hard_link(entry.name, entry.target)
         elif entry.name in (MANIFEST_NAME, f"./{MANIFEST_NAME}") and entry.size <= MANIFEST_BYTES:
             content = b"".join(tar.content())

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from borglet.packages.archives.archive import TAR, TAR_GZIP, inspect
-from borglet.packages.archives.limits import ArchiveRefused, Limits
+from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
 from borglet.packages.archives.manifest import MANIFEST_NAME, Manifest
 
 _LEVEL = 6
@@ -62,7 +62,7 @@ def pack(
     *,
     format_: str = TAR_GZIP,
     manifest: Manifest | None = None,
-    limits: Limits = Limits(),
+    limits: ArchiveLimits = ArchiveLimits(),
 ) -> Packed:
     """Write the archive of `directory` to `out`, a file open for reading and writing; with `manifest` it gets one, in
     place of its own. What is written is looked at as a machine will. Raises `CannotPack`, OSError."""
@@ -84,7 +84,9 @@ def pack(
     return Packed(f"sha256:{counted.digest.hexdigest()}", counted.size, found.entries, found.bytes)
 
 
-def _write(directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | None, limits: Limits) -> None:
+def _write(
+    directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | None, limits: ArchiveLimits
+) -> None:
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         if manifest is not None:
             content = msgspec.json.encode(manifest)
@@ -103,7 +105,7 @@ def _write(directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | 
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps a kilobyte per entry
 
 
-def _names(directory: Path, folder: str, depth: int, limits: Limits) -> Iterator[str]:
+def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> Iterator[str]:
     """Parents before what is in them, names sorted. `depth`: components of what is in `folder`."""
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"

@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from types import TracebackType
 
 from borglet.packages.archives.limits import go_on
-from borglet.packages.archives.tarstream import Kind
+from borglet.packages.archives.tarstream import EntryKind
 from borglet.packages.archives.tree import Path, TreeDigests, lines_of
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -110,18 +110,28 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
         checkpoint()
-        kind, sha256, target, size, executable = Kind.FILE, "", "", found.st_size, found.st_mode & 0o111 != 0
+        kind, sha256, target, size, executable = (
+            EntryKind.FILE,
+            "",
+            "",
+            found.st_size,
+            found.st_mode & 0o111 != 0,
+        )
         wanted_mode = PROGRAM_MODE if executable else FILE_MODE
         full = root.joinpath(*path)
         if stat.S_ISDIR(found.st_mode):
-            kind, wanted_mode = Kind.DIRECTORY, DIRECTORY_MODE
+            kind, wanted_mode = EntryKind.DIRECTORY, DIRECTORY_MODE
         elif stat.S_ISLNK(found.st_mode):
-            kind, target, wanted_mode = Kind.SYMBOLIC_LINK, os.readlink(full), stat.S_IMODE(found.st_mode)
+            kind, target, wanted_mode = (
+                EntryKind.SYMBOLIC_LINK,
+                os.readlink(full),
+                stat.S_IMODE(found.st_mode),
+            )
         elif not stat.S_ISREG(found.st_mode):
             listing.update(b"not of a package\n")
         if stat.S_IMODE(found.st_mode) != wanted_mode:
             listing.update(b"mode\n")
-        if contents and kind is Kind.FILE and stat.S_ISREG(found.st_mode):
+        if contents and kind is EntryKind.FILE and stat.S_ISREG(found.st_mode):
             sha256 = file_digest(full, checkpoint=checkpoint)
         line, content = lines_of(path, kind, size, executable, target, sha256)
         listing.update(line)

@@ -11,7 +11,7 @@ class ArchiveRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ArchiveLimits:
     """The largest archive that is accepted. A Python environment or a `node_modules` has 30 to 60 thousand files."""
 
     unpacked_bytes: int = 32 * 2**30  # all files together
@@ -31,10 +31,12 @@ def go_on() -> None:
     """The checkpoint of work that nobody stops."""
 
 
-class Account:
+class ArchiveCost:
     """What one archive has cost. `checkpoint` is called often, and may raise to stop the work."""
 
-    def __init__(self, limits: Limits, stored_bytes: int, checkpoint: Callable[[], None] = go_on) -> None:
+    def __init__(
+        self, limits: ArchiveLimits, stored_bytes: int, checkpoint: Callable[[], None] = go_on
+    ) -> None:
         self.limits = limits
         self.entries = 0
         self.file_bytes = 0

@@ -16,9 +16,9 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from borglet.packages.archives.limits import Account, ArchiveRefused, Limits
-from borglet.packages.archives.streams import PIECE_BYTES, Gunzip, Slice, Stream
-from borglet.packages.archives.tarstream import Kind, TarStream
+from borglet.packages.archives.limits import ArchiveCost, ArchiveLimits, ArchiveRefused
+from borglet.packages.archives.streams import PIECE_BYTES, ByteStream, Gunzip, Slice
+from borglet.packages.archives.tarstream import EntryKind, TarStream
 from borglet.packages.archives.tree import Tree
 
 # What the specification calls a processor, by what the kernel calls it.
@@ -63,7 +63,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
     platform: Platform | None = None
 
 
-class Index(msgspec.Struct, frozen=True):
+class ImageIndex(msgspec.Struct, frozen=True):
     manifests: list[Descriptor]
 
 
@@ -75,16 +75,16 @@ class ImageManifest(msgspec.Struct, frozen=True):
 class _Layout:
     """The files of the tar outside, by name: where in it their content lies."""
 
-    def __init__(self, file: BinaryIO, size: int, account: Account) -> None:
+    def __init__(self, file: BinaryIO, size: int, account: ArchiveCost) -> None:
         self._file, self._account = file, account
         self._files: dict[str, tuple[int, int]] = {}
         self._checked: set[tuple[str, int]] = set()
-        outside = TarStream(Slice(file, 0, size), Account(account.limits, size))
+        outside = TarStream(Slice(file, 0, size), ArchiveCost(account.limits, size))
         for entry in outside:
             name = entry.name.removeprefix("./")
-            if entry.kind is Kind.DIRECTORY:
+            if entry.kind is EntryKind.DIRECTORY:
                 continue
-            if entry.kind is not Kind.FILE:
+            if entry.kind is not EntryKind.FILE:
                 raise ArchiveRefused(
                     f"{entry.name!r}: a {entry.kind} in an image layout; it holds plain files"
                 )
@@ -131,7 +131,7 @@ class _Layout:
         self._checked.add((name, blob.size))
         return name
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> ByteStream:
         return Slice(self._file, *self._found(name))
 
 
@@ -139,14 +139,14 @@ def is_layout(file: BinaryIO) -> bool:
     """Whether `file` is a tar of an image layout. Contents are not read, and damage is not an error."""
     size = file.seek(0, os.SEEK_END)
     try:
-        outside = TarStream(Slice(file, 0, size), Account(Limits(), size))
+        outside = TarStream(Slice(file, 0, size), ArchiveCost(ArchiveLimits(), size))
         return any(entry.name.removeprefix("./") == "oci-layout" for entry in outside)
     except ArchiveRefused:
         return False
 
 
 def read_image(
-    file: BinaryIO, size: int, tree: Tree, account: Account, *, machine: str = os.uname().machine
+    file: BinaryIO, size: int, tree: Tree, account: ArchiveCost, *, machine: str = os.uname().machine
 ) -> None:
     """Apply the layers of the one image in `file` that runs on `machine`. Raises `ArchiveRefused`."""
     layout = _Layout(file, size, account)
@@ -174,7 +174,7 @@ def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) ->
     """The image for this machine, in an index or an index inside it."""
     found = [
         each
-        for each in layout.document(name, Index).manifests
+        for each in layout.document(name, ImageIndex).manifests
         if each.media_type in MANIFESTS | INDEXES
         and (
             each.platform is None or (each.platform.os, each.platform.architecture) == ("linux", architecture)
@@ -202,16 +202,16 @@ def _apply(layer: TarStream, tree: Tree) -> None:
                 tree.white_out(
                     f"{folder}/{base.removeprefix(_WHITEOUT)}" if folder else base[len(_WHITEOUT) :]
                 )
-        elif entry.kind is Kind.DIRECTORY:
+        elif entry.kind is EntryKind.DIRECTORY:
             tree.add_directory(entry.name)
-        elif entry.kind is Kind.SYMBOLIC_LINK:
+        elif entry.kind is EntryKind.SYMBOLIC_LINK:
             tree.add_link(entry.name, entry.target)
-        elif entry.kind is Kind.HARD_LINK:
+        elif entry.kind is EntryKind.HARD_LINK:
             tree.add_hard_link(entry.name, entry.target.lstrip("/"))
         else:
             tree.add_file(entry.name, entry.size, layer.content(), executable=entry.executable)
 
 
-def _pieces(stream: Stream) -> Iterator[bytes]:
+def _pieces(stream: ByteStream) -> Iterator[bytes]:
     while piece := stream.read(PIECE_BYTES):
         yield piece

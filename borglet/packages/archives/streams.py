@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 from typing import BinaryIO, Protocol
 
-from borglet.packages.archives.limits import Account, ArchiveRefused
+from borglet.packages.archives.limits import ArchiveCost, ArchiveRefused
 
 PIECE_BYTES = 256 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     def read(self, size: int) -> bytes:
         """At most `size` bytes, fewer at will, none at the end."""
 
@@ -42,7 +42,7 @@ class Slice:
 class Gunzip:
     """What a gzip stream holds; members after the first go on, zeros after the last are padding."""
 
-    def __init__(self, source: Stream, account: Account) -> None:
+    def __init__(self, source: ByteStream, account: ArchiveCost) -> None:
         self._source, self._account = source, account
         self._inflate = zlib.decompressobj(_GZIP)
         self._input = b""

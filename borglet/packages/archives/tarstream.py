@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from borglet.packages.archives.limits import Account, ArchiveRefused
-from borglet.packages.archives.streams import PIECE_BYTES, Stream
+from borglet.packages.archives.limits import ArchiveCost, ArchiveRefused
+from borglet.packages.archives.streams import PIECE_BYTES, ByteStream
 
 BLOCK = 512
 _ZEROS = bytes(BLOCK)
@@ -21,7 +21,7 @@ _OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*\Z")
 _PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,9}) ")
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     FILE = "file"
     DIRECTORY = "directory"
     SYMBOLIC_LINK = "symbolic link"
@@ -29,22 +29,22 @@ class Kind(StrEnum):
 
 
 _KINDS = {
-    b"0": Kind.FILE,
-    b"\0": Kind.FILE,
-    b"7": Kind.FILE,
-    b"1": Kind.HARD_LINK,
-    b"2": Kind.SYMBOLIC_LINK,
-    b"5": Kind.DIRECTORY,
+    b"0": EntryKind.FILE,
+    b"\0": EntryKind.FILE,
+    b"7": EntryKind.FILE,
+    b"1": EntryKind.HARD_LINK,
+    b"2": EntryKind.SYMBOLIC_LINK,
+    b"5": EntryKind.DIRECTORY,
 }
 _REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a fifo", b"S": "a sparse file"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TarEntry:
     """One entry as its headers say. `name` and `target` are as written: nobody has looked at them yet."""
 
     name: str
-    kind: Kind
+    kind: EntryKind
     size: int  # bytes of a file
     executable: bool
     target: str  # of a link
@@ -54,14 +54,14 @@ class Entry:
 class TarStream:
     """Iterate over it; between two entries `content` gives the bytes of the last one, once."""
 
-    def __init__(self, stream: Stream, account: Account) -> None:
+    def __init__(self, stream: ByteStream, account: ArchiveCost) -> None:
         self._stream, self._account = stream, account
         self._offset = 0
         self._name = "the archive"
         self._left = 0  # of the present entry's content
         self._padding = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[TarEntry]:
         """Raises `ArchiveRefused`."""
         while True:
             self._skip()
@@ -101,7 +101,7 @@ class TarStream:
         self._offset += size
         return found
 
-    def _next(self) -> Entry | None:
+    def _next(self) -> TarEntry | None:
         long: dict[str, str] = {}  # what extended headers say of the entry that follows
         met: set[bytes] = set()
         while True:
@@ -190,7 +190,7 @@ class TarStream:
                 raise ArchiveRefused(f"after {self._name!r}: {key.decode()} is given twice for one entry")
             long[key.decode()] = self._text(value)
 
-    def _entry(self, header: bytes, kind: bytes, size: int, long: dict[str, str]) -> Entry:
+    def _entry(self, header: bytes, kind: bytes, size: int, long: dict[str, str]) -> TarEntry:
         name = long["path"] if "path" in long else self._short_name(header)
         self._name = name
         self._account.entry(name)
@@ -201,22 +201,22 @@ class TarStream:
             raise ArchiveRefused(f"{name!r}: unknown type {kind!r} of entry")
         found = _KINDS[kind]
         if kind == b"\0" and name.endswith("/"):
-            found = Kind.DIRECTORY
+            found = EntryKind.DIRECTORY
         if "size" in long:
             if not (long["size"].isascii() and long["size"].isdigit() and len(long["size"]) < 20):
                 raise ArchiveRefused(f"{name!r}: its size {long['size'][:30]!r} is no number")
             size = int(long["size"])
-        if found is Kind.FILE:
+        if found is EntryKind.FILE:
             self._account.file(name, size)
             self._left, self._padding = size, -size % BLOCK
         elif size:
             raise ArchiveRefused(f"{name!r}: a {found} with {size} bytes of content")
         target = ""
-        if found in (Kind.SYMBOLIC_LINK, Kind.HARD_LINK):
+        if found in (EntryKind.SYMBOLIC_LINK, EntryKind.HARD_LINK):
             target = long["linkpath"] if "linkpath" in long else self._text(_until_nul(header[157:257]))
             self._account.metadata(name, len(target))
         mode = self._number(header[100:108], "mode")
-        return Entry(name, found, size, bool(mode & 0o111), target, self._offset)
+        return TarEntry(name, found, size, bool(mode & 0o111), target, self._offset)
 
     def _short_name(self, header: bytes) -> str:
         name = _until_nul(header[:100])

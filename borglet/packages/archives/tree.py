@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from borglet.packages.archives.limits import Account, ArchiveRefused
-from borglet.packages.archives.tarstream import Kind
+from borglet.packages.archives.limits import ArchiveCost, ArchiveRefused
+from borglet.packages.archives.tarstream import EntryKind
 
 Path = tuple[str, ...]
 
@@ -66,10 +66,10 @@ class NullSink:
 
 
 @dataclass(slots=True)
-class Node:
+class ArchiveNode:
     """One file, directory or link of the plan. There may be 100,000, so a node stores only what is needed."""
 
-    kind: Kind
+    kind: EntryKind
     layer: int
     target: str = ""
     size: int = 0
@@ -78,8 +78,8 @@ class Node:
 
 
 @dataclass(slots=True)
-class Directory(Node):
-    children: dict[str, Node] = field(default_factory=dict)
+class DirectoryNode(ArchiveNode):
+    children: dict[str, ArchiveNode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,10 @@ class TreeDigests:
 class Tree:
     """Entries go in, in the order of the archive. `layered`: an image, whose layers replace what lies below them."""
 
-    def __init__(self, sink: Sink, account: Account, *, layered: bool = False) -> None:
+    def __init__(self, sink: Sink, account: ArchiveCost, *, layered: bool = False) -> None:
         self._sink, self._account, self._layered = sink, account, layered
         self._limits = account.limits
-        self._root = Directory(Kind.DIRECTORY, 0)
+        self._root = DirectoryNode(EntryKind.DIRECTORY, 0)
         self.layer = 0
         self._steps = 0
 
@@ -110,7 +110,7 @@ class Tree:
 
     def add_file(self, name: str, size: int, content: Iterable[bytes], *, executable: bool) -> None:
         parent, path = self._place(name)
-        node = Node(Kind.FILE, self.layer, size=size, executable=executable)
+        node = ArchiveNode(EntryKind.FILE, self.layer, size=size, executable=executable)
         digest = hashlib.sha256()
 
         def hashed() -> Iterator[bytes]:
@@ -132,7 +132,7 @@ class Tree:
                 )
             # An image means its own root; said relative, it means that wherever the image is mounted.
             target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
-        parent.children[path[-1]] = Node(Kind.SYMBOLIC_LINK, self.layer, target=target)
+        parent.children[path[-1]] = ArchiveNode(EntryKind.SYMBOLIC_LINK, self.layer, target=target)
         self._sink.make_link(path, target)
 
     def add_hard_link(self, name: str, target: str) -> None:
@@ -140,14 +140,14 @@ class Tree:
         wanted = self._path(target, of=name)
         owner, existing = self._parent(wanted, name) if wanted else (self._root, wanted)
         node = owner.children.get(existing[-1]) if existing else None
-        if node is None or node.kind is not Kind.FILE:
+        if node is None or node.kind is not EntryKind.FILE:
             found = "nothing" if node is None else f"a {node.kind}"
             raise ArchiveRefused(
                 f"{name!r}: a hard link to {target!r}, which is {found}; wanted an earlier file"
             )
         self._sink.make_hard_link(path, existing)
-        parent.children[path[-1]] = Node(
-            Kind.FILE, self.layer, size=node.size, executable=node.executable, sha256=node.sha256
+        parent.children[path[-1]] = ArchiveNode(
+            EntryKind.FILE, self.layer, size=node.size, executable=node.executable, sha256=node.sha256
         )
 
     def white_out(self, name: str) -> None:
@@ -171,7 +171,7 @@ class Tree:
         """Judge the links, make all of it read-only. Raises `ArchiveRefused`."""
         listing, contents = hashlib.sha256(), hashlib.sha256()
         for path, node in self._walk():
-            if node.kind is Kind.SYMBOLIC_LINK:
+            if node.kind is EntryKind.SYMBOLIC_LINK:
                 self._follow(path[:-1], node.target, "/".join(path))
             line, content = lines_of(
                 path, node.kind, node.size, node.executable, node.target, node.sha256.hex()
@@ -207,7 +207,7 @@ class Tree:
         if len(raw) > 255 and any(len(part) > 255 for part in raw.split(b"/")):
             raise ArchiveRefused(f"{name[:100]!r}…: a component of more than 255 bytes")
 
-    def _place(self, name: str) -> tuple[Directory, Path]:
+    def _place(self, name: str) -> tuple[DirectoryNode, Path]:
         """Where something that is no directory comes to lie; what lower layers have there makes way."""
         path = self._path(name)
         if not path:
@@ -220,13 +220,13 @@ class Tree:
             self._remove(parent, path)
         return parent, path
 
-    def _parent(self, path: Path, name: str) -> tuple[Directory, Path]:
+    def _parent(self, path: Path, name: str) -> tuple[DirectoryNode, Path]:
         """The directory above `path`, made if missing, and `path` without links in it."""
         node = self._root
         real: Path = ()
         for part in path[:-1]:
             child = node.children.get(part)
-            if child is not None and child.kind is Kind.SYMBOLIC_LINK:
+            if child is not None and child.kind is EntryKind.SYMBOLIC_LINK:
                 if not self._layered:
                     raise ArchiveRefused(
                         f"{name!r}: goes through the link {'/'.join((*real, part))!r}; pack its real path"
@@ -250,9 +250,11 @@ class Tree:
                 f"{name!r}: its path has more than {self._limits.depth} components; pack it less deep"
             )
 
-    def _directory(self, parent: Directory, path: Path, name: str, *, implied: bool = False) -> Directory:
+    def _directory(
+        self, parent: DirectoryNode, path: Path, name: str, *, implied: bool = False
+    ) -> DirectoryNode:
         known = parent.children.get(path[-1])
-        if isinstance(known, Directory):
+        if isinstance(known, DirectoryNode):
             known.layer = known.layer if implied else max(known.layer, self.layer)
             return known
         if known is not None:
@@ -263,7 +265,7 @@ class Tree:
             self._remove(parent, path)
         if implied:
             self._account.entry(name)
-        made = Directory(Kind.DIRECTORY, self.layer)
+        made = DirectoryNode(EntryKind.DIRECTORY, self.layer)
         parent.children[path[-1]] = made
         self._sink.make_directory(path)
         return made
@@ -274,7 +276,7 @@ class Tree:
         Raises `ArchiveRefused` when any step of the way climbs out of the tree, and when it goes in circles: the kernel
         follows no such link, but programs that resolve paths themselves may end anywhere."""
         real = list(base)
-        nodes: list[Node | None] = [self._root]
+        nodes: list[ArchiveNode | None] = [self._root]
         for part in base:
             nodes.append(_child(nodes[-1], part))
         todo = target.split("/")[::-1]
@@ -291,7 +293,7 @@ class Tree:
                 nodes.pop()
                 continue
             child = _child(nodes[-1], part)
-            if child is not None and child.kind is Kind.SYMBOLIC_LINK:
+            if child is not None and child.kind is EntryKind.SYMBOLIC_LINK:
                 links += 1
                 if links > MOST_LINKS:
                     raise ArchiveRefused(
@@ -310,32 +312,32 @@ class Tree:
 
     # -- taking away
 
-    def _remove_lower(self, parent: Directory, path: Path) -> None:
+    def _remove_lower(self, parent: DirectoryNode, path: Path) -> None:
         """What lower layers put at `path`; of a directory that this layer touched too, only what is not of it."""
         self._step("/".join(path), "applying the whiteouts")
         node = parent.children.get(path[-1])
         if node is None:
             return
-        if isinstance(node, Directory):
+        if isinstance(node, DirectoryNode):
             for child in list(node.children):
                 self._remove_lower(node, (*path, child))
-        if node.layer < self.layer and not (isinstance(node, Directory) and node.children):
+        if node.layer < self.layer and not (isinstance(node, DirectoryNode) and node.children):
             self._forget(parent, path)
 
-    def _remove(self, parent: Directory, path: Path) -> None:
+    def _remove(self, parent: DirectoryNode, path: Path) -> None:
         node = parent.children[path[-1]]
-        if isinstance(node, Directory):
+        if isinstance(node, DirectoryNode):
             for child in list(node.children):
                 self._remove(node, (*path, child))
         self._forget(parent, path)
 
-    def _forget(self, parent: Directory, path: Path) -> None:
+    def _forget(self, parent: DirectoryNode, path: Path) -> None:
         node = parent.children.pop(path[-1])
-        self._sink.remove(path, directory=node.kind is Kind.DIRECTORY)
+        self._sink.remove(path, directory=node.kind is EntryKind.DIRECTORY)
 
-    def _walk(self) -> Iterator[tuple[Path, Node]]:
+    def _walk(self) -> Iterator[tuple[Path, ArchiveNode]]:
         """Everything but the root, parents first, names in order."""
-        inside: list[tuple[Path, Directory, Iterator[str]]] = [
+        inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [
             ((), self._root, iter(sorted(self._root.children)))
         ]
         while inside:
@@ -344,7 +346,7 @@ class Tree:
                 self._account.checkpoint()
                 node, below = directory.children[name], (*path, name)
                 yield below, node
-                if isinstance(node, Directory):
+                if isinstance(node, DirectoryNode):
                     inside.append((below, node, iter(sorted(node.children))))
                     break
             else:
@@ -352,11 +354,13 @@ class Tree:
 
     def _directories(self) -> Iterator[Path]:
         """All directories: those inside one before it, the root last."""
-        inside: list[tuple[Path, Iterator[tuple[str, Node]]]] = [((), iter(self._root.children.items()))]
+        inside: list[tuple[Path, Iterator[tuple[str, ArchiveNode]]]] = [
+            ((), iter(self._root.children.items()))
+        ]
         while inside:
             path, children = inside[-1]
             for name, node in children:
-                if isinstance(node, Directory):
+                if isinstance(node, DirectoryNode):
                     inside.append(((*path, name), iter(node.children.items())))
                     break
             else:
@@ -365,17 +369,17 @@ class Tree:
                 inside.pop()
 
 
-def _child(node: Node | None, name: str) -> Node | None:
-    return node.children.get(name) if isinstance(node, Directory) else None
+def _child(node: ArchiveNode | None, name: str) -> ArchiveNode | None:
+    return node.children.get(name) if isinstance(node, DirectoryNode) else None
 
 
 def lines_of(
-    path: Path, kind: Kind, size: int, executable: bool, target: str, sha256: str
+    path: Path, kind: EntryKind, size: int, executable: bool, target: str, sha256: str
 ) -> tuple[bytes, bytes]:
     """One entry's line of a listing and of the contents; names and targets hold no control characters."""
-    if kind is Kind.DIRECTORY:
+    if kind is EntryKind.DIRECTORY:
         line = "d"
-    elif kind is Kind.SYMBOLIC_LINK:
+    elif kind is EntryKind.SYMBOLIC_LINK:
         line = f"l\t{target}"
     else:
         line = f"{'x' if executable else 'f'}\t{size}"

@@ -29,11 +29,11 @@ from borglet.runtimes.cgroups.cgroupfs import Groups
 from borglet.runtimes.cgroups.cpulists import parse_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
 from borglet.runtimes.cgroups.mounts import own_groups
-from borglet.runtimes.cgroups.v1 import Measured
+from borglet.runtimes.cgroups.v1 import GroupUsage
 
 log = logging.getLogger(__name__)
 
-__all__ = ["CgroupTree", "Measured", "detect"]
+__all__ = ["CgroupTree", "GroupUsage", "detect"]
 
 _LEAF = "borglet"
 _BATCH = "-batch"
@@ -176,7 +176,7 @@ class CgroupTree:
         version.cap(directory, milli)
         version.weigh(directory, _BATCH_SHARES, idle=idle)
 
-    def measure(self, groups: Groups) -> Measured:
+    def measure(self, groups: Groups) -> GroupUsage:
         """Raises FileNotFoundError when the task's groups are gone."""
         if "unified" in groups:
             return v2.measure(groups, self.controllers)

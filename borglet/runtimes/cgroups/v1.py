@@ -25,7 +25,7 @@ _UNLIMITED = "-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class GroupUsage:
     """`cpu_ns` since the group's creation, `ram_bytes` without page cache; None where not accounted here.
 
     `throttled_ns`: how long its threads were held back by its quota, summed over the cores they would have had.
@@ -77,7 +77,7 @@ def cap(directory: str, milli: int) -> None:
     write_where_present(directory, "cpu.cfs_quota_us", str(quota_us(milli) or -1))
 
 
-def measure(groups: Groups) -> Measured:
+def measure(groups: Groups) -> GroupUsage:
     cpu_ns = ram = processes = None
     throttled_ns = cached = 0
     if directory := groups.get("cpuacct"):
@@ -91,7 +91,7 @@ def measure(groups: Groups) -> Measured:
         cached = max(0, stat.get("total_cache", 0) - shared)
     if directory := groups.get("pids"):
         processes = int(cgroupfs.read_text(directory, "pids.current"))
-    return Measured(cpu_ns, ram, processes, throttled_ns, cached, cgroupfs.oom_kills(groups))
+    return GroupUsage(cpu_ns, ram, processes, throttled_ns, cached, cgroupfs.oom_kills(groups))
 
 
 def quota_us(milli: int) -> int:

@@ -9,7 +9,7 @@ from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.cgroups.cgroupfs import Groups
 from borglet.runtimes.cgroups.cpulists import format_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits, weight_of
-from borglet.runtimes.cgroups.v1 import PERIOD_US, Measured, quota_us, write_where_present
+from borglet.runtimes.cgroups.v1 import PERIOD_US, GroupUsage, quota_us, write_where_present
 
 CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
 
@@ -63,12 +63,12 @@ def pin(directory: str, cpus: frozenset[int]) -> None:
     write_where_present(directory, "cpuset.cpus", format_cpus(cpus) or "\n")
 
 
-def measure(groups: Groups, controllers: Collection[str]) -> Measured:
+def measure(groups: Groups, controllers: Collection[str]) -> GroupUsage:
     directory = groups["unified"]
     memory = cgroupfs.read_fields(directory, "memory.stat")
     spent = cgroupfs.read_fields(directory, "cpu.stat")
     cpu = spent.get("usage_usec")
-    return Measured(
+    return GroupUsage(
         cpu_ns=None if cpu is None else cpu * 1000,
         ram_bytes=memory["anon"] + memory["shmem"] if memory else None,
         processes=int(cgroupfs.read_text(directory, "pids.current")) if "pids" in controllers else None,

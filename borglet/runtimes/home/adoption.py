@@ -10,8 +10,8 @@ import time
 from borglet.messages import EndCause, Exit, TaskKey
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.home import supervisors
-from borglet.runtimes.home.exit_watcher import Burials
-from borglet.runtimes.home.runtime_home import Household, SupervisedTask, write_end
+from borglet.runtimes.home.exit_watcher import ExitWatcher
+from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask, write_end
 from borglet.runtimes.home.taskdirs import TaskDirectory
 from borglet.runtimes.supervisor import proctable
 
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class Adoption:
-    def __init__(self, household: Household, burials: Burials) -> None:
-        self._house, self._burials = household, burials
+    def __init__(self, runtime_home: RuntimeHome, exit_watcher: ExitWatcher) -> None:
+        self._house, self._exit_watcher = runtime_home, exit_watcher
 
     async def adopt(self) -> None:
         for entry in sorted(os.scandir(self._house.home / "tasks"), key=lambda entry: entry.name):
@@ -31,7 +31,7 @@ class Adoption:
         if self._house.tree is not None:
             self._house.tree.sweep({incarnation.directory.name for incarnation in self._house.tasks.values()})
         # Millions of files may lie there: what runs must not be thought lost meanwhile.
-        self._burials.keep(asyncio.get_running_loop().create_task(self._house.empty_trash()))
+        self._exit_watcher.keep(asyncio.get_running_loop().create_task(self._house.empty_trash()))
 
     async def _adopt_directory(self, name: str) -> None:
         job, _, rest = name.partition(".")
@@ -66,7 +66,7 @@ class Adoption:
             if pidfd >= 0 and await supervisors.lives(supervisor, directory, pidfd):
                 self._house.containers.adopt(kept.task, supervisor.groups)
                 incarnation.metered = self._house.metered(incarnation, cpu_ns=None)
-                self._burials.watch_by(incarnation, pidfd)
+                self._exit_watcher.watch_by(incarnation, pidfd)
                 return
             if pidfd >= 0:
                 os.close(pidfd)
@@ -74,7 +74,7 @@ class Adoption:
             await self._never_ran(incarnation)
             return
         # It may have written its end between our two looks.
-        incarnation.exit = directory.exit() or await self._burials.bury(incarnation)
+        incarnation.exit = directory.exit() or await self._exit_watcher.bury(incarnation)
         await self._house.confinement.clear(directory)
 
     async def _never_ran(self, incarnation: SupervisedTask) -> None:

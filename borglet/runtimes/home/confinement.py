@@ -1,7 +1,7 @@
 """The port between supervised tasks and how their processes are shut in: barely (`process`), in a container (`oci`).
 
-start ─► plan (decides, refuses) ─► furnish (makes folders, files, networks) ─► supervisor ─► the task
-end ───► clear (takes away what furnish made and nothing else needs)
+start ─► plan (decides, refuses) ─► prepare_container (makes folders, files, networks) ─► supervisor ─► the task
+end ───► clear (takes away what prepare_container made and nothing else needs)
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Protocol
 
 from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base.accounts import Account
-from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.supervisor.ptys import PtyRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """How one run will be started."""
 
     account: Account | None  # whom the task runs as and who owns its folders; None: the Borglet's own user
     trees: Mapping[str, Path]  # its packages' directories by the names they appear under
-    launch: dict[str, object]  # fields of becoming.Launch, beyond those that every supervised task has
+    launch: dict[str, object]  # fields of exec_task.TaskLaunch, beyond those that every supervised task has
     own_uid: int = (
         0  # its own (oci) or its tenant's (process), which no other may have meanwhile; 0: another user
     )
@@ -46,14 +46,14 @@ class Confinement(Protocol):
         run: int,
         directory: TaskDirectory,
         trees: Mapping[str, Path],
-        kept: Mapping[str, Kept],
-    ) -> Plan:
+        kept: Mapping[str, TaskRecord],
+    ) -> LaunchPlan:
         """Decide. Nothing changes but what is stored of the users of tenants. Raises `StartFailed`.
 
         `trees`: see `base.Runtime.start`. `kept`: by directory name, all tasks here, an earlier run of this one
         among them."""
 
-    async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
+    async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
         """Make what the run needs beside its directory. Raises `StartFailed`, OSError."""
 
     async def clear(self, directory: TaskDirectory) -> None:
@@ -63,7 +63,7 @@ class Confinement(Protocol):
         """The Borglet ends and leaves no task: take away what was made for all of them."""
 
     def shell(
-        self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
+        self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
         """What to run on a terminal to be inside the running task: its namespaces, groups, user and environment.
 

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 
 from borglet.messages import EndCause, TaskKey, Usage
 from borglet.runtimes.cgroups.limits import mebibytes, overuse
-from borglet.runtimes.home.runtime_home import Household, SupervisedTask
+from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 
 class Enforcement:
     """`stop`: the runtime's own, which ends a task with a notice, a cause and the figures."""
 
-    def __init__(self, household: Household, stop: Callable[..., Awaitable[None]]) -> None:
-        self._house, self._stop = household, stop
+    def __init__(self, runtime_home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:
+        self._house, self._stop = runtime_home, stop
         self._allocs_measured_at = -math.inf
 
     async def sample(self) -> dict[TaskKey, Usage]:

@@ -13,16 +13,16 @@ import time
 from borglet.messages import EndCause, Exit
 from borglet.runtimes.base.runtime import Presence
 from borglet.runtimes.home import supervisors
-from borglet.runtimes.home.runtime_home import Household, SupervisedTask, reap, write_end
+from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask, reap, write_end
 from borglet.runtimes.home.taskdirs import SupervisorId
 from borglet.runtimes.supervisor import proctable
 
 log = logging.getLogger(__name__)
 
 
-class Burials:
-    def __init__(self, household: Household) -> None:
-        self._house = household
+class ExitWatcher:
+    def __init__(self, runtime_home: RuntimeHome) -> None:
+        self._house = runtime_home
         self._ended: asyncio.Queue[Presence] = asyncio.Queue()
         self._under_way: set[asyncio.Task[None]] = set()
 

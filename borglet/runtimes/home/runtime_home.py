@@ -18,7 +18,7 @@ from borglet.runtimes.home.allocfolders import AllocFolders
 from borglet.runtimes.home.confinement import Confinement
 from borglet.runtimes.home.containers import Containers
 from borglet.runtimes.home.logfiles import LogRetention
-from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory, directory_name
+from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord, directory_name
 from borglet.runtimes.measuring.diskwalk import DiskWalk, disk_bytes
 from borglet.runtimes.measuring.meter import Meter, Metered
 from borglet.runtimes.supervisor import proctable
@@ -46,7 +46,7 @@ class SupervisedTask:
     """One incarnation as its runtime holds it."""
 
     directory: TaskDirectory
-    kept: Kept
+    kept: TaskRecord
     exit: Exit | None = None
     supervisor: SupervisorId | None = None  # None while it starts
     pidfd: int = -1
@@ -58,7 +58,7 @@ class SupervisedTask:
         return Presence(self.kept.task, self.kept.run, self.kept.started_at, self.exit)
 
 
-class Household:
+class RuntimeHome:
     """Shared by the parts of one runtime; owned by its loop."""
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:

@@ -1,10 +1,11 @@
 """What runtimes of real processes share: each task under a supervisor that outlives the Borglet.
 
-    start ─► plan, directory, groups, furnish ─► spawn(supervisor) ─► the task
+    start ─► plan, directory, groups, prepare_container ─► spawn(supervisor) ─► the task
     next_end ◄─ pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost
 
 What shuts a task in is its `confinement`'s part: little for `process`, a container for `oci`. All the rest is here and
-in its parts: `household` (what there is), `adoption`, `burials` (watching, ends), `enforcement` (measuring, limits).
+in its parts: `runtime_home` (what there is), `adoption`, `exit_watcher` (watching, ends), `enforcement` (measuring,
+limits).
 
 Memory, processes and CPU are limited by control groups where we may (`cgroups`), else by what `sample`
 measures; disk always by `sample`. `attributes()` says which. Owned by one asyncio loop; see `base.Runtime`.
@@ -39,10 +40,10 @@ from borglet.runtimes.home.adoption import Adoption
 from borglet.runtimes.home.chown_files import hand_over
 from borglet.runtimes.home.confinement import Confinement
 from borglet.runtimes.home.enforcement import Enforcement
-from borglet.runtimes.home.exit_watcher import Burials
+from borglet.runtimes.home.exit_watcher import ExitWatcher
 from borglet.runtimes.home.logfiles import read_log, sweep_logs
-from borglet.runtimes.home.runtime_home import Household, SupervisedSettings, SupervisedTask
-from borglet.runtimes.home.taskdirs import Kept
+from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedSettings, SupervisedTask
+from borglet.runtimes.home.taskdirs import TaskRecord
 from borglet.runtimes.supervisor import landlock, ptys
 from borglet.runtimes.supervisor.ptys import ShellRefused
 
@@ -56,11 +57,11 @@ class SupervisedRuntime:
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
         self.name = confinement.name
-        self._house = Household(home, settings, confinement)
+        self._house = RuntimeHome(home, settings, confinement)
         self._home, self._settings, self._confinement = self._house.home, settings, confinement
         self._tree, self._containers = self._house.tree, self._house.containers
         self._tasks, self._allocs = self._house.tasks, self._house.allocs
-        self._burials = Burials(self._house)
+        self._exit_watcher = ExitWatcher(self._house)
         self._enforcement = Enforcement(self._house, self.stop)
         self._keeps_ports = landlock.knows_ports()
         self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
@@ -96,7 +97,9 @@ class SupervisedRuntime:
         if self.api_url:
             told = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
         plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, kept=here)
-        kept = Kept(task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name)
+        kept = TaskRecord(
+            task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name
+        )
         incarnation = SupervisedTask(directory, kept)
         self._tasks[task.key] = incarnation
         try:
@@ -107,7 +110,7 @@ class SupervisedRuntime:
             directory.prepare(kept, owner=owner)
             if (token := self._identities.pop(task.key, None)) is not None:
                 directory.write_identity(token)
-            await self._confinement.furnish(directory, plan)
+            await self._confinement.prepare_container(directory, plan)
             groups = self._containers.create(task, directory.name)
             limits = self._containers.limits_of(task)
             request: dict[str, object] = {
@@ -128,12 +131,12 @@ class SupervisedRuntime:
             }
             incarnation.supervisor = await supervisors.spawn(directory, request, groups)
         except (StartFailed, OSError) as error:
-            await self._burials.give_up(incarnation, str(error))
+            await self._exit_watcher.give_up(incarnation, str(error))
             if isinstance(error, StartFailed):
                 raise
             raise StartFailed(f"the machine could not prepare the task: {error}") from error
         incarnation.metered = self._house.metered(incarnation, cpu_ns=0)
-        self._burials.watch(incarnation)
+        self._exit_watcher.watch(incarnation)
         if incarnation.stop_asked is not None:
             notice_s, cause, detail = incarnation.stop_asked
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
@@ -235,7 +238,7 @@ class SupervisedRuntime:
 
     async def next_end(self) -> Presence:
         await self._adopt()
-        return await self._burials.next_end()
+        return await self._exit_watcher.next_end()
 
     async def presences(self) -> list[Presence]:
         await self._adopt()
@@ -247,7 +250,7 @@ class SupervisedRuntime:
         """Once, before anything else: find what an earlier Borglet of this home started."""
         if self._adoption is None:
             self._adoption = asyncio.get_running_loop().create_task(
-                Adoption(self._house, self._burials).adopt()
+                Adoption(self._house, self._exit_watcher).adopt()
             )
         await asyncio.shield(self._adoption)
 
@@ -306,7 +309,7 @@ class SupervisedRuntime:
         self._house.closing = True
         if self._adoption is not None:
             await self._adoption
-        await self._burials.close()
+        await self._exit_watcher.close()
         if any(known.exit is None for known in self._tasks.values()):
             return
         self._confinement.close()

@@ -34,7 +34,7 @@ Content = TypeVar("Content")
 _NAME = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,9})\.([0-9]{1,9})\Z")
 
 
-class Kept(msgspec.Struct, frozen=True):
+class TaskRecord(msgspec.Struct, frozen=True):
     """task.json"""
 
     task: RunTask
@@ -148,7 +148,7 @@ class TaskDirectory:
         """In the environment of every process of the task, and of no other on this machine."""
         return f"BORG_TASK_DIR={self.path}"
 
-    def prepare(self, kept: Kept, *, owner: tuple[int, int] | None) -> None:
+    def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
         """Make everything for a new run, in an order in which a crash never shows an old run's end."""
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ class TaskDirectory:
         for name, tree in trees.items():
             (self.packages / name).symlink_to(tree)
 
-    def write_kept(self, kept: Kept) -> None:
+    def write_kept(self, kept: TaskRecord) -> None:
         self._replace("task.json", msgspec.json.encode(kept), durable=False)
 
     def write_supervisor(self, supervisor: SupervisorId) -> None:
@@ -195,8 +195,8 @@ class TaskDirectory:
         """Only for a supervisor that is gone, or one that never was."""
         self._replace("exit.json", msgspec.json.encode(exit_), durable=True)
 
-    def kept(self) -> Kept | None:
-        return self._read("task.json", Kept)
+    def kept(self) -> TaskRecord | None:
+        return self._read("task.json", TaskRecord)
 
     def supervisor(self) -> SupervisorId | None:
         return self._read("supervisor.json", SupervisorId)

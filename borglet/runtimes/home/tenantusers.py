@@ -19,7 +19,7 @@ import msgspec
 from borglet.messages import RunTask
 from borglet.runtimes.base.accounts import own_uid
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.home.taskdirs import Kept, replace_file
+from borglet.runtimes.home.taskdirs import TaskRecord, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TenantUsers:
         self._home, self._first, self._count = home.absolute(), first, count
         self._assigned: dict[str, int] | None = None
 
-    def uid_of(self, task: RunTask, kept: Mapping[str, Kept]) -> int:
+    def uid_of(self, task: RunTask, kept: Mapping[str, TaskRecord]) -> int:
         """The number of the task's tenant, assigned and stored if it has none yet.
 
         `kept`: by directory name, all tasks on this machine. Raises `StartFailed`."""

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from borglet.messages import TaskKey, Usage
 from borglet.runtimes.cgroups import cgroupfs
-from borglet.runtimes.cgroups.cgroups import CgroupTree, Measured
+from borglet.runtimes.cgroups.cgroups import CgroupTree, GroupUsage
 from borglet.runtimes.measuring.diskwalk import DiskWalk
 from borglet.runtimes.measuring.traffic import Traffic
 from borglet.runtimes.supervisor import proctable
@@ -115,13 +115,13 @@ class Meter:
             oom_kills=measured.oom_kills,
         )
 
-    def _from_groups(self, task: Metered) -> Measured:
+    def _from_groups(self, task: Metered) -> GroupUsage:
         if self._tree is None or not task.groups:
-            return Measured(None, None, None)
+            return GroupUsage(None, None, None)
         try:
             return self._tree.measure(task.groups)
         except OSError:  # it is ending at this moment
-            return Measured(0, 0, 0)
+            return GroupUsage(0, 0, 0)
 
     def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
         """Threads that run or wait for a core, by task; of a task's thousands the first two hundred are looked at."""
@@ -143,14 +143,14 @@ class Meter:
 
 
 def _fill(
-    measured: Measured, processes: dict[int, Process], children: dict[int, list[int]], supervisor: int
-) -> Measured:
+    measured: GroupUsage, processes: dict[int, Process], children: dict[int, list[int]], supervisor: int
+) -> GroupUsage:
     """Add from the process table what no group accounts for."""
     below = [processes[pid] for pid in proctable.descendants(children, supervisor)]
     ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
     if supervisor in processes:  # inherits what orphans of the task have used
         ticks += processes[supervisor].reaped_ticks
-    return Measured(
+    return GroupUsage(
         cpu_ns=ticks * 10**9 // proctable.TICKS_PER_S if measured.cpu_ns is None else measured.cpu_ns,
         ram_bytes=sum(p.rss_bytes for p in below) if measured.ram_bytes is None else measured.ram_bytes,
         processes=sum(p.threads for p in below if p.state != b"Z")

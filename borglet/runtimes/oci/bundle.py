@@ -67,7 +67,7 @@ def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ContainerOptions:
     """What distinguishes one task's container from another's."""
 
     root: str  # directory on the machine
@@ -79,7 +79,7 @@ class Container:
     devices: Sequence[DeviceNode] = ()
 
 
-def config(container: Container, account: Account, *, architecture: str) -> dict[str, object]:
+def config(container: ContainerOptions, account: Account, *, architecture: str) -> dict[str, object]:
     """config.json. The init is another user than the task, which can neither signal, trace nor read it."""
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "uts", "ipc")]
     if container.network:

@@ -1,7 +1,7 @@
 """The `oci` runtime: each task in a container of its own, opened by `crun` and supervised as every task is (§6).
 
     plan     uid, environment, what is shown inside; refuses what this machine can't give, naming the field
-    furnish  root directory, config.json, process.json, its network
+    prepare_container  root directory, config.json, process.json, its network
     clear    its network
 
 A contained task sees its own processes, its own files, /usr or its package read-only; it runs as a user of its own,
@@ -31,13 +31,13 @@ from borglet.runtimes.base.accounts import Account
 from borglet.runtimes.base.networks import FormerNetworks, TaskNetworks
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.cgroups.limits import kernel_limits
-from borglet.runtimes.home.confinement import Plan
+from borglet.runtimes.home.confinement import LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
 from borglet.runtimes.home.supervised import SupervisedRuntime
-from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.oci import bundle, rootfs
 from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
-from borglet.runtimes.supervisor.container import Container, run_engine
+from borglet.runtimes.supervisor.container import ContainerPlace, run_engine
 from borglet.runtimes.supervisor.ptys import PtyRequest, ShellRefused
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class OciSettings(SupervisedSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Furniture:
-    """What `plan` decided and `furnish` makes."""
+    """What `plan` decided and `prepare_container` makes."""
 
     process: dict[str, object]
     base: Path | None
@@ -79,7 +79,7 @@ class _Furniture:
     host: str  # its name, where it has a network of its own
 
 
-class Contained:
+class ContainerConfinement:
     """Confinement in a container."""
 
     name = "oci"
@@ -109,8 +109,8 @@ class Contained:
         run: int,
         directory: TaskDirectory,
         trees: Mapping[str, Path],
-        kept: Mapping[str, Kept],
-    ) -> Plan:
+        kept: Mapping[str, TaskRecord],
+    ) -> LaunchPlan:
         address = self._address(task, directory, kept)
         base = _base(task, trees)
         account, own_uid = self._account(task, directory, kept)
@@ -145,8 +145,8 @@ class Contained:
             limits.ram_bytes or bundle.DEFAULT_SHM_BYTES,
             bundle.hostname_of(task.name),
         )
-        container = Container(self._engine, str(directory.bundle), directory.name)
-        return Plan(
+        container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
+        return LaunchPlan(
             account,
             trees,
             {
@@ -161,7 +161,7 @@ class Contained:
             address=address,
         )
 
-    def _address(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, Kept]) -> str:
+    def _address(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> str:
         """Of the task's own network; empty for the machine's."""
         if task.network == "host":
             return ""
@@ -177,7 +177,7 @@ class Contained:
         return self._networks.choose(directory.name, mine=earlier.address if earlier else "", taken=taken)
 
     def _account(
-        self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, Kept]
+        self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]
     ) -> tuple[Account, int]:
         """A user of the task's own, or the one it names; and the number that is its own."""
         if not task.user:
@@ -213,7 +213,7 @@ class Contained:
             nodes += [_node(path) for path in paths]
         return nodes
 
-    async def furnish(self, directory: TaskDirectory, plan: Plan) -> None:
+    async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
         furniture = self._furniture.pop(directory.name)
         assert plan.account is not None
         network = ""
@@ -235,7 +235,7 @@ class Contained:
             account=plan.account,
             hosts={hostname: plan.address} if hostname else {},
         )
-        container = bundle.Container(
+        container = bundle.ContainerOptions(
             root=str(root),
             mounts=[*mounts, Mount(self._init, bundle.INIT)],
             hostname=hostname,
@@ -251,11 +251,11 @@ class Contained:
         )
 
     def shell(
-        self, kept: Kept, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
+        self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
         """The engine on our terminal, which gives the shell one inside. It begins as the task did, so it can do no
         more."""
-        container = Container(self._engine, str(directory.bundle), directory.name)
+        container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
         try:
             begun = msgspec.json.decode((directory.bundle / "process.json").read_bytes(), type=dict[str, Any])
             name = f"shell-{claims.session}.json"
@@ -290,7 +290,7 @@ class OciRuntime(SupervisedRuntime):
         engine, init = find_engine()
         home.mkdir(parents=True, exist_ok=True)
         probe(home, engine, init)
-        super().__init__(home, settings, Contained(home, settings, engine=engine, init=init))
+        super().__init__(home, settings, ContainerConfinement(home, settings, engine=engine, init=init))
 
     def attributes(self) -> dict[str, str]:
         """`isolation.devices`: `nodes` where a task is kept from devices only by a /dev that lacks them."""
@@ -337,7 +337,7 @@ def probe(home: Path, engine: str, init: str) -> None:
             account=account,
             hosts={},
         )
-        container = bundle.Container(
+        container = bundle.ContainerOptions(
             root=str(root),
             mounts=[*mounts, Mount(init, bundle.INIT)],
             hostname="",
@@ -355,7 +355,7 @@ def probe(home: Path, engine: str, init: str) -> None:
         )
         config = bundle.config(container, account, architecture=os.uname().machine) | {"process": process}
         write_bundle(directory, config, process)
-        box = Container(engine, folder, "probe")
+        box = ContainerPlace(engine, folder, "probe")
         status, output = run_engine(box.command("run", f"--bundle={folder}"))
         if status != 0:
             complaint = box.complaint() or output or status

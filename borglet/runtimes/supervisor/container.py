@@ -19,7 +19,7 @@ _MS_REC_PRIVATE = 0x4000 | 0x40000
 _MNT_DETACH = 2
 
 
-class Container:
+class ContainerPlace:
     """Where one task's container is kept. Sent to the supervisor as the tuple of its fields."""
 
     def __init__(self, engine: str, directory: str, name: str) -> None:

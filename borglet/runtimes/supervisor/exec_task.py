@@ -11,14 +11,14 @@ from borglet.runtimes.cgroups import cgroupfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from borglet.runtimes.supervisor.container import Container
+    from borglet.runtimes.supervisor.container import ContainerPlace
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)  # by the supervisor, not by tasks
 
 
-class Launch:
+class TaskLaunch:
     """What the Borglet asks for, sent through stdin with `marshal` (both ends are one interpreter)."""
 
     directory: str  # the task's own: exit.json, the control fifo
@@ -55,7 +55,7 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def enter_groups(launch: Launch) -> None:
+def enter_groups(launch: TaskLaunch) -> None:
     """Raises OSError in words."""
     try:
         if launch.device_rules is not None:
@@ -69,7 +69,7 @@ def enter_groups(launch: Launch) -> None:
         os.sched_setscheduler(0, launch.policy, os.sched_param(0))
 
 
-def become_task(launch: Launch, supervisor: int, stdout: int, stderr: int) -> None:
+def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -> None:
     """In the forked child: inside its groups and limits, as its user. Raises OSError in words."""
     os.setsid()
     enter_groups(launch)
@@ -103,7 +103,7 @@ def become_task(launch: Launch, supervisor: int, stdout: int, stderr: int) -> No
     execute(launch.argv, launch.environment)
 
 
-def become_contained(launch: Launch, box: Container, stdout: int, stderr: int) -> None:
+def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stderr: int) -> None:
     """In the forked child: the engine, which starts the task inside its container and ends. Raises OSError."""
     from borglet.runtimes.supervisor.container import become_engine  # ordinary processes need not pay for it
 

@@ -36,7 +36,7 @@ def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-class Valve:
+class TokenBucket:
     """Lets `bytes_s` pass a second, a second's worth at once. Who may pass nothing waits."""
 
     def __init__(self, bytes_s: int, *, now: float) -> None:

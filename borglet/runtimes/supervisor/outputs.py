@@ -6,8 +6,8 @@ import os
 import select
 import time
 
-from borglet.runtimes.supervisor.exec_task import Launch
-from borglet.runtimes.supervisor.logwriter import LogWriter, Valve
+from borglet.runtimes.supervisor.exec_task import TaskLaunch
+from borglet.runtimes.supervisor.logwriter import LogWriter, TokenBucket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ DRAIN_BYTES = 4 * 2**20
 class Outputs:
     """`poll`: where readers are registered, as long as they are wanted."""
 
-    def __init__(self, launch: Launch, poll: select.poll) -> None:
+    def __init__(self, launch: TaskLaunch, poll: select.poll) -> None:
         self._launch, self._poll = launch, poll
         self._streams: dict[int, LogWriter] = {}
-        self._valve = Valve(launch.log_bytes_s, now=time.monotonic())
+        self._valve = TokenBucket(launch.log_bytes_s, now=time.monotonic())
         self._paused = False  # the task waits in its pipes
 
     def keep(self, *, stdout: int, stderr: int) -> None:

@@ -7,7 +7,8 @@ It starts the task inside its groups and limits, copies its output into rotated 
 first process has ended kills what is left, however far that ran (the supervisor is a child subreaper),
 and writes exit.json once, last of all. If the supervisor itself is killed, the kernel kills the task's
 first process, and the Borglet the rest. Run as `python -I -S -E`; every import here costs each task
-memory and start-up time, hence no json (8 ms), no typing, no dataclasses. Its parts: `becoming`, `outputs`, `endings`.
+memory and start-up time, hence no json (8 ms), no typing, no dataclasses. Its parts: `exec_task`, `outputs`,
+`exit_record`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from borglet.runtimes.supervisor import landlock, proctable
 from borglet.runtimes.supervisor.exec_task import (
     IGNORED,
     PR_SET_CHILD_SUBREAPER,
-    Launch,
+    TaskLaunch,
     become_contained,
     become_task,
     prctl,
@@ -35,7 +36,7 @@ from borglet.runtimes.supervisor.outputs import Outputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from borglet.runtimes.supervisor.container import Container
+    from borglet.runtimes.supervisor.container import ContainerPlace
 
 COMMAND_BYTES = 65536
 KILL_POLL_S = 0.01
@@ -45,8 +46,8 @@ OOM_WITHIN_S = 2.0
 NEVER_RAN = 127 << 8  # as of a program that ended with status 127
 
 
-class Supervisor:
-    def __init__(self, launch: Launch) -> None:
+class TaskSupervisor:
+    def __init__(self, launch: TaskLaunch) -> None:
         self.launch = launch
         self.pid = 0
         self.init = 0  # of the task's container
@@ -128,12 +129,14 @@ class Supervisor:
             return self._await_contained(box)
         return reason.decode(errors="replace")
 
-    def _container(self) -> Container | None:
+    def _container(self) -> ContainerPlace | None:
         if self.launch.container is None:
             return None
-        from borglet.runtimes.supervisor.container import Container  # ordinary processes need not pay for it
+        from borglet.runtimes.supervisor.container import (
+            ContainerPlace,  # ordinary processes need not pay for it
+        )
 
-        return Container(*self.launch.container)
+        return ContainerPlace(*self.launch.container)
 
     def _make_room(self) -> None:
         """For the engine, which needs three processes at a time inside the task's limit to start one."""
@@ -142,7 +145,7 @@ class Supervisor:
             self.processes = limit
             cgroupfs.limit_processes(self.launch.groups, ENGINE_PROCESSES)
 
-    def _await_contained(self, box: Container) -> str:
+    def _await_contained(self, box: ContainerPlace) -> str:
         """The engine ends when the task's program runs, a child of ours by then."""
         from borglet.runtimes.supervisor.container import read_pid, reason_of
 
@@ -297,7 +300,7 @@ def main() -> None:
         data += chunk
     if not data:
         return  # the Borglet died before it had told what to start
-    supervisor = Supervisor(Launch(marshal.loads(data)))  # noqa: S302 - from the Borglet, through a pipe of ours
+    supervisor = TaskSupervisor(TaskLaunch(marshal.loads(data)))  # noqa: S302 - from the Borglet, through a pipe of ours
     reason = supervisor.start()
     answer = f"failed {reason}\n" if reason else "started\n"
     try:  # noqa: SIM105 - contextlib would cost each task 3 ms

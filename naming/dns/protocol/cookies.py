@@ -19,7 +19,7 @@ _FRESH = b"\1\0\0\0"
 _TAIL = b"\0\x1c\0\x0a\0\x18"
 
 
-class Client(NamedTuple):
+class DnsClient(NamedTuple):
     """Who asks. `address`: of 4 or 16 octets; `now`: seconds since the epoch."""
 
     address: bytes
@@ -39,12 +39,12 @@ class Cookies:
         """From the installation's secret, so that all its processes agree."""
         return cls(hashlib.blake2b(b"dns cookies " + secret.encode(), digest_size=32).digest())
 
-    def server(self, cookie: bytes, client: Client) -> bytes:
+    def server(self, cookie: bytes, client: DnsClient) -> bytes:
         """The server cookie for a client's own cookie."""
         fresh = _FRESH + client.now.to_bytes(4)
         return fresh + self._hash(cookie, fresh, client.address)
 
-    def believed(self, cookie: bytes, server: bytes, client: Client) -> bool:
+    def believed(self, cookie: bytes, server: bytes, client: DnsClient) -> bool:
         """Whether this server cookie was given to this client, not long ago."""
         if len(cookie) != CLIENT_SIZE or len(server) != SERVER_SIZE or server[:4] != _FRESH:
             return False

@@ -22,7 +22,7 @@ PREFIX_4, PREFIX_6 = 24, 56  # bits: who shares them counts as one
 _MOST_REMEMBERED = 65_536  # addresses
 
 
-class Verdict(Enum):
+class RateVerdict(Enum):
     ANSWER = "answer"
     TRUNCATE = "truncate"
     DROP = "drop"
@@ -38,20 +38,20 @@ class RateLimit:
         self._counts: dict[str, int] = {}
         self._second = 0
 
-    def verdict(self, address: str, now: float) -> Verdict:
+    def verdict(self, address: str, now: float) -> RateVerdict:
         """`now`: seconds of any clock that doesn't go back."""
         network = self._networks.get(address)
         if network is None:
             network = self._remember(address)
         if not network:
-            return Verdict.ANSWER
+            return RateVerdict.ANSWER
         if int(now) != self._second:
             self._second = int(now)
             self._counts.clear()
         count = self._counts[network] = self._counts.get(network, 0) + 1
         if count <= self._rate:
-            return Verdict.ANSWER
-        return Verdict.TRUNCATE if count % 2 else Verdict.DROP
+            return RateVerdict.ANSWER
+        return RateVerdict.TRUNCATE if count % 2 else RateVerdict.DROP
 
     def _remember(self, address: str) -> str:
         if len(self._networks) >= _MOST_REMEMBERED:

@@ -20,7 +20,7 @@ _SOURCE_6 = 64  # bits: whoever has an address of IPv6 has so many below them
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
+class DnsStream:
     """`busy` while an answer is made or sent. `used`: when it was last, in order of all uses."""
 
     source: str
@@ -37,14 +37,18 @@ class Streams:
     ) -> None:
         self._note = note
         self._most, self._most_a_source = most, most_a_source
-        self._by_source: dict[str, dict[Stream, None]] = {}  # in each the one used longest ago is the first
+        self._by_source: dict[
+            str, dict[DnsStream, None]
+        ] = {}  # in each the one used longest ago is the first
         self._number = 0
         self._uses = 0
 
     def __len__(self) -> int:
         return self._number
 
-    def open(self, address: str, give_way: Callable[[], None], *, secondary: bool = False) -> Stream | None:
+    def open(
+        self, address: str, give_way: Callable[[], None], *, secondary: bool = False
+    ) -> DnsStream | None:
         """One more from there, which may end another; None: it is refused."""
         source = source_of(address)
         most = MOST_A_SECONDARY if secondary else self._most_a_source
@@ -59,12 +63,12 @@ class Streams:
                 return None
             self.close(leaving)
             leaving.give_way()
-        stream = Stream(source, give_way, self._next())
+        stream = DnsStream(source, give_way, self._next())
         self._by_source.setdefault(source, {})[stream] = None
         self._number += 1
         return stream
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: DnsStream) -> None:
         """It has ended; also when it was told to give way before."""
         mine = self._by_source.get(stream.source, {})
         if stream in mine:
@@ -73,10 +77,10 @@ class Streams:
             if not mine:
                 del self._by_source[stream.source]
 
-    def answering(self, stream: Stream) -> None:
+    def answering(self, stream: DnsStream) -> None:
         stream.busy = True
 
-    def answered(self, stream: Stream) -> None:
+    def answered(self, stream: DnsStream) -> None:
         stream.busy, stream.used = False, self._next()
         mine = self._by_source.get(stream.source, {})
         if stream in mine:
@@ -87,12 +91,12 @@ class Streams:
         self._uses += 1
         return self._uses
 
-    def _of_most(self) -> Stream | None:
+    def _of_most(self) -> DnsStream | None:
         idle = [(len(mine), -one.used, one) for mine in self._by_source.values() if (one := _idlest(mine))]
         return max(idle, key=lambda found: found[:2])[2] if idle else None
 
 
-def _idlest(streams: dict[Stream, None]) -> Stream | None:
+def _idlest(streams: dict[DnsStream, None]) -> DnsStream | None:
     return next((stream for stream in streams if not stream.busy), None)
 
 

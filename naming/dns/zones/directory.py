@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 
 @dataclass(slots=True)
-class Directory:
+class ZoneDirectory:
     """`loaded`: the list of cells has been read once, so a cell that is not in it does not exist.
 
     `nameserver`: address of this resolver as its clients reach it, the A or AAAA of `ns.<zone>`.

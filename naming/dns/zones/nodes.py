@@ -19,7 +19,7 @@ import dns.rdtypes.IN.AAAA
 from dns.rdataclass import IN
 from dns.rdatatype import AAAA, NS, SOA, TXT, A, RdataType
 
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.services import Choose
 
 # dnspython's constructors of records are untyped.
@@ -34,7 +34,7 @@ REFRESH_S, RETRY_S, EXPIRE_S = 30, 5, 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnswerLimits:
     """How many tasks a name may answer with: `addresses` for A and AAAA, `services` for SRV; `pointers` for PTR.
 
     `whole`: all that there is, not a choice by weights.
@@ -64,11 +64,11 @@ class Records:
 
 
 NOTHING = Records([], 0, [])
-Read = Callable[[RdataType, Limits, Random], Records]
+Read = Callable[[RdataType, AnswerLimits, Random], Records]
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class ZoneApex:
     """Where a negative answer takes its SOA from."""
 
     apex: dns.name.Name
@@ -76,14 +76,14 @@ class Zone:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ZoneNode:
     """A name inside a zone. `exists` false: NXDOMAIN.
 
     What its SRV records take: all of them `least` octets at least, those of one task `task_bytes` about; `services`
     gives them where there may be many.
     """
 
-    zone: Zone
+    zone: ZoneApex
     exists: bool
     read: Read
     least: int = 0
@@ -110,7 +110,7 @@ def address_record(address: str) -> dns.rdata.Rdata:
     return record
 
 
-def absolute(labels: Iterable[str | bytes], directory: Directory) -> dns.name.Name:
+def absolute(labels: Iterable[str | bytes], directory: ZoneDirectory) -> dns.name.Name:
     """The name of these labels below the directory's zone."""
     given = tuple(label.encode() if isinstance(label, str) else label for label in labels)
     return dns.name.Name(given + directory.labels + ROOT)
@@ -120,19 +120,19 @@ def texts(ttl_s: int, *strings: str) -> Records:
     return Records([_txt(IN, TXT, [string.encode()[:255] for string in strings])], ttl_s, [])
 
 
-def empty(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+def empty(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
     return NOTHING
 
 
 def one_address(address: str, ttl_s: int) -> Read:
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+    def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         record = address_record(address)
         return Records([record], ttl_s, []) if record.rdtype == rdtype else NOTHING
 
     return read
 
 
-def soa(directory: Directory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
+def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
     """Its minimum and its own TTL are the same, so that a "no" is remembered as long wherever it comes from.
 
     That is what RFC 2308 §3 makes of the two: whichever is less.
@@ -142,10 +142,10 @@ def soa(directory: Directory, mailbox: dns.name.Name, serial: int) -> dns.rdata.
     return record
 
 
-def apex(directory: Directory, zone: Zone, more: Read) -> Read:
+def apex(directory: ZoneDirectory, zone: ZoneApex, more: Read) -> Read:
     """Of any zone: SOA and NS, and what `more` has of other types."""
 
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+    def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype == SOA:
             return Records([zone.soa()], directory.negative_ttl_s, [])
         if rdtype == NS:

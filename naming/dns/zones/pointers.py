@@ -16,17 +16,17 @@ import dns.rdtypes.ANY.PTR
 from dns.rdataclass import IN
 from dns.rdatatype import PTR, RdataType
 
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.nodes import (
     NOTHING,
     ROOT,
-    Limits,
-    Node,
+    AnswerLimits,
     NotLoaded,
     Outside,
     Read,
     Records,
-    Zone,
+    ZoneApex,
+    ZoneNode,
     absolute,
     apex,
     empty,
@@ -38,7 +38,7 @@ from naming.table.table import NameTable
 _ptr: Any = dns.rdtypes.ANY.PTR.PTR  # untyped in dnspython
 
 
-def find(directory: Directory, lowered: tuple[bytes, ...]) -> Node:
+def find(directory: ZoneDirectory, lowered: tuple[bytes, ...]) -> ZoneNode:
     """The node of a name given by its labels in lower case, without the root. Raises `Outside` and `NotLoaded`."""
     above = next((n for n in range(len(lowered) + 1) if lowered[n:] in directory.reverse_apexes), None)
     if above is None:
@@ -46,7 +46,7 @@ def find(directory: Directory, lowered: tuple[bytes, ...]) -> Node:
     zone = _zone(directory, lowered[above:])
     place = path_of_labels(lowered)
     if place is None:
-        return Node(zone, False, empty)
+        return ZoneNode(zone, False, empty)
     path, depth = place
     tables = [table for table in directory.cells.values() if table.ready]
     whole = len(path) == depth
@@ -61,18 +61,18 @@ def find(directory: Directory, lowered: tuple[bytes, ...]) -> Node:
     if not exists and (whole or above) and not directory.all_ready:
         raise NotLoaded
     if not above:
-        return Node(zone, True, apex(directory, zone, read))
-    return Node(zone, exists, read)
+        return ZoneNode(zone, True, apex(directory, zone, read))
+    return ZoneNode(zone, exists, read)
 
 
-def _zone(directory: Directory, labels: tuple[bytes, ...]) -> Zone:
+def _zone(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneApex:
     """It is not to be transferred, so nobody compares its serials: that of the parent zone will do."""
     mailbox = absolute(["hostmaster"], directory)
-    return Zone(dns.name.Name(labels + ROOT), lambda: soa(directory, mailbox, directory.serial))
+    return ZoneApex(dns.name.Name(labels + ROOT), lambda: soa(directory, mailbox, directory.serial))
 
 
-def _pointers(directory: Directory, tables: list[NameTable], path: Path) -> Read:
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+def _pointers(directory: ZoneDirectory, tables: list[NameTable], path: Path) -> Read:
+    def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype != PTR:
             return NOTHING
         owners = [
@@ -88,6 +88,6 @@ def _pointers(directory: Directory, tables: list[NameTable], path: Path) -> Read
     return read
 
 
-def _ttl_s(directory: Directory, table: NameTable, labels: Labels) -> int:
+def _ttl_s(directory: ZoneDirectory, table: NameTable, labels: Labels) -> int:
     job = table.job(labels[-1], labels[-2])
     return (job.ttl_s if job is not None else 0) or directory.ttl_s

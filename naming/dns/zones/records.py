@@ -28,17 +28,17 @@ from dns.rdataclass import IN
 from dns.rdatatype import AAAA, CAA, SRV, TXT, A, RdataType
 
 from naming.dns.zones import pointers
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.nodes import (
     NOTHING,
+    AnswerLimits,
     Extra,
-    Limits,
-    Node,
     NotLoaded,
     Outside,
     Read,
     Records,
-    Zone,
+    ZoneApex,
+    ZoneNode,
     absolute,
     address_record,
     apex,
@@ -48,9 +48,9 @@ from naming.dns.zones.nodes import (
     texts,
 )
 from naming.dns.zones.services import Services
-from naming.table.jobs import Job, Service
+from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
-from naming.table.pools import Answering, Owner, Task
+from naming.table.pools import Answering, Owner, PlacedTask
 from naming.table.reverse import V4, V6
 from naming.table.table import NameTable
 
@@ -61,7 +61,7 @@ SRV_FIXED = (
 )
 
 
-def find(directory: Directory, labels: tuple[bytes, ...]) -> Node:
+def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
     """The node of an absolute name given by its labels, root included, in any case.
 
     Raises `Outside` and `NotLoaded`.
@@ -75,33 +75,33 @@ def find(directory: Directory, labels: tuple[bytes, ...]) -> Node:
     # Bytes that are no ASCII match no label of ours, whatever they decode to.
     above = [label.decode("latin-1") for label in lowered[:depth]]
     if depth == 0:
-        return Node(_parent(directory), True, _parent_apex(directory))
+        return ZoneNode(_parent(directory), True, _parent_apex(directory))
     if above == ["health"]:
-        return Node(_parent(directory), True, _health(directory))
+        return ZoneNode(_parent(directory), True, _health(directory))
     if above == ["ns"]:
-        return Node(_parent(directory), True, one_address(directory.nameserver, directory.ttl_s))
+        return ZoneNode(_parent(directory), True, one_address(directory.nameserver, directory.ttl_s))
     table = directory.cells.get(above[-1])
     if table is None:
         if not directory.loaded and above[-1] not in RESERVED_CELLS:
             raise NotLoaded
-        return Node(_parent(directory), False, empty)
+        return ZoneNode(_parent(directory), False, empty)
     if not table.ready:
         raise NotLoaded
     return in_cell(directory, table, above[:-1])
 
 
-def in_cell(directory: Directory, table: NameTable, above: list[str]) -> Node:
+def in_cell(directory: ZoneDirectory, table: NameTable, above: list[str]) -> ZoneNode:
     """The node of the labels above a cell's own name, in lower case. Of this table, whichever the directory has now."""
     zone = cell_zone(directory, table)
-    missing, between = Node(zone, False, empty), Node(zone, True, empty)
+    missing, between = ZoneNode(zone, False, empty), ZoneNode(zone, True, empty)
     if not above:
-        return Node(zone, True, _cell_apex(directory, table))
+        return ZoneNode(zone, True, _cell_apex(directory, table))
     tenant = above[-1]
     if tenant == "machine":
         machine = table.hosts.get(above[0]) if len(above) == 2 else None
         if machine is not None:
             read = one_address(machine.address, directory.ttl_s) if machine.family else empty
-            return Node(zone, True, read)
+            return ZoneNode(zone, True, read)
         return between if len(above) == 1 else missing
     if tenant not in table.tenants:
         return missing
@@ -116,12 +116,14 @@ def in_cell(directory: Directory, table: NameTable, above: list[str]) -> Node:
     return _below(directory, table, job, above[:-2])
 
 
-def _below(directory: Directory, table: NameTable, named: Job | Service, above: list[str]) -> Node:
+def _below(
+    directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService, above: list[str]
+) -> ZoneNode:
     """The name of a job or service itself, or below it."""
     zone = cell_zone(directory, table)
-    missing, between = Node(zone, False, empty), Node(zone, True, empty)
+    missing, between = ZoneNode(zone, False, empty), ZoneNode(zone, True, empty)
     index = None
-    if isinstance(named, Job) and above and not above[-1].startswith("_"):
+    if isinstance(named, NamedJob) and above and not above[-1].startswith("_"):
         index = _index(above.pop(), named)
         if index is None:
             return missing
@@ -132,11 +134,11 @@ def _below(directory: Directory, table: NameTable, named: Job | Service, above: 
     port = above[0].removeprefix("_") if above else None
     if port is not None and port not in named.all_port_names():
         return missing
-    if isinstance(named, Job) and index is not None:
+    if isinstance(named, NamedJob) and index is not None:
         task = named.placed.get(index)
         if port is None:
-            return Node(zone, True, _task(directory, table, named, task))
-        return Node(zone, True, _srv_of(directory, table, named, [task] if task else [], port))
+            return ZoneNode(zone, True, _task(directory, table, named, task))
+        return ZoneNode(zone, True, _srv_of(directory, table, named, [task] if task else [], port))
     answering = named.answering if port is None else with_port(named.answering, port)
     sizes = [(_srv_bytes(directory, table, tasks[0].job, port), len(tasks)) for _, tasks in answering.strata]
     if port is None:
@@ -148,10 +150,10 @@ def _below(directory: Directory, table: NameTable, named: Job | Service, above: 
     def services(most: int, rng: Random) -> Services:
         return Services(answering.any(most, rng), port, named.ttl_s_or(directory.ttl_s), table.cell)
 
-    return Node(zone, True, read, least, max((octets for octets, _ in sizes), default=0), services)
+    return ZoneNode(zone, True, read, least, max((octets for octets, _ in sizes), default=0), services)
 
 
-def _index(label: str, job: Job) -> int | None:
+def _index(label: str, job: NamedJob) -> int | None:
     try:
         index = parse_index(label)
     except InvalidName:
@@ -164,26 +166,26 @@ def with_port(answering: Answering, port: str) -> Answering:
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 
-def _srv_bytes(directory: Directory, table: NameTable, job: Owner, port: str | None) -> int:
+def _srv_bytes(directory: ZoneDirectory, table: NameTable, job: Owner, port: str | None) -> int:
     """What the SRV records of a task of this job take at least. Targets don't compress."""
     target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
     return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)
 
 
-def _parent(directory: Directory) -> Zone:
+def _parent(directory: ZoneDirectory) -> ZoneApex:
     name = absolute([], directory)
     mailbox = absolute(["hostmaster"], directory)
-    return Zone(name, lambda: soa(directory, mailbox, directory.serial))
+    return ZoneApex(name, lambda: soa(directory, mailbox, directory.serial))
 
 
-def cell_zone(directory: Directory, table: NameTable) -> Zone:
+def cell_zone(directory: ZoneDirectory, table: NameTable) -> ZoneApex:
     name = absolute([table.cell], directory)
     mailbox = absolute(["hostmaster", table.cell], directory)
-    return Zone(name, lambda: soa(directory, mailbox, table.serial))
+    return ZoneApex(name, lambda: soa(directory, mailbox, table.serial))
 
 
-def _apex(directory: Directory, zone: Zone, text: Callable[[], Iterable[str]]) -> Read:
-    def more(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+def _apex(directory: ZoneDirectory, zone: ZoneApex, text: Callable[[], Iterable[str]]) -> Read:
+    def more(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype == CAA:
             return Records(list(directory.caa), directory.ttl_s, [])
         return texts(directory.ttl_s, *text()) if rdtype == TXT else NOTHING
@@ -191,11 +193,11 @@ def _apex(directory: Directory, zone: Zone, text: Callable[[], Iterable[str]]) -
     return apex(directory, zone, more)
 
 
-def _parent_apex(directory: Directory) -> Read:
+def _parent_apex(directory: ZoneDirectory) -> Read:
     return _apex(directory, _parent(directory), lambda: [f"cells={len(directory.cells)}"])
 
 
-def _cell_apex(directory: Directory, table: NameTable) -> Read:
+def _cell_apex(directory: ZoneDirectory, table: NameTable) -> Read:
     def text() -> Iterable[str]:
         yield f"serial={table.serial}"
         yield f"revision={table.revision}"
@@ -205,8 +207,8 @@ def _cell_apex(directory: Directory, table: NameTable) -> Read:
     return _apex(directory, cell_zone(directory, table), text)
 
 
-def _health(directory: Directory) -> Read:
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+def _health(directory: ZoneDirectory) -> Read:
+    def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype != TXT:
             return NOTHING
         return texts(directory.ttl_s, f"status={directory.status}", f"cells={len(directory.cells)}")
@@ -214,10 +216,10 @@ def _health(directory: Directory) -> Read:
     return read
 
 
-def _several(directory: Directory, table: NameTable, named: Job | Service) -> Read:
+def _several(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService) -> Read:
     """Of a job or a service."""
 
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+    def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         ttl_s = named.ttl_s_or(directory.ttl_s)
         if rdtype == SRV:
             return _srv_records(directory, table, named.answering.any(limits.services, rng), None, ttl_s)
@@ -235,9 +237,9 @@ def _several(directory: Directory, table: NameTable, named: Job | Service) -> Re
     return read
 
 
-def about(named: Job | Service) -> Iterable[str]:
+def about(named: NamedJob | NamedService) -> Iterable[str]:
     """What TXT tells."""
-    if isinstance(named, Service):
+    if isinstance(named, NamedService):
         yield f"jobs={len(named.jobs)}"
     else:
         yield f"revision={named.revision}"
@@ -247,10 +249,10 @@ def about(named: Job | Service) -> Iterable[str]:
     yield f"fail-open={'yes' if named.fails_open else 'no'}"
 
 
-def _task(directory: Directory, table: NameTable, job: Job, task: Task | None) -> Read:
+def _task(directory: ZoneDirectory, table: NameTable, job: NamedJob, task: PlacedTask | None) -> Read:
     ttl_s = job.ttl_s_or(directory.ttl_s)
 
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+    def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype == TXT:
             return texts(ttl_s, *about_task(task, ttl_s))
         if task is None:
@@ -262,7 +264,7 @@ def _task(directory: Directory, table: NameTable, job: Job, task: Task | None) -
     return read
 
 
-def about_task(task: Task | None, ttl_s: int) -> Iterable[str]:
+def about_task(task: PlacedTask | None, ttl_s: int) -> Iterable[str]:
     """What TXT tells; None for one that is placed nowhere."""
     if task is None:
         return ("placed=no",)
@@ -280,11 +282,15 @@ def about_task(task: Task | None, ttl_s: int) -> Iterable[str]:
 
 
 def _srv_of(
-    directory: Directory, table: NameTable, named: Job | Service, tasks: Answering | list[Task], port: str
+    directory: ZoneDirectory,
+    table: NameTable,
+    named: NamedJob | NamedService,
+    tasks: Answering | list[PlacedTask],
+    port: str,
 ) -> Read:
     """One port of these tasks of it."""
 
-    def read(rdtype: RdataType, limits: Limits, rng: Random) -> Records:
+    def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype != SRV:
             return NOTHING
         chosen = tasks.any(limits.services, rng) if isinstance(tasks, Answering) else tasks
@@ -294,7 +300,7 @@ def _srv_of(
 
 
 def _srv_records(
-    directory: Directory, table: NameTable, tasks: Iterable[Task], port: str | None, ttl_s: int
+    directory: ZoneDirectory, table: NameTable, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int
 ) -> Records:
     """SRV of one port, or of all when `port` is None; every target's address in `extra`."""
     rdatas: list[dns.rdata.Rdata] = []

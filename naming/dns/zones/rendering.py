@@ -14,15 +14,15 @@ from typing import NamedTuple
 from dns.rdatatype import AAAA, CAA, NS, TXT, A
 
 from naming.dns.protocol import wire
-from naming.dns.zones.directory import Directory
-from naming.dns.zones.nodes import Limits
+from naming.dns.zones.directory import ZoneDirectory
+from naming.dns.zones.nodes import AnswerLimits
 from naming.dns.zones.records import about, about_task, in_cell, with_port
-from naming.table.jobs import Job, Service
+from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import SERVICE, is_service, parse_index
-from naming.table.pools import Task
+from naming.table.pools import PlacedTask
 from naming.table.table import NameTable
 
-_WITHOUT_LIMITS = Limits(addresses=2**31, services=2**31, pointers=0, whole=True)
+_WITHOUT_LIMITS = AnswerLimits(addresses=2**31, services=2**31, pointers=0, whole=True)
 _RNG = Random(0)  # order means nothing in a zone
 
 MOST_KNOWN = 500_000  # tasks; then all are forgotten, those that have left among them
@@ -44,10 +44,10 @@ class _Services(NamedTuple):
 class Renderer:
     """Of one table. Records of tasks are kept: a change of one is rendered with all others of its job."""
 
-    def __init__(self, directory: Directory, table: NameTable) -> None:
+    def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:
         self._directory = directory
         self._table = table
-        self._known: dict[int, dict[Task, _Services]] = {}  # by TTL
+        self._known: dict[int, dict[PlacedTask, _Services]] = {}  # by TTL
         self._zone = wire.name((table.cell, *directory.labels)) + b"\0"
         self._room = _LONGEST - len(self._zone)
 
@@ -78,7 +78,7 @@ class Renderer:
             made += [wire.data(int(rdtype), records.ttl_s, each.to_wire() or b"") for each in records.rdatas]
         return tuple(made)
 
-    def _several(self, named: Job | Service, above: Owner) -> Data:
+    def _several(self, named: NamedJob | NamedService, above: Owner) -> Data:
         """Of a job or a service itself, or of one of its ports."""
         ttl_s = named.ttl_s_or(self._directory.ttl_s)
         if above:
@@ -90,7 +90,7 @@ class Renderer:
         addresses = dict.fromkeys(wire.address(task.address, ttl_s) for task in tasks if task.family)
         return (*addresses, *self._services(tasks, None, ttl_s), wire.texts(ttl_s, about(named)))
 
-    def _task(self, job: Job, index: int, above: Owner) -> Data:
+    def _task(self, job: NamedJob, index: int, above: Owner) -> Data:
         task = job.placed.get(index)
         ttl_s = job.ttl_s_or(self._directory.ttl_s)
         if above:
@@ -105,7 +105,7 @@ class Renderer:
             wire.texts(ttl_s, about_task(task, ttl_s)),
         )
 
-    def _services(self, tasks: Iterable[Task], port: str | None, ttl_s: int) -> list[bytes]:
+    def _services(self, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int) -> list[bytes]:
         """SRV of one port, or of all when `port` is None."""
         made: list[bytes] = []
         known = self._known.setdefault(ttl_s, {})
@@ -121,7 +121,7 @@ class Renderer:
                 made.append(one)
         return made
 
-    def _made(self, task: Task, ttl_s: int) -> _Services:
+    def _made(self, task: PlacedTask, ttl_s: int) -> _Services:
         job = task.job
         target = wire.label(str(task.index)) + wire.name((job.name, job.tenant)) + self._zone
         by_port = {

@@ -12,8 +12,8 @@ from random import Random
 from typing import NamedTuple
 
 from naming.dns.protocol import wire
-from naming.dns.zones.directory import Directory
-from naming.table.pools import Owner, Task
+from naming.dns.zones.directory import ZoneDirectory
+from naming.table.pools import Owner, PlacedTask
 
 STEP = 50  # tasks
 _HEADER = 12  # octets
@@ -25,7 +25,7 @@ _TC = 0x02  # in the third octet
 class Services(NamedTuple):
     """Tasks of the cell `cell` whose ports are told: one port or, where `port` is None, all of them."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[PlacedTask]
     port: str | None
     ttl_s: int
     cell: str
@@ -35,7 +35,7 @@ Choose = Callable[[int, Random], Services]  # at most so many tasks, by chance
 
 
 def message(
-    bare: bytes, services: Services, directory: Directory, room: int
+    bare: bytes, services: Services, directory: ZoneDirectory, room: int
 ) -> Generator[None, None, bytes | None]:
     """An answer of at most `room` octets; None where there is nothing to tell. Made in steps of some 0.1 ms.
 
@@ -76,7 +76,7 @@ class _OfJob(NamedTuple):
 class _Parts:
     """Records as they come to be. `ends`: of the question in the answer."""
 
-    def __init__(self, bare: bytes, services: Services, directory: Directory) -> None:
+    def __init__(self, bare: bytes, services: Services, directory: ZoneDirectory) -> None:
         self.told: list[bytes] = []
         self.addresses: list[bytes] = []
         at, self._starts = _HEADER, list[int]()
@@ -90,7 +90,7 @@ class _Parts:
         self._ttl_s = directory.ttl_s
         self._jobs: dict[Owner, _OfJob] = {}
 
-    def add(self, tasks: Iterable[Task]) -> None:
+    def add(self, tasks: Iterable[PlacedTask]) -> None:
         wished, ttl_s = self._port, self._port_ttl_s
         for task in tasks:
             target, owner, address_ttl_s = self._jobs.get(task.job) or self._of(task.job)

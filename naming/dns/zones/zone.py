@@ -17,10 +17,10 @@ from typing import NamedTuple
 import dns.name
 from dns.rdtypes.ANY.SOA import SOA
 
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.records import cell_zone
 from naming.dns.zones.rendering import Data, Owner, Renderer
-from naming.table.jobs import Job, Service
+from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import SERVICE, is_service
 from naming.table.table import NameTable, Touched
 from scheduling.core.vocabulary import events
@@ -31,7 +31,7 @@ MOST_REMEMBERED = 200_000
 STEP = 200  # records: about half a millisecond
 
 
-class Record(NamedTuple):
+class ZoneRecord(NamedTuple):
     """`data`: as in `naming.dns.protocol.wire`, behind the owner. Another TTL makes another record."""
 
     owner: Owner
@@ -43,13 +43,13 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ZoneChange:
     """From one serial to the next; the SOA records are not among the others."""
 
     before: SOA
     after: SOA
-    removed: tuple[Record, ...]
-    added: tuple[Record, ...]
+    removed: tuple[ZoneRecord, ...]
+    added: tuple[ZoneRecord, ...]
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ class Zone:
     """
 
     def __init__(
-        self, directory: Directory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED
+        self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED
     ) -> None:
         assert table.ready
         self.filled = False
@@ -72,7 +72,7 @@ class Zone:
         self.directory = directory
         self.table = table
         self.apex = dns.name.Name((table.cell.encode(), *directory.labels, b""))
-        self.changes: deque[Change] = deque()
+        self.changes: deque[ZoneChange] = deque()
         self._remembered, self._most_remembered = 0, most_remembered
         self._content: dict[Owner, Data] = {}
         self._below: dict[Owner, set[Owner]] = {}  # name of a job or service -> itself and all below it
@@ -110,11 +110,11 @@ class Zone:
         """All but the SOA as they are now: owners, and what each holds."""
         return list(self._content), list(self._content.values())
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[ZoneRecord]:
         """All but the SOA."""
         for owner, data in self._content.items():
             for each in data:
-                yield Record(owner, each)
+                yield ZoneRecord(owner, each)
 
     def publish(self) -> bool:
         """Take in what was touched since, in one go; whether the serial moved."""
@@ -143,7 +143,7 @@ class Zone:
                 self._dirty |= work.owners
         for owner, data in work.rendered.items():
             self._put(owner, data)
-        change = Change(self.soa, work.soa, tuple(work.removed), tuple(work.added))
+        change = ZoneChange(self.soa, work.soa, tuple(work.removed), tuple(work.added))
         self.soa = work.soa
         self.changes.append(change)
         self._remembered += change.size
@@ -155,11 +155,11 @@ class Zone:
         touched, self.table.touched = self.table.touched or set(), set()
         return {(), *(owner for item in touched for owner in self._owners_of(item))}
 
-    def since(self, serial: int) -> list[Change] | None:
+    def since(self, serial: int) -> list[ZoneChange] | None:
         """The changes from `serial` to now, none when it is the present one; None when that is not remembered."""
         if serial == self.serial:
             return []
-        found: list[Change] = []
+        found: list[ZoneChange] = []
         for change in reversed(self.changes):
             found.append(change)
             if change.before.serial == serial:
@@ -205,7 +205,7 @@ class Zone:
         named = self.table.service(tenant, name) if of_service else self.table.job(tenant, name)
         if named is None:
             return
-        if whole and isinstance(named, Job):
+        if whole and isinstance(named, NamedJob):
             yield from _owners_of_job(named)
         else:
             yield from _with_ports(named, owner if index is None else (str(index), *owner))
@@ -218,8 +218,8 @@ class _Work:
         self.owners = owners
         self.soa = zone._soa()
         self.rendered: dict[Owner, Data] = {}
-        self.removed: list[Record] = []
-        self.added: list[Record] = []
+        self.removed: list[ZoneRecord] = []
+        self.added: list[ZoneRecord] = []
         self.ended = False
         self._zone = zone
         self._table = zone.table
@@ -245,8 +245,8 @@ class _Work:
         done = 0
         for owner, data in self.rendered.items():
             old, new = set(self._zone.content(owner)), set(data)
-            self.removed.extend(Record(owner, each) for each in old - new)
-            self.added.extend(Record(owner, each) for each in new - old)
+            self.removed.extend(ZoneRecord(owner, each) for each in old - new)
+            self.added.extend(ZoneRecord(owner, each) for each in new - old)
             done += len(data)
             if done >= 4 * STEP:
                 done = 0
@@ -309,13 +309,13 @@ def _named(owner: Owner) -> Owner:
     return owner if owner[-1:] == ("machine",) else owner[-2:]
 
 
-def _owners_of_job(job: Job) -> Iterator[Owner]:
+def _owners_of_job(job: NamedJob) -> Iterator[Owner]:
     yield from _with_ports(job, (job.name, job.tenant))
     for index in job.indexes:
         yield from _with_ports(job, (str(index), job.name, job.tenant))
 
 
-def _with_ports(named: Job | Service, owner: Owner) -> Iterator[Owner]:
+def _with_ports(named: NamedJob | NamedService, owner: Owner) -> Iterator[Owner]:
     yield owner
     for port in sorted(named.all_port_names()):
         yield (f"_{port}", "_tcp", *owner)

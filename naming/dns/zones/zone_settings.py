@@ -29,7 +29,7 @@ class InvalidZones(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ZoneSettings:
-    """As in `naming.dns.zones.directory.Directory`."""
+    """As in `naming.dns.zones.directory.ZoneDirectory`."""
 
     reverse: tuple[Network, ...]
     caa: tuple[dns.rdata.Rdata, ...]

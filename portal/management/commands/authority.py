@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from scheduling.identity import authority_rotation
 from scheduling.identity.authority import AuthorityBroken
@@ -38,10 +38,10 @@ class Command(BaseCommand):
             elif step == "retire":
                 authority_rotation.retire(principal=ME)
             self._show(authority_rotation.standing())
-        except (Refused, AuthorityBroken) as error:
+        except (Rejected, AuthorityBroken) as error:
             raise CommandError(str(error)) from error
 
-    def _show(self, standing: authority_rotation.Standing) -> None:
+    def _show(self, standing: authority_rotation.RotationProgress) -> None:
         for part, (fingerprint, until) in standing.part.items():
             self.stdout.write(f"{part:<5} {fingerprint}  until {until:%Y-%m-%d}")
         trusting = standing.machines - len(standing.behind)

@@ -6,14 +6,14 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import refused
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 
 def by_an_sre(request: HttpRequest) -> HttpResponse:
     """In the place of allauth's pages that send mail: forgotten passwords, changed addresses, sign-up."""
     return refused(
         request,
-        Refused(
+        Rejected(
             "by-an-sre",
             _("Accounts, addresses and forgotten passwords are looked after by an SRE: ask one."),
             status=403,

@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 
-class Link(NamedTuple):
+class NavigationLink(NamedTuple):
     """`name`: of the page in `portal.sigma.urls`; `also`: of pages below it, which have no link of their own."""
 
     name: str
@@ -23,49 +23,49 @@ class Section(NamedTuple):
     """Leads to its first page."""
 
     title: str | Promise
-    links: tuple[Link, ...]
+    links: tuple[NavigationLink, ...]
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section(_("Home"), (Link("home", _("Home")),)),
+    Section(_("Home"), (NavigationLink("home", _("Home")),)),
     Section(
         _("Jobs"),
         (
-            Link("jobs", _("Jobs"), ("job", "job_events", "update", "task", "shell", "specs")),
-            Link("submit", _("Submit")),
-            Link("names", _("Names"), ("service",)),
-            Link("packages", _("Packages")),
+            NavigationLink("jobs", _("Jobs"), ("job", "job_events", "update", "task", "shell", "specs")),
+            NavigationLink("submit", _("Submit")),
+            NavigationLink("names", _("Names"), ("service",)),
+            NavigationLink("packages", _("Packages")),
         ),
     ),
-    Section(_("Cells"), (Link("cells", _("Cells"), ("cell",)),)),
+    Section(_("Cells"), (NavigationLink("cells", _("Cells"), ("cell",)),)),
     Section(
         _("Quota"),
         (
-            Link("quota", _("What we have")),
-            Link("shop", _("Shop"), ("quote",)),
-            Link("orders", _("Orders"), ("order", "order-change")),
-            Link("approvals", _("Approvals")),
+            NavigationLink("quota", _("What we have")),
+            NavigationLink("shop", _("Shop"), ("quote",)),
+            NavigationLink("orders", _("Orders"), ("order", "order-change")),
+            NavigationLink("approvals", _("Approvals")),
         ),
     ),
     Section(
         _("Money"),
         (
-            Link("billing", _("Billing"), ("budget", "hand-down", "invoice", "draft")),
-            Link("costs", _("Costs")),
-            Link("planning", _("Planning")),
+            NavigationLink("billing", _("Billing"), ("budget", "hand-down", "invoice", "draft")),
+            NavigationLink("costs", _("Costs")),
+            NavigationLink("planning", _("Planning")),
         ),
     ),
     Section(
         _("Teams"),
         (
-            Link(
+            NavigationLink(
                 "tenants",
                 _("Teams"),
                 ("tenant", "invitations", "service-accounts", "service-account", "capabilities", "records"),
             ),
         ),
     ),
-    Section(_("Tokens"), (Link("tokens", _("Tokens")),)),
+    Section(_("Tokens"), (NavigationLink("tokens", _("Tokens")),)),
 )
 
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from quota.tenancy.access import principal_of_user
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 P = ParamSpec("P")
@@ -23,7 +23,7 @@ View = Callable[Concatenate[HttpRequest, Principal, P], HttpResponse]
 
 
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
-    """A view for signed-in people. It gets their principal; a `Refused` becomes a page that says what to do.
+    """A view for signed-in people. It gets their principal; a `Rejected` becomes a page that says what to do.
 
     Times are shown in the time zone of the person's first tenant.
     """
@@ -37,21 +37,21 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
             _check_form(request)
             with timezone.override(principal.time_zone):
                 return view(request, principal, *args, **kwargs)
-        except Refused as problem:
+        except Rejected as problem:
             return refused(request, problem)
 
     return inner
 
 
 def _check_form(request: HttpRequest) -> None:
-    """PostgreSQL has no NUL character, so nothing that a form names or says holds one. Raises `Refused`."""
+    """PostgreSQL has no NUL character, so nothing that a form names or says holds one. Raises `Rejected`."""
     for name, values in request.POST.lists():
         if any("\x00" in value for value in values):
             told = _("holds a NUL character; leave it out")
-            raise Refused("invalid", f"{name}: {told}", fields={name: told})
+            raise Rejected("invalid", f"{name}: {told}", fields={name: told})
 
 
-def refused(request: HttpRequest, problem: Refused) -> HttpResponse:
+def refused(request: HttpRequest, problem: Rejected) -> HttpResponse:
     return render(request, "sigma/refused.html", {"problem": problem}, status=problem.status)
 
 

@@ -10,8 +10,8 @@ from django.views.decorators.http import require_GET
 
 from portal.sigma.frame.page import page
 from portal.sigma.reads import jobs as reads
-from portal.sigma.reads.journal import told
-from quota.vocabulary.errors import Refused
+from portal.sigma.reads.journal import event_sentences
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.models import Event, Job
 
@@ -35,7 +35,7 @@ def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
     found, older, newer = _page_of(_rows(job, kind), before, after)
     context = {
         "job": job,
-        "events": told(found) if found else [],
+        "events": event_sentences(found) if found else [],
         "older": _cursor(found[-1]) if older else "",
         "newer": _cursor(found[0]) if newer else "",
         "kind": kind,
@@ -68,14 +68,14 @@ def _cursor(event: Event) -> str:
 
 
 def _place(request: HttpRequest, name: str) -> tuple[int, int] | None:
-    """Raises `Refused` for what is no place in the journal."""
+    """Raises `Rejected` for what is no place in the journal."""
     given = request.GET.get(name, "")
     if not given:
         return None
     revision, _dot, seq = given.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
         problem = _("%(name)s: %(given)r is not a place in the journal. Follow a link of this page.")
-        raise Refused(
+        raise Rejected(
             "invalid", problem % {"name": name, "given": given[:40]}, fields={name: _("not a place")}
         )
     return int(revision), int(seq)

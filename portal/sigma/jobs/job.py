@@ -20,7 +20,7 @@ from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of
 from portal.sigma.reads.names import leave_of, names_of_job
-from quota.vocabulary.errors import Conflict, NotFound, Refused
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import spec_shown, specs_of
 from scheduling.core.explaining.health_wording import tell_troubles
@@ -123,7 +123,7 @@ def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     indexes = None
     if index:
         if not index.isdigit():
-            raise Refused("invalid", _("index: give the number of a task"), fields={"index": _("no number")})
+            raise Rejected("invalid", _("index: give the number of a task"), fields={"index": _("no number")})
         indexes = [int(index)]
     shown = request.POST.get("confirm", "")  # the number of tasks that the page asked about
     killed = job_kill(

@@ -14,10 +14,10 @@ from portal.cli import plainyaml
 from portal.sigma.frame.page import page
 from portal.sigma.jobs.why import WORDS
 from quota.selectors import tenants_visible
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access import selectors
-from scheduling.core.explaining.wording import tell_fit
+from scheduling.core.explaining.wording import format_fit
 from scheduling.jobs.jobs import job_apply, spec_for
 from scheduling.jobs.plans import JobPlan, job_plan
 from scheduling.models import Cell
@@ -63,7 +63,7 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         if request.POST.get("do") == "submit":
             return _apply(request, principal, cell, wanted)
         plan = job_plan(principal=principal, cell=cell, job_spec=wanted)
-    except Refused as problem:
+    except Rejected as problem:
         return render(request, "sigma/submit.html", {**context, "problem": problem}, status=problem.status)
     context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps_of(plan)}
     context["fits"] = fits_of(plan, cell)
@@ -71,7 +71,9 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
     return render(request, "sigma/submit.html", context, status=status)
 
 
-def _apply(request: HttpRequest, principal: Principal, cell: Cell, wanted: job_spec.JobSpec) -> HttpResponse:
+def _apply(
+    request: HttpRequest, principal: Principal, cell: Cell, wanted: job_spec.JobSpecification
+) -> HttpResponse:
     done = job_apply(principal=principal, cell=cell, job_spec=wanted)
     told = {
         "submitted": _("Job %s was submitted."),
@@ -83,7 +85,7 @@ def _apply(request: HttpRequest, principal: Principal, cell: Cell, wanted: job_s
 
 
 def file_of(text: str) -> dict[str, Any]:
-    """JSON or YAML as a mapping. Raises `Refused` that names the line."""
+    """JSON or YAML as a mapping. Raises `Rejected` that names the line."""
     is_json = text.lstrip().startswith("{")
     most = parser.MAX_BYTES if is_json else MAX_YAML_BYTES
     if (size := len(text.encode())) > most:
@@ -114,12 +116,12 @@ def fits_of(plan: JobPlan, cell: Cell) -> list[str]:
     return [
         line
         for fit in plan.guidance
-        for line in tell_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)
+        for line in format_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)
     ]
 
 
-def _unreadable(why: str) -> Refused:
-    return Refused("invalid-spec", f"file: {why}", fields={"file": why})
+def _unreadable(why: str) -> Rejected:
+    return Rejected("invalid-spec", f"file: {why}", fields={"file": why})
 
 
 def steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:

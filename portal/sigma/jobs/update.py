@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from portal.sigma.frame.page import page
 from portal.sigma.jobs.submit import file_of, fits_of, steps_of
 from portal.sigma.reads.jobs import job_named
-from quota.vocabulary.errors import Conflict, Refused
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.selectors import job_current_spec
 from scheduling.access.tenancy import require_tenant
@@ -56,7 +56,7 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
             messages.success(request, told[done.outcome] % job.name)
             return redirect("sigma:job", cell=cell, tenant=tenant, name=name)
         plan = job_plan(principal=principal, cell=job.cell, job_spec=wanted)
-    except Refused as problem:
+    except Rejected as problem:
         return render(request, "sigma/update.html", {**context, "problem": problem}, status=problem.status)
     context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps_of(plan)}
     context["fits"] = fits_of(plan, job.cell)

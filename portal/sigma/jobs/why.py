@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from django.utils.translation import gettext, ngettext
 
 from quota.vocabulary.permissions import Action, Principal, may
-from scheduling.core.explaining.wording import Told, Words, tell
+from scheduling.core.explaining.wording import VerdictText, Words, format_why
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.jobs.why import redacted
 from scheduling.models import Event, Job
@@ -16,14 +16,14 @@ from scheduling.tasks.receipts import Receipts, hostnames, receipts
 WORDS = Words(gettext, ngettext)
 
 
-def explain(job: Job, whys: Sequence[Why]) -> list[Told]:
+def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
     """One a class of the job's pending tasks; one query. Everyone who sees the job is told the same: a page goes
     to all who watch it, so tenants other than its own have no names.
     """
     names = hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
     own = job.tenant.name
     return [
-        tell(
+        format_why(
             redacted(why, lambda tenant: tenant == own),
             job_id=job.id,
             extra=tuple(job.cell.extra_resources),

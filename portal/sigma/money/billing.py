@@ -22,15 +22,15 @@ from quota.billing.invoice_lines import lines_of, table_of
 from quota.billing.invoice_pdf import invoice_pdf
 from quota.billing.invoices import invoice_draft
 from quota.billing.ledger import budget_hand_down
-from quota.billing.movements import MOST_ROWS, Day, month_days, movements, movements_number, table
+from quota.billing.movements import MOST_ROWS, RevenueDay, month_days, movements, movements_number, table
 from quota.billing.spending import ACTIONS
 from quota.billing.statements import invoice_numbered
 from quota.models import Budget, Invoice, Tenant
 from quota.selectors import tenant_named
 from quota.tables import csv_answer, file_answer
 from quota.vocabulary import months
-from quota.vocabulary.errors import Refused
-from quota.vocabulary.money import AmountError, parse, tell
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.money import AmountError, format_credits, parse
 from quota.vocabulary.permissions import Action, Principal, may, require
 
 PAGE_SIZE = 50
@@ -57,7 +57,7 @@ def budget(request: HttpRequest, principal: Principal) -> HttpResponse:
             principal=principal, tenant=tenant, monthly=_amount("monthly", given["monthly"]),
             alerts=_percents(given["alerts"]), action=given["action"],
         )  # fmt: skip
-    except Refused as problem:
+    except Rejected as problem:
         return _shown(request, principal, tenant, problem=problem, given=given)
     messages.success(request, _("The budget of %s is set.") % tenant.name)
     return _back(tenant)
@@ -74,7 +74,7 @@ def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
         amount = _amount("amount", handed["amount"])
         other = Tenant.objects.filter(name=handed["to"], pk__in=[row.pk for row in _related(tenant)]).first()
         if other is None:
-            raise Refused("invalid", _("to: choose from the list"), fields={"to": _("not one of the list")})
+            raise Rejected("invalid", _("to: choose from the list"), fields={"to": _("not one of the list")})
         budget_hand_down(
             principal=principal,
             from_tenant=tenant,
@@ -82,11 +82,12 @@ def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
             amount=amount or 0,
             text=handed["text"][:200],
         )
-    except Refused as problem:
+    except Rejected as problem:
         return _shown(request, principal, tenant, problem=problem, handed=handed)
     messages.success(
         request,
-        _("%(amount)s credits are with %(to)s now.") % {"amount": tell(amount or 0), "to": other.name},
+        _("%(amount)s credits are with %(to)s now.")
+        % {"amount": format_credits(amount or 0), "to": other.name},
     )
     return _back(tenant)
 
@@ -128,7 +129,7 @@ def _shown(
     principal: Principal,
     tenant: Tenant,
     *,
-    problem: Refused | None = None,
+    problem: Rejected | None = None,
     given: dict[str, str] | None = None,
     handed: dict[str, str] | None = None,
 ) -> HttpResponse:
@@ -154,7 +155,7 @@ def _shown(
         "actions": [(name, dict(Budget._meta.get_field("action").flatchoices)[name]) for name in ACTIONS],
         "given": given
         or {
-            "monthly": tell(row.monthly).replace(",", "") if row.monthly is not None else "",
+            "monthly": format_credits(row.monthly).replace(",", "") if row.monthly is not None else "",
             "alerts": ", ".join(map(str, row.alerts)),
             "action": row.action,
         },
@@ -165,13 +166,13 @@ def _shown(
     return render(request, "sigma/billing.html", context, status=problem.status if problem else 200)
 
 
-def _plots(tenant: Tenant, days: list[Day], month: dt.date, limit: int | None) -> list[plots.Plot]:
+def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | None) -> list[plots.Plot]:
     since, until = months.bounds(month, tenant.time_zone)
     times = [day.begins_at for day in days]
     day = dt.timedelta(days=1)
 
     def short(value: int) -> str:
-        return tell(value, places=2)
+        return format_credits(value, places=2)
 
     return [
         plots.running(
@@ -211,7 +212,7 @@ def _file(row: Invoice, form: str) -> HttpResponse:
 def _required(request: HttpRequest, principal: Principal) -> Tenant:
     tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
     if tenant is None:
-        raise Refused("not-found", _("You have no tenant whose money you may see."), status=404)
+        raise Rejected("not-found", _("You have no tenant whose money you may see."), status=404)
     return tenant
 
 
@@ -229,7 +230,7 @@ def _amount(name: str, text: str) -> int | None:
     try:
         return parse(text)
     except AmountError as error:
-        raise Refused("invalid", f"{name}: {error}", fields={name: str(error)}) from error
+        raise Rejected("invalid", f"{name}: {error}", fields={name: str(error)}) from error
 
 
 def _month(text: str) -> dt.date | None:
@@ -238,14 +239,14 @@ def _month(text: str) -> dt.date | None:
     if match := re.match(r"^(2[0-9]{3})-(0[1-9]|1[0-2])\Z", text):
         return dt.date(int(match[1]), int(match[2]), 1)
     told = _("a month such as 2026-11")
-    raise Refused("invalid", f"month: {told}", fields={"month": told})
+    raise Rejected("invalid", f"month: {told}", fields={"month": told})
 
 
 def _percents(text: str) -> list[int]:
     parts = [part.strip().removesuffix("%").strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
         told = _("percentages such as 50, 80, 100")
-        raise Refused("invalid", f"alerts: {told}", fields={"alerts": told})
+        raise Rejected("invalid", f"alerts: {told}", fields={"alerts": told})
     return [int(part) for part in parts]
 
 

@@ -33,7 +33,7 @@ OVER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class CostsFilter:
     tenant: Tenant
     tenants: list[Tenant]
     teams: bool
@@ -45,7 +45,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CostRow:
     """A cost, and how wide its parts are of the dearest's bar, in per mille."""
 
     name: str
@@ -94,7 +94,7 @@ def costs_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
     return csv_answer(name, _table(found, chosen))
 
 
-def _chosen(request: HttpRequest, principal: Principal) -> Chosen | None:
+def _chosen(request: HttpRequest, principal: Principal) -> CostsFilter | None:
     """What isn't offered counts as the first that is."""
     tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
     if tenant is None:
@@ -111,7 +111,7 @@ def _chosen(request: HttpRequest, principal: Principal) -> Chosen | None:
     by, over = given.get("by", ""), given.get("over", "")
     over = over if over in OVER else "month"
     since, until = _period(tenant, over)
-    return Chosen(
+    return CostsFilter(
         tenant,
         tenants,
         teams,
@@ -135,17 +135,17 @@ def _period(tenant: Tenant, over: str) -> tuple[dt.datetime, dt.datetime]:
     return now - dt.timedelta(days=int(over)), now
 
 
-def _costs(chosen: Chosen) -> list[Cost]:
+def _costs(chosen: CostsFilter) -> list[Cost]:
     if chosen.by == "label" and not chosen.label:
         return []
     return costs(chosen.tenants, since=chosen.since, until=chosen.until, by=chosen.by, label=chosen.label)
 
 
-def _rows(found: list[Cost], chosen: Chosen) -> list[Row]:
+def _rows(found: list[Cost], chosen: CostsFilter) -> list[CostRow]:
     most = max((cost.total for cost in found), default=0) or 1
     total = sum(cost.total for cost in found) or 1
     return [
-        Row(
+        CostRow(
             cost.key or _nobody(chosen.by), cost, f"{100 * cost.total / total:.1f} %",
             *(1000 * part // most for part in (cost.quota, cost.unused, cost.usage)),
         )
@@ -167,7 +167,7 @@ def _total(found: list[Cost]) -> Cost:
     )
 
 
-def _table(found: list[Cost], chosen: Chosen | None) -> Iterator[list[object]]:
+def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[object]]:
     """Exact, in micro-credits; the columns add up."""
     yield ["tenant", "from", "until", "by", "label", "key", "quota", "unused", "usage", "total"]
     if chosen is not None:

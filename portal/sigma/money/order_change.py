@@ -27,7 +27,7 @@ from quota.market.orders import order_change
 from quota.models import Order, OrderState
 from quota.pricing.arithmetic import part_of
 from quota.vocabulary.calendar import midnight
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES
 
@@ -35,7 +35,7 @@ _FIELDS = {"csrfmiddlewaretoken", "until", "do", "key", "note", *(size.name for 
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChangePreview:
     """What a change would do. Money in micro-credits; `takes`: from the budget at once, below 0 it gives back."""
 
     price: int
@@ -74,7 +74,7 @@ def change(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
             messages.success(request, told % {"new": new.pk, "old": row.pk})
             return redirect("sigma:order", number=new.pk)
         context["outcome"] = _tried(principal, row, wanted)
-    except Refused as problem:
+    except Rejected as problem:
         context |= {"problem": problem}
         return _form(request, context, status=problem.status)
     return _form(request, context)
@@ -96,7 +96,7 @@ def _form(request: HttpRequest, context: dict[str, Any], *, status: int = 200) -
 
 
 def _wanted(row: Order, given: dict[str, str], errors: dict[str, str]) -> dict[str, Any]:
-    """What is to be changed. Raises `Refused` naming the fields."""
+    """What is to be changed. Raises `Rejected` naming the fields."""
     zone = zone_of(row.tenant)
     amounts = amounts_read(given, errors)
     wanted: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def _wanted(row: Order, given: dict[str, str], errors: dict[str, str]) -> dict[s
         if last != wish_of(row, zone).period.last:
             wanted["ends_at"] = midnight(last + DAY, zone)
     if errors or amounts is None:
-        raise Refused("invalid", _("It can't be changed like this."), fields=errors)
+        raise Rejected("invalid", _("It can't be changed like this."), fields=errors)
     # What the shop doesn't sell stays as it is.
     kept = tuple(a if NAMES[i] in given else row.amounts[i] for i, a in enumerate(amounts))
     if kept != tuple(row.amounts):
@@ -116,13 +116,13 @@ def _wanted(row: Order, given: dict[str, str], errors: dict[str, str]) -> dict[s
     return wanted
 
 
-def _tried(principal: Principal, row: Order, wanted: dict[str, Any]) -> Outcome:
+def _tried(principal: Principal, row: Order, wanted: dict[str, Any]) -> ChangePreview:
     """The change done for real, looked at, and taken back."""
     with transaction.atomic():
         before = balance_of(row.tenant)
         new = order_change(principal=principal, order=row, **wanted)
         after = balance_of(row.tenant)
-        outcome = Outcome(
+        outcome = ChangePreview(
             new.price, [part_line(part_of(part)) for part in new.parts], before.available - after.available,
             after.available, new.approver if new.state == OrderState.PENDING.value else "",
         )  # fmt: skip

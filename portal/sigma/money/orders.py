@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST
 
 from portal.sigma.frame.page import page, page_of
 from portal.sigma.reads.market import zone_of
-from portal.sigma.reads.order_words import told
+from portal.sigma.reads.order_words import format_order_state
 from portal.sigma.reads.orders import (
     history_of,
     may_decide,
@@ -35,8 +35,8 @@ from quota.models import Order, OrderState
 from quota.pricing.arithmetic import part_of
 from quota.pricing.market import calendar_days, market_of
 from quota.selectors import tenant_named, tenants_visible
-from quota.vocabulary.errors import Refused
-from quota.vocabulary.money import tell
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import NAMES
 
@@ -86,7 +86,7 @@ def approve(request: HttpRequest, principal: Principal, number: int) -> HttpResp
     reason = request.POST.get("reason", "").strip()
     try:
         done = order_approve(principal=principal, order=row, reason=reason)
-    except Refused as problem:
+    except Rejected as problem:
         return _order(request, principal, row, problem)
     messages.success(
         request, _("Order %(number)d is %(state)s.") % {"number": done.pk, "state": _(done.state)}
@@ -100,7 +100,7 @@ def reject(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     row = order_numbered(principal, number)
     try:
         done = order_reject(principal=principal, order=row, reason=request.POST.get("reason", "").strip())
-    except Refused as problem:
+    except Rejected as problem:
         return _order(request, principal, row, problem)
     messages.success(request, _("Order %d is rejected; its money and its quota are free again.") % done.pk)
     return _on(request, done)
@@ -113,13 +113,13 @@ def cancel(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     before = row.refunded
     try:
         done = order_cancel(principal=principal, order=row, reason=request.POST.get("reason", "").strip())
-    except Refused as problem:
+    except Rejected as problem:
         return _order(request, principal, row, problem)
     back = done.refunded - before if row.state == OrderState.ACTIVE.value else done.price
     messages.success(
         request,
         _("Order %(number)d is cancelled; %(back)s credits are back in the budget.")
-        % {"number": done.pk, "back": tell(back, places=2)},
+        % {"number": done.pk, "back": format_credits(back, places=2)},
     )
     return _on(request, done)
 
@@ -130,7 +130,7 @@ def renew(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
     row = order_numbered(principal, number)
     try:
         done = order_renewal_set(principal=principal, order=row, renew=request.POST.get("renew") == "1")
-    except Refused as problem:
+    except Rejected as problem:
         return _order(request, principal, row, problem)
     told_by = _("Order %d will be renewed.") if done.renew else _("Order %d will end and not be renewed.")
     messages.success(request, told_by % done.pk)
@@ -147,7 +147,7 @@ def transfer(request: HttpRequest, principal: Principal, number: int) -> HttpRes
             principal=principal, order=row, tenant=tenant, note=request.POST.get("note", "").strip(),
             key=f"transfer-{row.pk}",
         )  # fmt: skip
-    except Refused as problem:
+    except Rejected as problem:
         return _order(request, principal, row, problem)
     messages.success(
         request,
@@ -165,7 +165,7 @@ def _on(request: HttpRequest, row: Order) -> HttpResponse:
 
 
 def _order(
-    request: HttpRequest, principal: Principal, row: Order, problem: Refused | None = None
+    request: HttpRequest, principal: Principal, row: Order, problem: Rejected | None = None
 ) -> HttpResponse:
     row = order_numbered(principal, row.pk)
     now = clock.now()
@@ -181,7 +181,7 @@ def _order(
         "wish": wish,
         "zone": zone.key,
         "now": now,
-        "words": told(row, now=now, rules=market_of(row.cell)),
+        "words": format_order_state(row, now=now, rules=market_of(row.cell)),
         "parts": [part_line(part_of(part)) for part in row.parts],
         "again": fields_of(wish_again(row)),
         "history": history_of(row),

@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 
 from portal import plots
-from portal.periods import DAYS, Period, period_of
+from portal.periods import DAYS, ReportPeriod, period_of
 from portal.sigma.frame.page import page
 from portal.sigma.frame.tenant import chosen_tenant, tenants_of
 from quota import clock
@@ -29,13 +29,13 @@ LEAST_HOURS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class PlanningFilter:
     tenant: Tenant | None
     places: list[tuple[str, str]]
     cell: str
     band: str
     resource: int
-    period: Period
+    period: ReportPeriod
 
     @property
     def place(self) -> str:
@@ -73,21 +73,21 @@ def planning_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
     return csv_answer(name, _table(points, chosen))
 
 
-def _chosen(request: HttpRequest, principal: Principal) -> Chosen:
+def _chosen(request: HttpRequest, principal: Principal) -> PlanningFilter:
     tenant = chosen_tenant(request, principal)
     places = places_of(principal, tenant) if tenant else []
     cell, _slash, band = request.GET.get("place", "").partition("/")
     if (cell, "" if band == FREE else band) not in places:
         cell, band = places[0] if places else ("", "")
     resource = request.GET.get("resource", "")
-    return Chosen(
+    return PlanningFilter(
         tenant, places, cell, "" if band == FREE else band,
         NAMES.index(resource) if resource in RESOURCES else CPU,
         period_of(request.GET, clock.now()),
     )  # fmt: skip
 
 
-def _points(principal: Principal, chosen: Chosen) -> list[Planned]:
+def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
     assert chosen.tenant is not None
     band = PriorityBand.objects.filter(name=chosen.band).first()
     return planned(
@@ -96,7 +96,7 @@ def _points(principal: Principal, chosen: Chosen) -> list[Planned]:
     )  # fmt: skip
 
 
-def _plots(points: list[Planned], chosen: Chosen, *, spare: bool) -> list[plots.Plot]:
+def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
     """`spare`: whether there are enough figures to say what could be given back."""
     place, period = chosen.resource, chosen.period
     times = [point.at for point in points]
@@ -148,7 +148,7 @@ def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
     return found
 
 
-def _table(points: list[Planned], chosen: Chosen) -> Iterator[list[object]]:
+def _table(points: list[Planned], chosen: PlanningFilter) -> Iterator[list[object]]:
     yield ["time", "tenant", "cell", "band", "resource", "unit", "owned", "asked", "reserved", "used"]
     for point in points:
         for place, resource in enumerate(AXIS):

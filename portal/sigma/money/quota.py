@@ -19,7 +19,7 @@ from quota.market.order_steps import WAITING
 from quota.models import PriorityBand
 from quota.pricing.arithmetic import UNIT
 from quota.pricing.market import calendar_days, is_sold
-from quota.selectors import Standing, grants_visible, standings, tenants_visible
+from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector, add
 
@@ -29,16 +29,16 @@ DAYS = 28
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QuotaRow:
     """What a tenant has at a band in a cell. `asked`: by orders that wait; `ends_at`: when some of it ends next."""
 
-    standing: Standing
+    standing: QuotaStanding
     asked: Vector
     ends_at: dt.datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BandDay:
     """One day of a band. `percent` of what may be sold is left; `level`: 0 (nothing) to 5, its colour."""
 
     day: dt.date
@@ -75,7 +75,7 @@ def quota(request: HttpRequest, principal: Principal) -> HttpResponse:
     return render(request, "sigma/quota.html", context)
 
 
-def _rows(principal: Principal, now: dt.datetime) -> list[Row]:
+def _rows(principal: Principal, now: dt.datetime) -> list[QuotaRow]:
     """Four queries, whatever there is."""
     asked: dict[tuple[str, str, str], Vector] = {}
     waiting = orders_visible(principal).filter(state__in=WAITING).order_by()
@@ -87,13 +87,13 @@ def _rows(principal: Principal, now: dt.datetime) -> list[Row]:
         ends[tuple(key)] = ends_at
     known = {(row.tenant, row.cell, row.band): row for row in standings(principal)}
     for key in asked:
-        known.setdefault(key, Standing(*key, granted=ZERO, used=ZERO))
-    return [Row(known[key], asked.get(key, ZERO), ends.get(key)) for key in sorted(known)]
+        known.setdefault(key, QuotaStanding(*key, granted=ZERO, used=ZERO))
+    return [QuotaRow(known[key], asked.get(key, ZERO), ends.get(key)) for key in sorted(known)]
 
 
 def _calendar(
     cell: str, bands: list[PriorityBand], resource: str, now: dt.datetime, zone: ZoneInfo
-) -> list[tuple[PriorityBand, list[Cell]]]:
+) -> list[tuple[PriorityBand, list[BandDay]]]:
     """What is left of a resource at each band that is sold, for some weeks from today on."""
     index = NAMES.index(resource)
     first = now.astimezone(zone).date()
@@ -110,6 +110,6 @@ def _calendar(
     ]
 
 
-def _cell(day: dt.date, left: int, limit: int) -> Cell:
+def _cell(day: dt.date, left: int, limit: int) -> BandDay:
     percent = max(0, 100 * left // limit) if limit > 0 else 0
-    return Cell(day, max(0, left), percent, min(5, (percent + 19) // 20))
+    return BandDay(day, max(0, left), percent, min(5, (percent + 19) // 20))

@@ -15,7 +15,7 @@ from scheduling.models.machines import REMOVED
 
 
 @dataclass(frozen=True, slots=True)
-class CellCounts:
+class CellSummary:
     """Machines by state, and tasks of live jobs by state; `up`: people's "running"."""
 
     machines_up: int
@@ -49,7 +49,7 @@ class MachineRow:
         }
 
 
-def cell_counts(cell_ids: Sequence[int]) -> dict[int, CellCounts]:
+def cell_counts(cell_ids: Sequence[int]) -> dict[int, CellSummary]:
     """Counts of several cells: two queries."""
     machines = {
         (row["cell_id"], row["state"]): row["n"]
@@ -67,7 +67,7 @@ def cell_counts(cell_ids: Sequence[int]) -> dict[int, CellCounts]:
         .annotate(pending=Sum("tasks_pending"), placed=Sum("tasks_running"), up=Sum("tasks_up"))
     }
     return {
-        cell: CellCounts(
+        cell: CellSummary(
             machines.get((cell, MachineStatus.UP.value), 0),
             machines.get((cell, MachineStatus.DRAINING.value), 0),
             machines.get((cell, MachineStatus.DOWN.value), 0),

@@ -23,7 +23,7 @@ MOST_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class UpdateProgress:
     """How far an update has come: tasks that follow the new version, of those alive."""
 
     update: Update
@@ -95,16 +95,16 @@ def tasks_by_id(ids: Sequence[int]) -> list[Task]:
     return list(rows.order_by("index"))
 
 
-def update_progress(job: Job) -> Progress | None:
+def update_progress(job: Job) -> UpdateProgress | None:
     """The newest update of a job, and how far it is: two queries."""
     update = Update.objects.filter(job=job).order_by("-id").first()
     if update is None:
         return None
     if update.state != Update.OPEN:
-        return Progress(update, 0, 0)
+        return UpdateProgress(update, 0, 0)
     alive = Task.objects.filter(job=job).exclude(state="dead")
     total = job.tasks_total - job.tasks_dead
-    return Progress(update, alive.filter(spec_version=update.to_version).count(), total)
+    return UpdateProgress(update, alive.filter(spec_version=update.to_version).count(), total)
 
 
 def verdict_of(job: Job) -> PendingVerdict | None:

@@ -15,7 +15,7 @@ CHAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventSentence:
     """An event as a sentence, and the chain of sentences that led to it, nearest first."""
 
     event: Event
@@ -23,15 +23,15 @@ class Told:
     because: tuple[str, ...] = ()
 
 
-def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[Told]:
+def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[EventSentence]:
     """The newest events of a job, or of one of its tasks. At most `CHAIN` + 2 queries."""
     rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
     if index is not None:
         rows = rows.filter(task_index=index)
-    return told(list(rows.order_by("-revision", "-seq")[:limit]))
+    return event_sentences(list(rows.order_by("-revision", "-seq")[:limit]))
 
 
-def incarnations_of(task: Task, *, limit: int = 100) -> list[Told]:
+def incarnations_of(task: Task, *, limit: int = 100) -> list[EventSentence]:
     """Where a task has been: its placements and how each one ended, newest first."""
     rows = Event.objects.filter(
         cell_id=task.cell_id,
@@ -39,10 +39,10 @@ def incarnations_of(task: Task, *, limit: int = 100) -> list[Told]:
         task_index=task.index,
         kind__in=["task.placed", "task.evicted", "task.ended", "task.gone"],
     )
-    return told(list(rows.order_by("-revision", "-seq")[:limit]))
+    return event_sentences(list(rows.order_by("-revision", "-seq")[:limit]))
 
 
-def told(events: Sequence[Event]) -> list[Told]:
+def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
     """Events of one cell as sentences with their causes."""
     known = {(event.revision, event.seq): event for event in events}
     front: Iterable[Event] = events
@@ -58,7 +58,7 @@ def told(events: Sequence[Event]) -> list[Told]:
         front = found
     hostnames = _hostnames(known.values())
     return [
-        Told(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames)))
+        EventSentence(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames)))
         for event in events
     ]
 

@@ -76,7 +76,7 @@ class TaskNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class WeightGroup:
     """Tasks of one job and one weight. `tasks`: their range, None for all of the job that no other group has.
 
     `alone`: the job has no other group. `share`: of the clients, 0 to 1.
@@ -97,7 +97,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceView:
     """The live jobs behind a service's name and who of them answers."""
 
     name: ServiceName
@@ -105,7 +105,7 @@ class Service:
     ports: Sequence[PortName]
     ttl_s: int
     jobs: Sequence[Job]
-    groups: Sequence[Group]
+    groups: Sequence[WeightGroup]
     dig: str
     borgctl: str
 
@@ -163,7 +163,7 @@ def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> Tas
     )
 
 
-def service_named(principal: Principal, name: ServiceName) -> Service:
+def service_named(principal: Principal, name: ServiceName) -> ServiceView:
     """Two queries. Raises `NotFound` where no live job carries the label, or none that may be seen."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     jobs = jobs_of_service(name) if visible else []
@@ -172,13 +172,13 @@ def service_named(principal: Principal, name: ServiceName) -> Service:
     return service_over(name, jobs)
 
 
-def service_over(name: ServiceName, jobs: Sequence[Job]) -> Service:
+def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
     """One query, or none where all tasks weigh the same."""
     dns = name.dns(settings.BORG_ZONE)
     ports = [
         PortName(port, _srv(port, dns)) for port in sorted({port for job in jobs for port in job.port_names})
     ]
-    return Service(
+    return ServiceView(
         name=name,
         dns=dns,
         ports=ports,
@@ -206,7 +206,7 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
     return [(name, name.dns(settings.BORG_ZONE), *counts) for name, counts in found]
 
 
-def groups_of(jobs: Sequence[Job]) -> list[Group]:
+def groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
     """Placed and serving tasks by job and weight, without shares. One query, or none where all tasks weigh the same."""
     ranges = [
         (job.id, first, last, weight) for job in jobs for first, last, weight in published_of(job).weights
@@ -215,7 +215,7 @@ def groups_of(jobs: Sequence[Job]) -> list[Group]:
     found = []
     for job in jobs:
         weighed = [
-            Group(job, (first, last), False, weight, *counted.get((job_id, first), (0, 0)))
+            WeightGroup(job, (first, last), False, weight, *counted.get((job_id, first), (0, 0)))
             for job_id, first, last, weight in ranges
             if job_id == job.id
         ]
@@ -224,11 +224,11 @@ def groups_of(jobs: Sequence[Job]) -> list[Group]:
         listed = sum(last - first + 1 for _id, first, last, _weight in ranges if _id == job.id)
         found += weighed
         if listed < job.tasks_total or not weighed:
-            found.append(Group(job, None, not weighed, 1, max(placed, 0), max(serving, 0)))
+            found.append(WeightGroup(job, None, not weighed, 1, max(placed, 0), max(serving, 0)))
     return found
 
 
-def shared(groups: Sequence[Group]) -> list[Group]:
+def shared(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
     """The same with their shares of the clients, as the name answers: of the tasks that serve, or of all that are
     placed where none does, those that have a weight, in proportion to it; where none has, all alike. Pure."""
     able = [group.serving for group in groups]
@@ -239,7 +239,7 @@ def shared(groups: Sequence[Group]) -> list[Group]:
         weighed = able
     total = sum(weighed)
     return [
-        Group(
+        WeightGroup(
             one.job, one.tasks, one.alone, one.weight, one.placed, one.serving, part / total if total else 0.0
         )
         for one, part in zip(groups, weighed, strict=True)

@@ -29,7 +29,7 @@ _KINDS = {
 }
 
 
-class Standing(NamedTuple):
+class OrderStatus(NamedTuple):
     """`tone`: of its colour, `label`: one or two words, `sentence`: what comes next."""
 
     tone: str
@@ -37,7 +37,7 @@ class Standing(NamedTuple):
     sentence: str
 
 
-def told(order: Order, *, now: dt.datetime, rules: Market) -> str:
+def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
     """What an order waits for, or what became of it."""
     zone = zone_of(order.tenant)
 
@@ -76,7 +76,7 @@ def told(order: Order, *, now: dt.datetime, rules: Market) -> str:
     return ""
 
 
-def grant_standing(grant: Quota, now: dt.datetime) -> Standing:
+def grant_standing(grant: Quota, now: dt.datetime) -> OrderStatus:
     """Whether a grant is in force, ends soon, is in its grace, or over; days in the tenant's time zone."""
     zone = zone_of(grant.tenant)
 
@@ -84,21 +84,23 @@ def grant_standing(grant: Quota, now: dt.datetime) -> Standing:
         return date_format(moment.astimezone(zone), "j M, H:i")
 
     if grant.starts_at > now:
-        return Standing("plain", _("to come"), _("begins %s") % day(grant.starts_at))
+        return OrderStatus("plain", _("to come"), _("begins %s") % day(grant.starts_at))
     if grant.ends_at is None:
-        return Standing("good", _("in force"), _("without an end"))
+        return OrderStatus("good", _("in force"), _("without an end"))
     if grant.ends_at > now:
         days = (grant.ends_at - now).days
         soon = days < 7
-        return Standing(
+        return OrderStatus(
             "wait" if soon else "good",
             _("ends soon") if soon else _("in force"),
             _("until %s") % day(grant.ends_at),
         )
     until = grant.grace_until or grant.ends_at
     if until > now:
-        return Standing("wait", _("ended"), _("still counts for running jobs until %s") % day(until))
-    return Standing("plain", _("over"), _("since %s; new jobs beyond what is left are refused") % day(until))
+        return OrderStatus("wait", _("ended"), _("still counts for running jobs until %s") % day(until))
+    return OrderStatus(
+        "plain", _("over"), _("since %s; new jobs beyond what is left are refused") % day(until)
+    )
 
 
 def kind_words(kind: str) -> str:

@@ -20,7 +20,7 @@ MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
+class PostingRow:
     """A posting as the tenant sees it: what it did to what may be spent, to what is set aside, and to what is paid."""
 
     posting: Posting
@@ -78,7 +78,7 @@ def history_of(order: Order) -> list[Record]:
     return list(rows.order_by("-revision")[:MOST])
 
 
-def money_of(order: Order) -> list[Movement]:
+def money_of(order: Order) -> list[PostingRow]:
     """Its postings, oldest first: two queries."""
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
     sums: dict[tuple[int, str], int] = {}
@@ -86,7 +86,7 @@ def money_of(order: Order) -> list[Movement]:
     for posting_id, kind, amount in rows.annotate(total=Sum("amount")).order_by():
         sums[posting_id, kind] = int(amount)
     return [
-        Movement(
+        PostingRow(
             posting,
             sums.get((posting.pk, AccountKind.AVAILABLE.value), 0),
             sums.get((posting.pk, AccountKind.HELD.value), 0),

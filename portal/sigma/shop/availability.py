@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from portal.sigma.shop.period import Period
+from portal.sigma.shop.period import QuotaPeriod
 from quota.vocabulary.resources import Vector
 
 WIDTH, HEIGHT = 600, 96
@@ -22,7 +22,7 @@ class DayLeft(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class AvailabilityBar:
     """Days in a row with the same left, as a rectangle. `tone`: `fits`, `short`, or `beside` the period."""
 
     x: float
@@ -40,7 +40,7 @@ class Chart:
     """One resource over the days. `least`: in the period; `most`: the value at the upper edge."""
 
     resource: int
-    bars: tuple[Bar, ...]
+    bars: tuple[AvailabilityBar, ...]
     asked: int
     asked_y: float
     most: int
@@ -49,7 +49,7 @@ class Chart:
     short_days: int
 
 
-def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: Period) -> Chart:
+def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPeriod) -> Chart:
     """`days`: in order, without gaps, at least one."""
     most = max(asked, *(max(0, day.left[resource]) for day in days)) or 1
     # A line for what is asked must not stick to the frame.
@@ -70,7 +70,7 @@ def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: Period)
         places = list(run)
         height = HEIGHT * left / top
         bars.append(
-            Bar(
+            AvailabilityBar(
                 round(places[0] * step, 2), round(HEIGHT - height, 2), round(len(places) * step, 2),
                 round(height, 2), tone, days[places[0]].day, days[places[-1]].day, left,
             )

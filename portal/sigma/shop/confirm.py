@@ -16,14 +16,14 @@ from django.views.decorators.cache import never_cache
 from portal.sigma.frame.page import page
 from portal.sigma.reads.market import approval_words, zone_of
 from portal.sigma.shop.offer import part_line
-from portal.sigma.shop.period import Period
+from portal.sigma.shop.period import QuotaPeriod
 from portal.sigma.shop.wish import Wish, fields_of, known_only
 from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_place
 from quota.models import Order, Quote
 from quota.pricing.arithmetic import part_of
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 
 
@@ -47,12 +47,12 @@ def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpRespon
     try:
         known_only(request.POST, {"csrfmiddlewaretoken", "price", "renew", "note", "again"})
         if request.POST.get("price") != str(row.price):
-            raise Refused(
+            raise Rejected(
                 "tampered", _("The form had another price than the quote; look at it again."), status=409,
                 fields={"price": _("not the price of this quote")},
             )  # fmt: skip
         if _same(row) is not None and not request.POST.get("again") and not _placed(row):
-            raise Refused(
+            raise Rejected(
                 "ordered-already", _("Just this was ordered already. Say that you want it once more, or leave it."),
                 status=409, fields={"again": _("tick it to order the same once more")},
             )  # fmt: skip
@@ -61,7 +61,7 @@ def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpRespon
             starts_at=row.starts_at, ends_at=row.ends_at, quote=row.pk, renew=bool(request.POST.get("renew")),
             note=request.POST.get("note", "").strip(), key=_key(row),
         )  # fmt: skip
-    except Refused as problem:
+    except Rejected as problem:
         context = _quote_context(row, given=request.POST) | {"problem": problem}
         return render(request, "sigma/shop/quote.html", context, status=problem.status)
     told = {
@@ -100,7 +100,7 @@ def wish_of(row: Quote | Order, zone: ZoneInfo) -> Wish:
     first = row.starts_at.astimezone(zone).date()
     last = (row.ends_at - dt.timedelta(microseconds=1)).astimezone(zone).date()
     return Wish(
-        row.tenant.name, row.cell, row.band.name, tuple(row.amounts), Period(first, last),
+        row.tenant.name, row.cell, row.band.name, tuple(row.amounts), QuotaPeriod(first, last),
         row.starts_at, row.ends_at, zone, False,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from portal.sigma.shop import availability as drawing
 from portal.sigma.shop.availability import DayLeft
-from portal.sigma.shop.period import DAY, Period, instants
+from portal.sigma.shop.period import DAY, QuotaPeriod, instants
 from portal.sigma.shop.sizes import LABELS, band_words
 from portal.sigma.shop.wish import Wish, fields_of
 from quota.billing.balances import Balances
@@ -22,9 +22,9 @@ from quota.billing.ledger import balance_of
 from quota.billing.spending import beyond_month
 from quota.models import Budget, Market, PriorityBand, Tenant
 from quota.pricing import market
-from quota.pricing.arithmetic import Part
+from quota.pricing.arithmetic import PricePart
 from quota.pricing.price_lists import quote_preview
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, Vector, describe
 
@@ -73,7 +73,7 @@ class Alternative:
 
 
 @dataclass(slots=True)
-class Offer:
+class QuotaOffer:
     """Money in micro-credits. `missing`: how much the budget lacks; `most`: what is left on all days.
 
     `month`: why the month that it begins in has no room for it, where the budget stops buying.
@@ -91,8 +91,8 @@ class Offer:
     alternatives: list[Alternative]
     fields: dict[str, str]
     left: Vector
-    problem: Refused | None = None
-    month: Refused | None = None
+    problem: Rejected | None = None
+    month: Rejected | None = None
     width: ClassVar[int] = drawing.WIDTH
     height: ClassVar[int] = drawing.HEIGHT
 
@@ -155,8 +155,8 @@ class Offer:
 
 def offer_for(
     principal: Principal, tenant: Tenant, wish: Wish, cells: Sequence[str], *, now: dt.datetime
-) -> Offer:
-    """`cells`: those that sell anything. Raises `Refused` when nothing like it is sold at all."""
+) -> QuotaOffer:
+    """`cells`: those that sell anything. Raises `Rejected` when nothing like it is sold at all."""
     rules = market.market_of(wish.cell)
     price, parts, _prices = quote_preview(
         principal=principal, tenant=tenant, cell=wish.cell, band=wish.band, amounts=wish.amounts,
@@ -166,7 +166,7 @@ def offer_for(
     days = days_left(wish.cell, wish.band, wish.period, wish.zone, today=now.astimezone(wish.zone).date())
     fits = rules.selling and enough(left, wish.amounts)
     first = None if fits or not rules.selling else _first_fit(rules, wish, now=now)
-    offer = Offer(
+    offer = QuotaOffer(
         wish=wish, price=price, parts=[part_line(part) for part in parts], balances=balance_of(tenant),
         charts=_charts(days, wish), days=days, fits=fits,
         most=tuple(max(0, min(a, b)) for a, b in zip(left, wish.amounts, strict=True)),
@@ -178,7 +178,7 @@ def offer_for(
         offer.month = beyond_month(state, price)
     if not rules.selling:
         told = _("%s sells nothing at the moment; an SRE has stopped it. Look at another cell.") % wish.cell
-        offer.problem = Refused("not-selling", told, fields={"cell": told})
+        offer.problem = Rejected("not-selling", told, fields={"cell": told})
     offer.alternatives = alternatives(principal, tenant, offer, cells, now=now)
     return offer
 
@@ -192,14 +192,14 @@ def enough(left: Sequence[int], amounts: Sequence[int]) -> bool:
     return all(asked <= has for has, asked in zip(left, amounts, strict=True) if asked)
 
 
-def days_left(cell: str, band: str, period: Period, zone: Any, *, today: dt.date) -> list[DayLeft]:
+def days_left(cell: str, band: str, period: QuotaPeriod, zone: Any, *, today: dt.date) -> list[DayLeft]:
     """The calendar of a period and some days more, at least four weeks."""
     first = max(today, period.first - 3 * DAY)
     count = max(28, (period.last - first).days + 1 + BESIDE)
     return [DayLeft(row.date, row.left) for row in market.calendar_days(cell, band, first, count, zone)]
 
 
-def part_line(part: Part) -> PartLine:
+def part_line(part: PricePart) -> PartLine:
     return PartLine(
         part.resource, str(LABELS.get(part.resource, part.resource)), part.quantity,
         _short(part.hours.numerator / part.hours.denominator), part.base, _short(part.band_milli / 1000),
@@ -208,7 +208,7 @@ def part_line(part: Part) -> PartLine:
 
 
 def alternatives(
-    principal: Principal, tenant: Tenant, offer: Offer, cells: Sequence[str], *, now: dt.datetime
+    principal: Principal, tenant: Tenant, offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime
 ) -> list[Alternative]:
     """Other bands, cells and weeks in which all of it is left, cheapest first: cheaper ones, and any where it isn't
     left as asked for."""
@@ -262,7 +262,7 @@ def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None
     return day if day > wish.period.first else None
 
 
-def _others(offer: Offer, cells: Sequence[str], *, now: dt.datetime) -> Iterator[tuple[str, str, Wish]]:
+def _others(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) -> Iterator[tuple[str, str, Wish]]:
     """What may be tried instead, the likeliest first, `OTHERS` at most."""
     wish = offer.wish
     tried: list[tuple[str, str, Wish]] = []

@@ -27,7 +27,7 @@ from quota.pricing.arithmetic import UNIT
 from quota.pricing.market import is_sold
 from quota.pricing.price_lists import quote_make
 from quota.selectors import tenants_visible
-from quota.vocabulary.errors import NotFound, Refused
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, require
 from quota.vocabulary.resources import NAMES
 
@@ -77,7 +77,7 @@ def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
     if form.wish is not None and tenant is not None:
         try:
             offer = offer_for(principal, tenant, form.wish, choices.cells, now=now)
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"] = problem
         else:
             context["offer"] = offer
@@ -95,7 +95,7 @@ def _quote(
     request: HttpRequest, principal: Principal, tenants: Mapping[str, Tenant], choices: Choices
 ) -> HttpResponse:
     form = wish_read(request.POST.dict(), choices)
-    problem: Refused | None = None
+    problem: Rejected | None = None
     try:
         known_only(request.POST, _FIELDS | {"csrfmiddlewaretoken", "price"})
         if form.wish is not None:
@@ -111,8 +111,8 @@ def _quote(
                 asked["seen"] = seen[:20]
             url = reverse("sigma:quote", kwargs={"number": made.pk})
             return redirect(f"{url}?{urlencode(asked)}" if asked else url)
-        problem = Refused("invalid", _("This can't be ordered as it stands."), fields=form.errors)
-    except Refused as refusal:
+        problem = Rejected("invalid", _("This can't be ordered as it stands."), fields=form.errors)
+    except Rejected as refusal:
         problem = refusal
     bands = list(PriorityBand.objects.filter(name__in=choices.bands))
     context = _context(form, choices, bands, principal) | {"problem": problem}

@@ -26,7 +26,7 @@ class DayError(ValueError):
     """A day that can't be read; its message says what is accepted."""
 
 
-class Period(NamedTuple):
+class QuotaPeriod(NamedTuple):
     """Both days are part of it."""
 
     first: dt.date
@@ -36,9 +36,9 @@ class Period(NamedTuple):
     def days(self) -> int:
         return (self.last - self.first).days + 1
 
-    def moved(self, first: dt.date) -> Period:
+    def moved(self, first: dt.date) -> QuotaPeriod:
         """As many days from another one on."""
-        return Period(first, first + (self.last - self.first))
+        return QuotaPeriod(first, first + (self.last - self.first))
 
 
 def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
@@ -63,7 +63,7 @@ def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
     return day
 
 
-def instants(period: Period, zone: ZoneInfo, *, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
+def instants(period: QuotaPeriod, zone: ZoneInfo, *, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
     """From when until when in UTC, end excluded. Of today only what is left of it: the past is not sold."""
     starts_at = midnight(period.first, zone)
     if period.first == now.astimezone(zone).date():
@@ -83,6 +83,6 @@ def preset_last(name: str, first: dt.date) -> dt.date:
     return dt.date(year, month + 1, first.day) - DAY
 
 
-def preset_of(period: Period) -> str:
+def preset_of(period: QuotaPeriod) -> str:
     """Which preset a period is, "" for none."""
     return next((name for name in PRESETS if preset_last(name, period.first) == period.last), "")

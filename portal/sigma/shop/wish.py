@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from portal.sigma.shop.period import (
     PRESETS,
     DayError,
-    Period,
+    QuotaPeriod,
     day_read,
     instants,
     preset_last,
@@ -21,7 +21,7 @@ from portal.sigma.shop.period import (
 )
 from portal.sigma.shop.sizes import SIZES
 from quota.pricing.arithmetic import UNIT
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, QuantityError, Vector, parse_quantity
 
 # What the first look asks for, so that it shows a price: one small service.
@@ -50,7 +50,7 @@ class Wish:
     cell: str
     band: str
     amounts: Vector
-    period: Period
+    period: QuotaPeriod
     starts_at: dt.datetime
     ends_at: dt.datetime
     zone: ZoneInfo
@@ -87,11 +87,11 @@ def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
 
 
 def known_only(given: Mapping[str, str], known: set[str]) -> None:
-    """A form sent with more than it has was put together by hand. Raises `Refused`."""
+    """A form sent with more than it has was put together by hand. Raises `Rejected`."""
     other = sorted(set(given) - known)
     if other:
         told = _("the form has no such field")
-        raise Refused(
+        raise Rejected(
             "tampered", _("%s: the form has no such field. Nothing was ordered.") % ", ".join(other)[:200],
             fields={name[:60]: told for name in other[:20]},
         )  # fmt: skip
@@ -138,7 +138,7 @@ def fields_of(wish: Wish, **changes: object) -> dict[str, str]:
     amounts = changes.pop("amounts", wish.amounts)
     period = changes.pop("period", wish.period)
     assert isinstance(amounts, tuple)
-    assert isinstance(period, Period)
+    assert isinstance(period, QuotaPeriod)
     fields = {"tenant": wish.tenant, "cell": wish.cell, "band": wish.band}
     fields |= {
         name: quantity_text(name, value) for name, value in zip(NAMES, amounts, strict=False) if name in UNIT
@@ -163,7 +163,7 @@ def _amounts(form: Form, asked: Mapping[str, str]) -> Vector | None:
     return amounts_read(form.given, form.errors)
 
 
-def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: int) -> Period | None:
+def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: int) -> QuotaPeriod | None:
     assert form.today is not None
     preset = asked.get("preset", "")
     if preset not in PRESETS:
@@ -183,7 +183,7 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
     last = _day(form, "until", zone)
     if last is None:
         return None
-    period = Period(first, last)
+    period = QuotaPeriod(first, last)
     form.preset = preset_of(period)
     if last < first:
         form.errors["until"] = _("%(last)s is before the first day, %(first)s") % {

@@ -18,7 +18,7 @@ from quota.models import Tenant
 from quota.selectors import tenant_named
 from quota.tenancy import people
 from quota.tenancy.capabilities import capability_ask
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, require
 from scheduling.access.selectors import cells_visible
 
@@ -41,7 +41,7 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
         require(principal, Action.TENANT_SELF, tenant=row.name)
         try:
             return _ask(request, principal, row)
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"], status = problem, problem.status
             context["given"] = request.POST.dict()
     members = people.members_of(principal, row)
@@ -63,10 +63,10 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 
 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Raises `Refused`."""
+    """Raises `Rejected`."""
     post = request.POST
     if post.get("days") not in map(str, DAYS):
-        raise Refused("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
+        raise Rejected("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
     capability_ask(
         principal=principal, tenant=row, username=post.get("user", principal.name), kind=post.get("kind", ""),
         cell=post.get("cell", ""), reason=post.get("reason", ""),

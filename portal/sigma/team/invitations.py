@@ -30,7 +30,7 @@ from quota.tenancy.invitations import (
     invitation_withdraw,
     link_of,
 )
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
 
@@ -51,7 +51,7 @@ def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> 
             )
             context |= {"sent": sent, "link": link_of(secret), "unsent": invitation_mail(sent, secret)}
             status = 201
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"], status = problem, problem.status
     rows = people.invitations_of(principal, row).order_by("-id")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
@@ -78,7 +78,7 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
             request.session.pop(INVITATION, None)
             messages.success(request, _("Welcome to %s.") % member.tenant.name)
             return redirect("sigma:tenant", member.tenant.name)
-    except Refused as problem:
+    except Rejected as problem:
         return refused(request, problem)
     request.session[INVITATION] = secret
     return render(request, "sigma/team/join.html", {"invitation": invitation, "path": request.path})
@@ -98,7 +98,7 @@ class JoinView(SignupView):
         try:
             with transaction.atomic():
                 return super().form_valid(form)
-        except Refused as problem:
+        except Rejected as problem:
             return refused(self.request, problem)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

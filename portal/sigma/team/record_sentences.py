@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from quota.models import Record
-from quota.vocabulary.money import tell as in_credits
-from quota.vocabulary.resources import NAMES, format_number, told
+from quota.vocabulary.money import format_credits as in_credits
+from quota.vocabulary.resources import NAMES, format_number, format_quantities
 
 # Values in micro-credits, by their name in a record.
 _MONEY = frozenset(
@@ -148,4 +148,4 @@ def _text(name: str, value: Any) -> str:
 def _amount(resource: str, value: Any) -> str:
     if resource not in NAMES or not isinstance(value, int):
         return f"{resource.replace('_', ' ')} {_text(resource, value)}"
-    return told({NAMES.index(resource): value})
+    return format_quantities({NAMES.index(resource): value})

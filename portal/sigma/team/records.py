@@ -14,7 +14,7 @@ from portal.sigma.team.record_sentences import sentence_of
 from portal.sigma.team.tenants import frame
 from quota.selectors import tenant_named
 from quota.tenancy.audit import makers_of, records_visible
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 PAGE_SIZE = 50
@@ -54,7 +54,7 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
 
 
 def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
-    """The beginning of a day in UTC. Raises `Refused`."""
+    """The beginning of a day in UTC. Raises `Rejected`."""
     if not chosen[name]:
         return None
     try:
@@ -63,5 +63,5 @@ def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
         day = None
     if day is None or not 2000 <= day.year <= 9000:
         told = _("give a day such as 2026-11-21")
-        raise Refused("invalid", f"{name}: {told}", fields={name: told})
+        raise Rejected("invalid", f"{name}: {told}", fields={name: told})
     return dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC)

@@ -27,7 +27,7 @@ from quota.tenancy.service_accounts import (
     service_account_set,
     service_account_token,
 )
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
 DAYS = [7, 30, 90, 365]
@@ -46,7 +46,7 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
             made = service_account_create(principal=principal, tenant=row, **context["given"])
             messages.success(request, _("%s was made. Give it a token.") % made.user.get_username())
             return redirect("sigma:service-account", row.name, made.user.get_username().partition("@")[0])
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"], status = problem, problem.status
     rows = people.service_accounts_of(principal, row).order_by("user__username")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
@@ -69,7 +69,7 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
                 return _change(request, principal, found)
             context["issued"], context["secret"] = _issue(request, principal, found)
             status = 201
-        except Refused as problem:
+        except Rejected as problem:
             context["problem"], status = problem, problem.status
             context["given"] = {
                 "name": request.POST.get("name", ""),
@@ -87,7 +87,7 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
 def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) -> tuple[Any, str]:
     days = request.POST.get("days", "")
     if days not in map(str, DAYS):
-        raise Refused(
+        raise Rejected(
             "invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")}
         )
     return service_account_token(
@@ -97,7 +97,7 @@ def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) ->
 
 
 def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -> HttpResponse:
-    """What one of the page's forms asks for, which `do` names. Raises `Refused`."""
+    """What one of the page's forms asks for, which `do` names. Raises `Rejected`."""
     post, name = request.POST, found.user.get_username()
     match post.get("do"):
         case "change":
@@ -126,5 +126,5 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
             messages.success(request, _("%s and its tokens are gone.") % name)
             return redirect("sigma:service-accounts", found.tenant.name)
         case _:
-            raise Refused("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
+            raise Rejected("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
     return redirect("sigma:service-account", found.tenant.name, name.partition("@")[0])

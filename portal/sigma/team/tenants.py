@@ -16,7 +16,7 @@ from quota.selectors import tenant_named, tenants_visible
 from quota.tenancy import people
 from quota.tenancy.members import member_leave, member_named, membership_set
 from quota.tenancy.tenants import tenant_create, tenant_set, time_zones
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, Role, may, require
 
 PAGE_SIZE = 50
@@ -39,7 +39,7 @@ def tenant(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespo
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
         try:
             return _change(request, principal, row)
-        except Refused as refusal:
+        except Rejected as refusal:
             problem = refusal
             row = tenant_named(principal, tenant)
     context = {
@@ -84,7 +84,7 @@ def _roles(principal: Principal, name: str) -> tuple[str, str]:
 
 
 def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """What one of the page's forms asks for, which `do` names. Raises `Refused`."""
+    """What one of the page's forms asks for, which `do` names. Raises `Rejected`."""
     post = request.POST
     match post.get("do"):
         case "settings":
@@ -106,5 +106,5 @@ def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResp
             told = _("%(user)s is %(role)s now.") if role else _("%(user)s is removed.")
             messages.success(request, told % {"user": username, "role": role})
         case _:
-            raise Refused("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
+            raise Rejected("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
     return redirect("sigma:tenant", row.name)

@@ -21,7 +21,7 @@ class AccountError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SystemUser:
     """An unprivileged user that a process runs as; `capabilities` are those it keeps nevertheless."""
 
     uid: int
@@ -42,7 +42,7 @@ class Account:
         return [*wrapped, "--", *argv]
 
 
-def engine_account(*paths: Path) -> Account | None:
+def engine_account(*paths: Path) -> SystemUser | None:
     """Whom the engines run as; None stands for the caller's own user.
 
     Under root it is the user named by BORG_ENGINE_USER, `postgres` or `nobody`. It keeps the capability to pass
@@ -60,7 +60,7 @@ def engine_account(*paths: Path) -> Account | None:
             continue
         if entry.pw_uid != 0:
             closed = any(not passable(path, entry.pw_uid, entry.pw_gid) for path in paths)
-            return Account(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
+            return SystemUser(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
     tried = f"BORG_ENGINE_USER={wanted}" if wanted else f"`{'` or `'.join(_NAMES)}`"
     raise AccountError(
         f"PostgreSQL refuses to run as root, and {tried} is no unprivileged user of this host; "

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from portal.up.supervision.account import Account
+from portal.up.supervision.account import SystemUser
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -28,7 +28,7 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     output: int | None = None,
-    account: Account | None = None,
+    account: SystemUser | None = None,
     death_signal: signal.Signals | None = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
     """Start `argv` in a session of its own, so that a Ctrl-C at the terminal reaches only the supervisor.

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from portal.up.supervision import children
-from portal.up.supervision.account import Account
+from portal.up.supervision.account import SystemUser
 from portal.up.supervision.logfiles import LogFile
-from portal.up.supervision.patience import Patience, Work, work_of
+from portal.up.supervision.patience import ProcessPatience, Work, work_of
 from portal.up.supervision.probes import Probe
 from portal.up.supervision.restarts import Restarts
 
@@ -57,12 +57,12 @@ class Spec:
     unwell_limit: int = 3
     stop_signal: signal.Signals = signal.SIGTERM
     stop_s: float = 10.0
-    account: Account | None = None
+    account: SystemUser | None = None
     cwd: Path | None = None
     pulse: Path | None = None
 
 
-class State(StrEnum):
+class KeeperState(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     UP = "up"
@@ -70,15 +70,17 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-class Keeper:
+class ProcessKeeper:
     """Keeps one process running until `stop`. All methods belong to the event loop's thread, the main one."""
 
-    def __init__(self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[Keeper] = ()) -> None:
+    def __init__(
+        self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[ProcessKeeper] = ()
+    ) -> None:
         self.spec = spec
         self.record = record
         self.logfile = logfile
         self.needs = tuple(needs)
-        self.state = State.WAITING
+        self.state = KeeperState.WAITING
         self.why = "not started yet"
         self.up = asyncio.Event()
         self.restarts = Restarts()
@@ -110,7 +112,7 @@ class Keeper:
 
     async def _keep(self) -> None:
         while not self._stopping.is_set():
-            self.state = State.WAITING
+            self.state = KeeperState.WAITING
             for need in self.needs:
                 if not await self._unless_stopping(need.up.wait()):
                     break
@@ -121,11 +123,11 @@ class Keeper:
             if self._stopping.is_set():
                 break
             delay_s = self.restarts.ended(time.monotonic() - began_s)
-            self.state, self.why = State.RESTING, story
+            self.state, self.why = KeeperState.RESTING, story
             told = (self.spec.name, story, delay_s, self.logfile.path)
             log.warning("%s %s; starting it again in %.1f s; its log is %s", *told)
             await self._unless_stopping(asyncio.sleep(delay_s))
-        self.state = State.STOPPED
+        self.state = KeeperState.STOPPED
 
     async def _run_once(self) -> str:
         """One run of the process, from its start to its end; how it ended, as the rest of a sentence."""
@@ -133,7 +135,7 @@ class Keeper:
             process = self._spawn()
         except OSError as error:  # a full disk or process table: the next attempt may do better
             return f"can't be started: {error}"
-        self.state, self.pid = State.STARTING, process.pid
+        self.state, self.pid = KeeperState.STARTING, process.pid
         ended = end_of(process)
         try:
             story = await self._watch(ended)
@@ -180,7 +182,7 @@ class Keeper:
         if ended.done() or self._stopping.is_set():
             return None
         self._slow_starts = 0
-        self.state, self.why = State.UP, "ready"
+        self.state, self.why = KeeperState.UP, "ready"
         self.up.set()
         log.info("%s is up (pid %s)", self.spec.name, self.pid)
         return await self._until_unwell(ended)
@@ -205,7 +207,7 @@ class Keeper:
 
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
         """None once it ended or is to be stopped; else why it is unwell. Here a log that grows is no sign of health."""
-        patience: Patience | None = None
+        patience: ProcessPatience | None = None
         unwell = 0
         while not await self._pause(ended, self.spec.alive_every_s):
             complaint = await self._ask(self.spec.alive)
@@ -232,8 +234,8 @@ class Keeper:
         """What the process has done so far."""
         return work_of(self.pid, self.logfile.path, self.spec.pulse) if self.pid is not None else Work()
 
-    def _patience(self, limit_s: float, *, count_log: bool = True) -> Patience:
-        return Patience(limit_s, now=time.monotonic(), work=self.work(), count_log=count_log)
+    def _patience(self, limit_s: float, *, count_log: bool = True) -> ProcessPatience:
+        return ProcessPatience(limit_s, now=time.monotonic(), work=self.work(), count_log=count_log)
 
     async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
         process.send_signal(self.spec.stop_signal)

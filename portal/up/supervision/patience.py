@@ -1,8 +1,8 @@
 """How long a process may take: longer while it works, and never without bound.
 
 A process that is slow because the machine is busy uses CPU, or writes to its log or its pulse file. One that hangs does
-none of these. One that spins uses CPU and gets nowhere, so working buys only so much more time. `Patience` is pure; the
-supervisor passes in the time and what `work_of` reads.
+none of these. One that spins uses CPU and gets nowhere, so working buys only so much more time. `ProcessPatience` is
+pure; the supervisor passes in the time and what `work_of` reads.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PatienceVerdict:
     """`over`: patience has ended. `told`: what the process has done, as a clause."""
 
     over: bool
     told: str
 
 
-class Patience:
+class ProcessPatience:
     """Of one wait, which begins at `now` (monotonic seconds). `limit_s` is for a process that does nothing."""
 
     def __init__(self, limit_s: float, *, now: float, work: Work, count_log: bool = True) -> None:
@@ -48,7 +48,7 @@ class Patience:
         """Whether it is time to ask for a verdict."""
         return now - self._window >= self.limit_s
 
-    def verdict(self, now: float, work: Work) -> Verdict:
+    def verdict(self, now: float, work: Work) -> PatienceVerdict:
         """On the window that ends now; the next one begins. Time runs from the beginning of the wait."""
         took_s, cpu_s = now - self._window, work.cpu_s - self._last.cpu_s
         signs = [
@@ -59,7 +59,7 @@ class Patience:
         self._window, self._last = now, work
         all_s, all_cpu_s = now - self.began, max(0.0, work.cpu_s - self._first.cpu_s)
         told = f"it has used {all_cpu_s:.0f} s of CPU in {all_s:.0f} s"
-        return Verdict(not any(signs) or all_s >= self.longest_s, told)
+        return PatienceVerdict(not any(signs) or all_s >= self.longest_s, told)
 
 
 def work_of(pid: int, log: Path, pulse: Path | None) -> Work:

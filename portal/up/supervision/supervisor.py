@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from portal.up.supervision import children
-from portal.up.supervision.keeper import Keeper, Spec, end_of
+from portal.up.supervision.keeper import ProcessKeeper, Spec, end_of
 from portal.up.supervision.logfiles import LogFile
 from portal.up.supervision.patience import AT_LEAST_S, LEAST_SHARE, MORE_TIMES
 
@@ -26,13 +26,13 @@ class SupervisorError(RuntimeError):
     """The whole can't run; the message names the process, its log and what it said last."""
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Keeps a set of processes. Belongs to the main thread: children die with the thread that made them."""
 
     def __init__(self, *, run_folder: Path, log_folder: Path) -> None:
         self.run_folder = run_folder
         self.log_folder = log_folder
-        self.keepers: dict[str, Keeper] = {}
+        self.keepers: dict[str, ProcessKeeper] = {}
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rotation: asyncio.Task[None] | None = None
 
@@ -43,7 +43,9 @@ class Supervisor:
         """
         for spec in in_order(specs, known=self.keepers):
             needs = [self.keepers[name] for name in spec.needs]
-            keeper = Keeper(spec, record=self.record(spec.name), logfile=self.logfile(spec.name), needs=needs)
+            keeper = ProcessKeeper(
+                spec, record=self.record(spec.name), logfile=self.logfile(spec.name), needs=needs
+            )
             self.keepers[spec.name] = keeper
             keeper.start(self._break)
         if self._rotation is None:

@@ -14,7 +14,7 @@ Bitmap = NDArray[np.uint8]
 Packages = tuple[tuple[str, int], ...]
 
 
-class Installed:
+class InstalledPackages:
     """As machines told it last. `version` moves with every change. One byte holds the bits of eight slots."""
 
     def __init__(self) -> None:

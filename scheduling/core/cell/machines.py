@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quota.vocabulary.resources import ACCELERATORS, CPU
 from scheduling.core.cell.attributes import Attributes
-from scheduling.core.cell.installed import Installed
+from scheduling.core.cell.installed import InstalledPackages
 from scheduling.core.cell.ports import PortMap
 from scheduling.core.kernels.devices import WHOLE
 from scheduling.core.vocabulary import events
@@ -59,7 +59,7 @@ class MachineTable:
         self.changed: Ints = np.zeros(slots, dtype=np.int64)
         self.attributes = Attributes()
         self.attributes.grow(slots)
-        self.installed = Installed()
+        self.installed = InstalledPackages()
         self.ports: dict[int, PortMap] = {}  # by slot
         self.facts: dict[int, events.MachineSet] = {}  # by slot, as last announced
         self._racks: dict[str, int] = {}

@@ -29,7 +29,7 @@ from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import PORTS, SIZE
 from scheduling.core.cell import audit
 from scheduling.core.cell.machines import STATUS_CODES, MachineTable
-from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, Job, TaskTable, padded
+from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob, TaskTable, padded
 from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
@@ -202,7 +202,7 @@ class CellState:
     def _job_submitted(self, event: events.JobSubmitted, time: float) -> None:
         if event.job_id in self.tasks.jobs:
             raise ValueError(f"job {event.name} ({event.job_id}) was submitted twice")
-        job = Job(
+        job = LiveJob(
             event.job_id,
             tenant_id=event.tenant_id,
             tenant=event.tenant,
@@ -219,7 +219,7 @@ class CellState:
     def _tasks_added(self, event: events.TasksAdded, time: float) -> None:
         self._add(self._job(event.job_id), event.groups)
 
-    def _add(self, job: Job, groups: Sequence[Group]) -> None:
+    def _add(self, job: LiveJob, groups: Sequence[Group]) -> None:
         for group in groups:
             self.tasks.add_tasks(job, group.indexes(), self.tasks.shapes.of(group.requirement))
 
@@ -239,7 +239,7 @@ class CellState:
             change = tasks.shapes.limit[tasks.shape[slots]] * (1 if job.by_limit else -1)
             np.add.at(machines.prod_limit, tasks.machine[slots], change)
 
-    def _set_priority(self, job: Job, priority: int, latency_sensitive: bool) -> None:
+    def _set_priority(self, job: LiveJob, priority: int, latency_sensitive: bool) -> None:
         by_limit = self._rule.by_limit(priority, latency_sensitive)
         self.tasks.set_priority(job, priority, latency_sensitive=latency_sensitive, by_limit=by_limit)
 
@@ -253,7 +253,7 @@ class CellState:
             del self.crashed[identity]
         self._forget_if_over(job)
 
-    def _forget_if_over(self, job: Job) -> None:
+    def _forget_if_over(self, job: LiveJob) -> None:
         if job.ended and job.departures == 0:
             self._settle()  # its slots may be others' before the batch is over
             self.tasks.remove_job(job)
@@ -340,7 +340,7 @@ class CellState:
         for place in again.tolist():
             self._task_ended(many[place], 0.0)  # which tells what is wrong with it
 
-    def _leave(self, job: Job, task: int, machine_id: int, *, gone: bool) -> None:
+    def _leave(self, job: LiveJob, task: int, machine_id: int, *, gone: bool) -> None:
         """A running task gives back what it has; its ports only when its processes are gone."""
         tasks = self.tasks
         machine = tasks.machine.item(task)
@@ -424,19 +424,19 @@ class CellState:
 
     # --- what they share
 
-    def _job(self, job_id: int) -> Job:
+    def _job(self, job_id: int) -> LiveJob:
         try:
             return self.tasks.jobs[job_id]
         except KeyError:
             raise LookupError(f"job {job_id} is not in this cell, or is over") from None
 
-    def _slot(self, job: Job, index: int) -> int:
+    def _slot(self, job: LiveJob, index: int) -> int:
         slot = job.tasks.item(index) if 0 <= index < len(job.tasks) else -1
         if slot < 0:
             raise LookupError(f"job {job.name} ({job.id}) has no task {index}")
         return slot
 
-    def _check(self, job: Job, index: int, task: int, wanted: int, step: Transition) -> None:
+    def _check(self, job: LiveJob, index: int, task: int, wanted: int, step: Transition) -> None:
         """Raises `IllegalTransition` unless the task is in the state that the event starts from."""
         code = self.tasks.state.item(task)
         if code != wanted:
@@ -448,7 +448,7 @@ class CellState:
         job_id, index = split_task_id(identity)
         return self._slot(self._job(job_id), index)
 
-    def _move(self, job: Job, task: int, machine: int, sign: int) -> None:
+    def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
         """A task comes to a machine or leaves it when `_settle` is called; who lives in an alloc does neither."""
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:

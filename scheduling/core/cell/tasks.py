@@ -18,7 +18,7 @@ FREE, PENDING, RUNNING, DEAD = range(4)
 STATES: tuple[TaskState | None, ...] = (None, TaskState.PENDING, TaskState.RUNNING, TaskState.DEAD)
 
 
-class Job:
+class LiveJob:
     """A live job, or an ended one of which something still stops on a machine. `tasks[index]`: slot, -1 none."""
 
     __slots__ = (
@@ -101,8 +101,8 @@ class TaskTable:
         self.alloc: Ints32 = np.full(slots, -1, dtype=np.int32)
         self.devices: Ints = np.zeros(slots, dtype=np.int64)
         self.ports: dict[int, tuple[int, ...]] = {}  # by slot, those that hold any
-        self.jobs: dict[int, Job] = {}
-        self.job_at: list[Job | None] = [None] * jobs
+        self.jobs: dict[int, LiveJob] = {}
+        self.job_at: list[LiveJob | None] = [None] * jobs
         self.job_priority: Ints32 = np.zeros(jobs, dtype=np.int32)
         self.job_by_limit: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_sensitive: Bools = np.zeros(jobs, dtype=np.bool_)
@@ -118,7 +118,7 @@ class TaskTable:
         self._free: list[int] = list(range(slots - 1, -1, -1))
         self._free_jobs: list[int] = list(range(jobs - 1, -1, -1))
 
-    def add_job(self, job: Job) -> None:
+    def add_job(self, job: LiveJob) -> None:
         if not self._free_jobs:
             old = len(self.job_at)
             self.job_at += [None] * old
@@ -136,7 +136,7 @@ class TaskTable:
         self.job_pending[job.slot] = 0
         self.jobs[job.id] = job
 
-    def remove_job(self, job: Job) -> None:
+    def remove_job(self, job: LiveJob) -> None:
         slots = job.tasks[job.tasks >= 0]
         self.state[slots] = FREE
         self.job[slots] = -1
@@ -145,7 +145,7 @@ class TaskTable:
         self._free_jobs.append(job.slot)
         del self.jobs[job.id]
 
-    def add_tasks(self, job: Job, indexes: Sequence[int], shape: int) -> None:
+    def add_tasks(self, job: LiveJob, indexes: Sequence[int], shape: int) -> None:
         """New pending tasks of one shape. An index that exists already raises `ValueError`."""
         number = len(indexes)
         while len(self._free) < number:
@@ -177,11 +177,11 @@ class TaskTable:
         self.pending += by
         self.job_pending[job] += by
 
-    def set_placing(self, job: Job, *, gang: bool, disruption_budget: int) -> None:
+    def set_placing(self, job: LiveJob, *, gang: bool, disruption_budget: int) -> None:
         job.gang, job.disruption_budget = gang, disruption_budget
         self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
 
-    def set_priority(self, job: Job, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
+    def set_priority(self, job: LiveJob, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit
         self.job_priority[job.slot] = priority
         self.job_by_limit[job.slot] = by_limit

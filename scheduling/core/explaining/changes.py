@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.attributes import holds
 from scheduling.core.explaining.judgement import BOUNDS, WHOLE_CORES, Judgement
-from scheduling.core.vocabulary.reasons import Change, ChangeKind
+from scheduling.core.vocabulary.reasons import ChangeKind, SuggestedChange
 from scheduling.core.vocabulary.requirement import Constraint, Relation
 
 Positions = NDArray[np.intp]
-# What `Change.to` says where a constraint is given up: any value of the attribute would do.
+# What `SuggestedChange.to` says where a constraint is given up: any value of the attribute would do.
 ANY = "any value"
 # An attribute with more values than this among the machines in question is a name: no value of it is a hint.
 MOST_VALUES = 64
@@ -27,10 +27,10 @@ _ORDERED = {
 }
 
 
-def smallest_changes(judgement: Judgement) -> tuple[Change, ...]:
+def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
     """Single changes that are enough, in the order of the reasons; else one combined change, if any is."""
     only = judgement.judged.only
-    found: list[Change] = []
+    found: list[SuggestedChange] = []
     standing = np.unique(only[only >= 0]).tolist()
     for obstacle in standing:
         where = np.flatnonzero(only == obstacle)
@@ -47,7 +47,7 @@ def smallest_changes(judgement: Judgement) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def room_after(judgement: Judgement, change: Change) -> int:
+def room_after(judgement: Judgement, change: SuggestedChange) -> int:
     """For how many tasks there is room for sure once the change is made: a gang wants room for all."""
     demands, limit, bounds = (
         list(judgement.demands),
@@ -91,9 +91,9 @@ def room_after(judgement: Judgement, change: Change) -> int:
     return int(room.sum())
 
 
-def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) -> list[Change]:
+def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) -> list[SuggestedChange]:
     found = [
-        Change(constraint.attribute, ANY, len(where), kind=ChangeKind.DROP, constraint=constraint),
+        SuggestedChange(constraint.attribute, ANY, len(where), kind=ChangeKind.DROP, constraint=constraint),
     ]
     attributes = judgement.state.machines.attributes
     if constraint.relation is not Relation.EQUAL and constraint.relation not in _ORDERED:
@@ -112,32 +112,36 @@ def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) 
         best = min if constraint.relation in _ORDERED else max
         machines, instead = best(options, key=lambda option: option[0])
         found.append(
-            Change(
+            SuggestedChange(
                 constraint.attribute, instead.value, machines, ChangeKind.RELAX, constraint=constraint, instead=instead
             )
         )  # fmt: skip
     return found
 
 
-def _resource(judgement: Judgement, r: int, where: Positions) -> list[Change]:
+def _resource(judgement: Judgement, r: int, where: Positions) -> list[SuggestedChange]:
     left = judgement.left[r, where]
     most = int(left.max())
-    return [Change(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
+    return (
+        [SuggestedChange(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
+    )
 
 
-def _cores(judgement: Judgement, where: Positions) -> list[Change]:
+def _cores(judgement: Judgement, where: Positions) -> list[SuggestedChange]:
     most = int(judgement.judged.cores[where].max())
     number = int(np.count_nonzero(judgement.judged.cores[where] == most))
-    return [Change(WHOLE_CORES, most, number)] if 0 < most < judgement.cores else []
+    return [SuggestedChange(WHOLE_CORES, most, number)] if 0 < most < judgement.cores else []
 
 
-def _bound(judgement: Judgement, kind: int, where: Positions) -> Change:
+def _bound(judgement: Judgement, kind: int, where: Positions) -> SuggestedChange:
     there = judgement.judged.there[where, kind]
     least = int(there.min())
-    return Change(BOUNDS[kind].value, least + 1, int(np.count_nonzero(there == least)), kind=ChangeKind.RAISE)
+    return SuggestedChange(
+        BOUNDS[kind].value, least + 1, int(np.count_nonzero(there == least)), kind=ChangeKind.RAISE
+    )
 
 
-def _combined(judgement: Judgement) -> Change | None:
+def _combined(judgement: Judgement) -> SuggestedChange | None:
     """All that the closest machine asks for at once; None where it has nothing left of something."""
     order, limit = judgement.order, np.array(judgement.requirement.limit)
     left = judgement.left.T
@@ -148,23 +152,24 @@ def _combined(judgement: Judgement) -> Change | None:
         return None
     given_up = judgement.failing(i)
     fits = judgement.open & ~judgement.judged.few
-    parts = [Change(one.attribute, ANY, 0, ChangeKind.DROP, constraint=one) for one in given_up]
+    parts = [SuggestedChange(one.attribute, ANY, 0, ChangeKind.DROP, constraint=one) for one in given_up]
     for constraint in judgement.demands:
         if constraint not in given_up:
             fits &= judgement.state.machines.attributes.mask(constraint)[order]
     lowered = np.where(asked, np.minimum(limit, left[i]), 0)
     fits &= (left >= lowered)[:, asked].all(axis=1)
     parts += [
-        Change(judgement.names[r], int(lowered[r]), 0) for r in np.flatnonzero(lowered < limit).tolist()
+        SuggestedChange(judgement.names[r], int(lowered[r]), 0)
+        for r in np.flatnonzero(lowered < limit).tolist()
     ]
     for kind, most in enumerate(judgement.bounds):
         there = judgement.judged.there[:, kind]
         if most and judgement.bound_reached(i, kind):
             most = int(there[i]) + 1
-            parts.append(Change(BOUNDS[kind].value, most, 0, kind=ChangeKind.RAISE))
+            parts.append(SuggestedChange(BOUNDS[kind].value, most, 0, kind=ChangeKind.RAISE))
         if most:
             fits &= there < most
     if not parts:
         return None
     machines = int(np.count_nonzero(fits))
-    return Change("", "", machines, kind=ChangeKind.COMBINED, parts=tuple(parts))
+    return SuggestedChange("", "", machines, kind=ChangeKind.COMBINED, parts=tuple(parts))

@@ -23,18 +23,18 @@ from scheduling.core.explaining.changes import room_after, smallest_changes
 from scheduling.core.explaining.conforming import Platforms, conforming, platforms_of
 from scheduling.core.explaining.forecast import Ends, expected_start, openings
 from scheduling.core.explaining.judgement import Judgement, judgement, leading
-from scheduling.core.explaining.waiting import AheadOf, Key, Waiting, left_over, smallest_gang
+from scheduling.core.explaining.waiting import AheadOf, Key, UnplacedGroups, left_over, smallest_gang
 from scheduling.core.kernels.walk import NOT_TRIED
-from scheduling.core.placing.classes import Sorting
+from scheduling.core.placing.classes import GroupedQueue
 from scheduling.core.vocabulary.layout import Bools, Groups, Ints, Ints32, Tables
-from scheduling.core.vocabulary.reasons import Basis, Change, Expected, ReasonCode, Why
+from scheduling.core.vocabulary.reasons import Basis, ExpectedStart, ReasonCode, SuggestedChange, Why
 from scheduling.core.vocabulary.requirement import split_task_id
 
 # Capacities of machines hardly ever change: kinds are counted anew after this, or when a machine joins or leaves.
 PLATFORMS_KEPT_S = 30.0
 
 
-class Budget(NamedTuple):
+class ExplainBudget(NamedTuple):
     """How much explaining a pass may do."""
 
     classes: int = 1
@@ -59,7 +59,7 @@ class Explainer:
     promised. `behind`: classes of the last pass that have not been examined yet; another pass will do so.
     """
 
-    budget: Budget | None = None
+    budget: ExplainBudget | None = None
     seen: Ends | None = None
     behind: int = 0
     _known: dict[Key, _Known] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Explainer:
     _platforms_at: float = 0.0
 
     def explain(
-        self, state: CellState, sorting: Sorting, tables: Tables, *, now: float, crashed_pair_s: float
+        self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
     ) -> tuple[Why, ...]:
         """One `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
         waiting, keys = left_over(state, sorting, tables.placed.machine)
@@ -109,15 +109,21 @@ class Explainer:
         return sorted(due, key=lambda position: (at[position], position))[: self.budget.classes]
 
     def _examine(
-        self, judged: Judgement, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, now: float,
-        crashed_pair_s: float
-    ) -> Why:  # fmt: skip
+        self,
+        judged: Judgement,
+        sorting: GroupedQueue,
+        groups: Groups,
+        waiting: UnplacedGroups,
+        position: int,
+        now: float,
+        crashed_pair_s: float,
+    ) -> Why:
         state, group = judged.state, waiting.groups[position]
         by_limit = bool(groups.by_limit[group])
         ruled_out = judged.ruled_out()
         code = leading(ruled_out)
         if code == ReasonCode.NO_SUCH_RESOURCE:
-            needs = Expected(Basis.NEEDS_CHANGE)
+            needs = ExpectedStart(Basis.NEEDS_CHANGE)
             return Why(
                 tasks=(), machines=len(state.machines), ruled_out=ruled_out, never=True, code=code,
                 revision=state.revision, expected=needs,
@@ -167,21 +173,30 @@ class Explainer:
         return self._platforms.capacity, number
 
     def _expected(
-        self, judged: Judgement, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, code: str,
-        never: bool, gang: int, now: float, crashed_pair_s: float
-    ) -> Expected:  # fmt: skip
+        self,
+        judged: Judgement,
+        sorting: GroupedQueue,
+        groups: Groups,
+        waiting: UnplacedGroups,
+        position: int,
+        code: str,
+        never: bool,
+        gang: int,
+        now: float,
+        crashed_pair_s: float,
+    ) -> ExpectedStart:
         state, group = judged.state, waiting.groups[position]
         if never or code == ReasonCode.CONSTRAINT:
-            return Expected(Basis.NEEDS_CHANGE)
+            return ExpectedStart(Basis.NEEDS_CHANGE)
         if code == ReasonCode.CRASHED_PAIR:
             left_s = _back_off(state, judged, groups, group, waiting, position, now, crashed_pair_s)
-            return Expected(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
+            return ExpectedStart(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
         if self.seen is None or code not in (ReasonCode.RESOURCE, ReasonCode.PORTS):
-            return Expected(Basis.NO_HISTORY)
+            return ExpectedStart(Basis.NO_HISTORY)
         lacking = judged.judged.lacking
         able = judged.able & judged.open & (lacking >= 0)
         if not able.any():
-            return Expected(Basis.NO_HISTORY)
+            return ExpectedStart(Basis.NO_HISTORY)
         r = int(np.bincount(lacking[able]).argmax())
         by_slot: Bools = np.zeros(len(state.machines.id), dtype=np.bool_)
         by_slot[judged.order[able]] = True
@@ -194,7 +209,13 @@ class Explainer:
         return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
     def _competing(
-        self, sorting: Sorting, groups: Groups, waiting: Waiting, position: int, able: Bools, r: int
+        self,
+        sorting: GroupedQueue,
+        groups: Groups,
+        waiting: UnplacedGroups,
+        position: int,
+        able: Bools,
+        r: int,
     ) -> tuple[float, float]:
         """Tasks ahead that can use the same machines, counted in tasks of this class: at least, at most.
 
@@ -212,13 +233,13 @@ class Explainer:
         return float(size[smaller].sum()), float(size.sum())
 
 
-def _gives_up(change: Change) -> bool:
+def _gives_up(change: SuggestedChange) -> bool:
     """Whether a change gives a constraint up, or asks for another value."""
     return any(part.constraint is not None for part in (change, *change.parts))
 
 
 def _back_off(
-    state: CellState, judged: Judgement, groups: Groups, group: int, waiting: Waiting, position: int, now: float,
+    state: CellState, judged: Judgement, groups: Groups, group: int, waiting: UnplacedGroups, position: int, now: float,
     crashed_pair_s: float
 ) -> float:  # fmt: skip
     """Seconds until the first of the machines that it crashed on is tried again."""

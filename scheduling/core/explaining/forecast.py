@@ -17,7 +17,7 @@ import numpy as np
 from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.layout import Bools, Floats, Ints
-from scheduling.core.vocabulary.reasons import Basis, Expected
+from scheduling.core.vocabulary.reasons import Basis, ExpectedStart
 
 # How far back ends are counted, and how many are kept.
 WINDOW_S = 1800.0
@@ -93,20 +93,20 @@ def openings(
     return int(np.count_nonzero(freed)), float(freed.sum()) / max(1, want), seconds
 
 
-def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float, float]) -> Expected:
+def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float, float]) -> ExpectedStart:
     """The range for the next task of a class.
 
     `ends` within `seconds` made `room` for so many of its tasks; `ahead`: tasks of its size that are tried
     before and compete for the same machines, at least and at most.
     """
     if ends == 0 or room <= 0.0 or seconds <= 0.0:
-        return Expected(Basis.NO_HISTORY)
+        return ExpectedStart(Basis.NO_HISTORY)
     each = room / ends  # tasks that one end makes room for
     fewest, most = (max(1.0, (1.0 + tasks) / each) for tasks in ahead)
     low = seconds * _gamma(fewest, -_Z) / _gamma(ends + 1.0, _Z)
     high = seconds * _gamma(most, _Z) / _gamma(float(ends), -_Z)
     promised = high <= FARTHEST_S
-    return Expected(
+    return ExpectedStart(
         Basis.ENDS if promised else Basis.NO_HISTORY,
         round(low, 1) if promised else None,
         round(high, 1) if promised else None,

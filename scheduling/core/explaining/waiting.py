@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.forecast import expected_start
-from scheduling.core.placing.classes import Sorting
+from scheduling.core.placing.classes import GroupedQueue
 from scheduling.core.vocabulary.layout import Ints, Ints32
-from scheduling.core.vocabulary.reasons import Ahead, Place, Why
+from scheduling.core.vocabulary.reasons import Ahead, QueuePlace, Why
 from scheduling.core.vocabulary.requirement import Requirement
 
 # How many of the tenants that are ahead are named, and to how many jobs of a class.
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
     own: int
 
 
-class Waiting(NamedTuple):
+class UnplacedGroups(NamedTuple):
     """What the pass left over. `groups`, one for each class, in the order of the queue; `first`: how many tasks are
     tried before each.
     """
@@ -47,25 +47,27 @@ class Waiting(NamedTuple):
     job: Ints32  # the pass' number of the job, likewise
     pairs: dict[int, list[Pair]]  # by group, by id of the job
 
-    def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[Place, ...]]:
+    def places(
+        self, position: int, known: AheadOf
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
         """(job id, tasks) of a class, and where each stands; `known`: who was ahead when last counted."""
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())
         return (
             tuple((pair.job_id, pair.tasks) for pair in pairs),
-            tuple(Place(pair.ahead, pair.own, *known.get(pair.job_id, none)) for pair in pairs),
+            tuple(QueuePlace(pair.ahead, pair.own, *known.get(pair.job_id, none)) for pair in pairs),
         )
 
     def before(self, position: int, groups: int) -> NDArray[np.intp]:
         """[G]: how many tasks of each group are tried before the class."""
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
-    def ahead(self, position: int, sorting: Sorting) -> AheadOf:
+    def ahead(self, position: int, sorting: GroupedQueue) -> AheadOf:
         """Of the jobs of a class that come first in the queue."""
         pairs = sorted(self.pairs[self.groups[position]], key=lambda pair: pair.ahead)[:JOBS_TOLD]
         return {pair.job_id: self.ahead_at(pair.ahead, sorting) for pair in pairs}
 
-    def ahead_at(self, place: int, sorting: Sorting) -> tuple[int, tuple[Ahead, ...]]:
+    def ahead_at(self, place: int, sorting: GroupedQueue) -> tuple[int, tuple[Ahead, ...]]:
         """How many tenants have tasks before the `place`, and those with most."""
         number = np.bincount(self.job[:place], minlength=len(sorting.jobs))
         by_tenant: dict[str, list[int]] = {}
@@ -77,7 +79,7 @@ class Waiting(NamedTuple):
         return len(by_tenant), tuple(Ahead(tenant, jobs, tasks) for tenant, (jobs, tasks) in most)
 
 
-def left_over(state: CellState, sorting: Sorting, answer: Ints) -> tuple[Waiting, list[Key]]:
+def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:
     """Groups that differ for the pass alone are one class: where it puts each task into a group of its own."""
     where = np.flatnonzero(answer == -1)
     of, job = sorting.of_task[where], sorting.job[where]
@@ -105,7 +107,7 @@ def left_over(state: CellState, sorting: Sorting, answer: Ints) -> tuple[Waiting
         pairs.setdefault(group, []).append(Pair(sorting.jobs[local].id, count, ahead, before))
     for own_pairs in pairs.values():
         own_pairs.sort()
-    return Waiting(list(classes.values()), begins, of, job, pairs), list(classes)
+    return UnplacedGroups(list(classes.values()), begins, of, job, pairs), list(classes)
 
 
 def smallest_gang(state: CellState, pairs: list[Pair]) -> int:
@@ -146,7 +148,7 @@ def _rank(of: Ints32) -> NDArray[np.intp]:
     return rank
 
 
-def _key(state: CellState, sorting: Sorting, group: int) -> Key:
+def _key(state: CellState, sorting: GroupedQueue, group: int) -> Key:
     job = int(sorting.own_job[group])
     return (
         sorting.requirements[group],

@@ -13,14 +13,14 @@ from scheduling.core.explaining.judgement import WHOLE_CORES, spelled
 from scheduling.core.vocabulary.reasons import (
     Ahead,
     Basis,
-    Change,
     ChangeKind,
     Conforming,
-    Expected,
+    ExpectedStart,
     Nearest,
     ReasonCode,
     RuledOut,
     Shape,
+    SuggestedChange,
     Why,
 )  # fmt: skip
 from scheduling.core.vocabulary.requirement import PROTOCOL
@@ -42,7 +42,7 @@ ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class VerdictText:
     """A verdict: what is the matter; per reason, how many machines fell to it; what it comes to and what would help;
     what else is known.
     """
@@ -66,13 +66,13 @@ class Told:
 
 def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:
     """A verdict as one paragraph, in English. `job_id`: count this job's tasks alone."""
-    return tell(why, name=name, job_id=job_id, extra=extra).text
+    return format_why(why, name=name, job_id=job_id, extra=extra).text
 
 
-def tell(
+def format_why(
     why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = (),
     hostnames: Mapping[int, str] | None = None, words: Words = ENGLISH
-) -> Told:  # fmt: skip
+) -> VerdictText:  # fmt: skip
     """A verdict for people.
 
     `name`: of the job; `job_id`: count this job's tasks alone; `extra`: the cell's own resources; `hostnames`: by
@@ -81,7 +81,7 @@ def tell(
     return _Teller(words, tuple(extra), hostnames or {}).tell(why, name, job_id)
 
 
-def tell_fit(
+def format_fit(
     shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH
 ) -> list[str]:
     """Whether `tasks` of a request would fit, and which shape would fit better, before it is made."""
@@ -93,7 +93,7 @@ class _Teller:
         self.words, self.extra, self.hostnames = words, extra, hostnames
         self.names = (*NAMES, *extra)
 
-    def tell(self, why: Why, name: str, job_id: int | None) -> Told:
+    def tell(self, why: Why, name: str, job_id: int | None) -> VerdictText:
         _ = self.words.gettext
         who = self.who(sum(number for job, number in why.tasks if job_id is None or job == job_id), name)
         if why.machines == 0:
@@ -101,11 +101,13 @@ class _Teller:
                 "%s can't be placed: the cell has no machine. Let one join, with a token from"
                 " `borgctl machine join-token`."
             )
-            return Told(text % who)
+            return VerdictText(text % who)
         if not why.ruled_out:
-            return Told(_("%s can't be placed in this pass; the next one tries again.") % who)
+            return VerdictText(_("%s can't be placed in this pass; the next one tries again.") % who)
         if why.code == ReasonCode.NO_SUCH_RESOURCE:
-            return Told(_("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out]))
+            return VerdictText(
+                _("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out])
+            )
         given = {"who": who, "machines": self.machines(why.machines)}
         cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in _SHAPED:
@@ -113,7 +115,7 @@ class _Teller:
             cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
         if why.never and len(cures) == 1:
             cures.append(_("Ask for less, or for larger machines."))
-        return Told(
+        return VerdictText(
             _("%(who)s can't be placed on any of %(machines)s") % given,
             tuple(self.reason(one) for one in why.ruled_out),
             tuple(cures),
@@ -248,12 +250,12 @@ class _Teller:
             "largest": self.quantity(one.subject, one.largest),
         }
 
-    def cure(self, change: Change) -> str:
+    def cure(self, change: SuggestedChange) -> str:
         _ = self.words.gettext
         given = {"how": self.how(change), "machines": self.machines(change.machines)}
         return _("It would fit with %(how)s (on %(machines)s).") % given
 
-    def how(self, change: Change) -> str:
+    def how(self, change: SuggestedChange) -> str:
         _ = self.words.gettext
         if change.kind is ChangeKind.COMBINED:
             return _(" and ").join(self.how(part) for part in change.parts)
@@ -298,7 +300,7 @@ class _Teller:
         known = [f"{one.tenant} {one.tasks}" for one in of if one.tenant]
         return _("%(told)s (%(known)s).") % {"told": told, "known": ", ".join(known)} if known else f"{told}."
 
-    def expected(self, expected: Expected) -> str:
+    def expected(self, expected: ExpectedStart) -> str:
         _, ngettext = self.words.gettext, self.words.ngettext
         if expected.low_s is None or expected.high_s is None:
             if expected.basis is not Basis.NO_HISTORY:

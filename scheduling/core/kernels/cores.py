@@ -7,7 +7,7 @@ share the rest, of which one core is left as long as there is one of them. Batch
 from __future__ import annotations
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, Machines, Running
+from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, MachineArrays, Running
 
 
 @inlined
@@ -30,7 +30,7 @@ def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
 
 @inlined
 def cores_suffice(
-    machines: Machines, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
+    machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
     """Whether they are there when `leaving[:number]`, but not `spared`, have left."""
     if want < 0:
@@ -48,7 +48,7 @@ def cores_suffice(
 
 
 @inlined
-def hold_cores(machines: Machines, m: int, has: int, by: int) -> None:
+def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
     """A task that has so many comes (`by` 1) or leaves (-1)."""
     if has > 0:
         machines.owned[m] += by * has
@@ -58,7 +58,7 @@ def hold_cores(machines: Machines, m: int, has: int, by: int) -> None:
 
 @compiled
 def judge_cores(
-    machines: Machines, running: Running, want: int, ceiling: int, few: Bools, most: Ints32
+    machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32
 ) -> None:
     """By position: whether there are too `few` for one more, whoever is below the `ceiling` having left, and the `most`
     that one could have."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.vocabulary.layout import Counts, Ints, Machines
+from scheduling.core.vocabulary.layout import Ints, MachineArrays, TaskCounts
 
 # Kinds of domain.
 MACHINE, RACK, POWER = range(3)
 
 
 @inlined
-def _find(counts: Counts, key: np.int64) -> int:
+def _find(counts: TaskCounts, key: np.int64) -> int:
     mask = counts.keys.shape[0] - 1
     place = int((key * 0x9E3779B97F4A7C1) >> 17 & mask)
     while counts.keys[place] != key and counts.keys[place] != -1:
@@ -21,7 +21,7 @@ def _find(counts: Counts, key: np.int64) -> int:
 
 
 @inlined
-def count_of(counts: Counts, job: int, kind: int, domain: int) -> int:
+def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
     """Tasks of `job` on a machine, in a rack or in a power domain; none where that is unknown."""
     row = counts.row[job]
     if domain < 0 or row < 0:
@@ -35,7 +35,7 @@ def count_of(counts: Counts, job: int, kind: int, domain: int) -> int:
 
 
 @inlined
-def count_on(counts: Counts, machines: Machines, job: int, m: int) -> int:
+def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> int:
     """Tasks of `job` on a machine: the table is asked first, which is smaller than the hash."""
     row = counts.row[job]
     if row < 0 or (machines.rack[m] >= 0 and counts.rack[row, machines.rack[m]] == 0):
@@ -44,7 +44,7 @@ def count_on(counts: Counts, machines: Machines, job: int, m: int) -> int:
 
 
 @compiled
-def count_in(machines: Machines, counts: Counts, job: int, m: int, by: int) -> None:
+def count_in(machines: MachineArrays, counts: TaskCounts, job: int, m: int, by: int) -> None:
     """`by` more tasks of the job are on the machine."""
     row = counts.row[job]
     if row < 0:
@@ -60,6 +60,6 @@ def count_in(machines: Machines, counts: Counts, job: int, m: int, by: int) -> N
 
 
 @compiled
-def count_all(machines: Machines, counts: Counts, jobs: Ints, positions: Ints) -> None:
+def count_all(machines: MachineArrays, counts: TaskCounts, jobs: Ints, positions: Ints) -> None:
     for i in range(jobs.shape[0]):
         count_in(machines, counts, jobs[i], positions[i], 1)

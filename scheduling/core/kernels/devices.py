@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import inlined
-from scheduling.core.vocabulary.layout import Ints, Ints32, Machines, Running
+from scheduling.core.vocabulary.layout import Ints, Ints32, MachineArrays, Running
 
 WHOLE = 1000  # milli-units
 
@@ -37,7 +37,7 @@ def pick_devices(free: Ints32, row: int, want: int) -> int:
 
 @inlined
 def devices_suffice(
-    machines: Machines, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
+    machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
     """Whether they are there when `leaving[:number]`, but not `spared`, have left."""
     whole = 0
@@ -55,7 +55,7 @@ def devices_suffice(
 
 
 @inlined
-def hold_devices(machines: Machines, m: int, mask: int, change: int) -> None:
+def hold_devices(machines: MachineArrays, m: int, mask: int, change: int) -> None:
     for d in range(machines.devices.shape[1]):
         if mask >> d & 1:
             machines.devices[m, d] += change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
-from scheduling.core.vocabulary.layout import Bools, Counts, Groups, Levels, Machines
+from scheduling.core.vocabulary.layout import Bools, Groups, Levels, MachineArrays, TaskCounts
 
 # Machines that are scanned at once.
 BLOCK = 256
@@ -23,7 +23,7 @@ def satisfies(groups: Groups, g: int, m: int) -> bool:
 
 
 @inlined
-def is_up(machines: Machines, m: int) -> bool:
+def is_up(machines: MachineArrays, m: int) -> bool:
     return bool(machines.up[m])
 
 
@@ -38,7 +38,14 @@ def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
 
 @inlined
 def scan(
-    machines: Machines, levels: Levels, level: int, groups: Groups, g: int, first: int, n: int, mask: Bools
+    machines: MachineArrays,
+    levels: Levels,
+    level: int,
+    groups: Groups,
+    g: int,
+    first: int,
+    n: int,
+    mask: Bools,
 ) -> bool:
     """`lacking`, `is_up`, `satisfies` for `n` machines in a row, in `mask[:n]`: loops that can be vectorised.
 
@@ -64,7 +71,7 @@ def scan(
 
 
 @inlined
-def spread_excess(machines: Machines, groups: Groups, g: int, m: int, counts: Counts) -> int:
+def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> int:
     """Which bound on tasks of one job is reached there; FREE when none is."""
     job = groups.job[g]
     if job < 0:
@@ -88,6 +95,6 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 
 
 @inlined
-def may_hold(machines: Machines, groups: Groups, g: int, m: int, counts: Counts) -> bool:
+def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> bool:
     """What `scan` does not ask: bounds, and crashes."""
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

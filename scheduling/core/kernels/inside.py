@@ -22,7 +22,7 @@ class Allocs(NamedTuple):
     there: Ints32  # [B, M] tasks of each bounded job on each machine
 
 
-class Inner(NamedTuple):
+class InnerTasks(NamedTuple):
     """Pending tasks in order. `kind`: tasks of one set and requirement, of one job where that has a bound."""
 
     kind: Ints
@@ -45,7 +45,7 @@ class Kinds(NamedTuple):
 
 
 @compiled
-def _holds(allocs: Allocs, inner: Inner, kinds: Kinds, i: int, k: int, a: int) -> bool:
+def _holds(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int, k: int, a: int) -> bool:
     for r in range(kinds.limit.shape[1]):
         if r != PORTS and allocs.free[a, r] < kinds.limit[k, r]:
             return False
@@ -78,7 +78,7 @@ def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> N
 
 
 @compiled
-def _find(allocs: Allocs, inner: Inner, kinds: Kinds, i: int) -> int:
+def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
     """The alloc for a task; -1: none of the set has room."""
     k = inner.kind[i]
     number = kinds.until[k] - kinds.first[k]
@@ -95,7 +95,9 @@ def _find(allocs: Allocs, inner: Inner, kinds: Kinds, i: int) -> int:
 
 
 @compiled
-def place_inside(allocs: Allocs, inner: Inner, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
+def place_inside(
+    allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints
+) -> None:
     """Place about `most` of them: `alloc` [N] gets the row of the alloc, -1: none, -2: not tried; `devices` [N] the
     bit mask.
     """

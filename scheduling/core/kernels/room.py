@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from quota.vocabulary.resources import PORTS
 from scheduling.core.kernels.compiled import compiled
-from scheduling.core.vocabulary.layout import Bools, Ints, Levels, Machines, Running
+from scheduling.core.vocabulary.layout import Bools, Ints, Levels, MachineArrays, Running
 
 
 @compiled
-def room(machines: Machines, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
+def room(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
     """Count what one machine has left of what is `asked` for [R], at each level. May be negative where it shrank.
 
     `sums`: scratch [L, 2, R].
@@ -43,7 +43,7 @@ def room(machines: Machines, running: Running, levels: Levels, m: int, asked: Bo
 
 @compiled
 def count_room(
-    machines: Machines, running: Running, levels: Levels, positions: Ints, asked: Bools, sums: Ints
+    machines: MachineArrays, running: Running, levels: Levels, positions: Ints, asked: Bools, sums: Ints
 ) -> None:
     for m in positions:
         room(machines, running, levels, m, asked, sums)

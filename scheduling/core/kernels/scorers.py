@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
-from scheduling.core.vocabulary.layout import Counts, Floats, Groups, Knobs, Machines
+from scheduling.core.vocabulary.layout import Floats, Groups, MachineArrays, SearchParams, TaskCounts
 
 # Parts of a score, by column of `Placed.parts`; each has its weight in `policy.Weights`.
 PACKING, SPREAD_MACHINE, SPREAD_RACK, SPREAD_POWER, SOFT, PACKAGES, MIXING, PREEMPTION = range(8)
@@ -25,7 +25,7 @@ _NEARLY_FULL = 0.05  # of a machine of which less is left, it matters little wha
 
 
 @inlined
-def packing(machines: Machines, knobs: Knobs, m: int, groups: Groups, g: int) -> float:
+def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups, g: int) -> float:
     """How well the machine's room is used after the task: by limits for prod, by reservations otherwise.
 
     The hybrid weighs what would be left (1 part), and what share of it would be stranded (3 parts): of no use to
@@ -58,7 +58,7 @@ def packing(machines: Machines, knobs: Knobs, m: int, groups: Groups, g: int) ->
 
 
 @inlined
-def spread(counts: Counts, job: int, number: int) -> float:
+def spread(counts: TaskCounts, job: int, number: int) -> float:
     """The share of the job that would fail with a machine, rack or power domain that has `number` of it (§4)."""
     return float(-number / counts.size[job])
 
@@ -76,7 +76,7 @@ def present(groups: Groups, g: int, m: int) -> float:
 
 
 @inlined
-def mixing(machines: Machines, knobs: Knobs, m: int, by_limit: bool) -> float:
+def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool) -> float:
     """High and low priority share machines, so that the high may expand in a spike of load (§3.2)."""
     found = 0.0
     for r in range(machines.capacity.shape[1]):
@@ -88,7 +88,9 @@ def mixing(machines: Machines, knobs: Knobs, m: int, by_limit: bool) -> float:
 
 
 @inlined
-def own_score(machines: Machines, groups: Groups, knobs: Knobs, g: int, m: int, parts: Floats) -> float:
+def own_score(
+    machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats
+) -> float:
     """The parts that depend on class and machine alone: they are what is cached."""
     parts[PACKING] = knobs.weights[PACKING] * packing(machines, knobs, m, groups, g)
     parts[SOFT] = knobs.weights[SOFT] * liking(groups, g, m)
@@ -98,7 +100,9 @@ def own_score(machines: Machines, groups: Groups, knobs: Knobs, g: int, m: int, 
 
 
 @inlined
-def job_score(machines: Machines, counts: Counts, knobs: Knobs, job: int, m: int, parts: Floats) -> float:
+def job_score(
+    machines: MachineArrays, counts: TaskCounts, knobs: SearchParams, job: int, m: int, parts: Floats
+) -> float:
     """The overlay of the job, never above 0: never cached."""
     parts[SPREAD_MACHINE] = parts[SPREAD_RACK] = parts[SPREAD_POWER] = 0.0
     if counts.row[job] < 0:

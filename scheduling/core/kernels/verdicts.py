@@ -7,7 +7,7 @@ from scheduling.core.kernels.compiled import compiled
 from scheduling.core.kernels.counts import count_of
 from scheduling.core.kernels.devices import WHOLE, share_of
 from scheduling.core.kernels.filters import has_crashed
-from scheduling.core.vocabulary.layout import Counts, Groups, Ints, Ints32, Judged, Machines, Running
+from scheduling.core.vocabulary.layout import Groups, Ints, Ints32, Judged, MachineArrays, Running, TaskCounts
 
 # Bits of `Judged.flags`.
 ABLE = 1  # could hold one if it were empty
@@ -17,7 +17,7 @@ BY_RESERVATION = 8  # it has room by reservations, as non-prod sees it
 
 
 @compiled
-def device_room(machines: Machines, running: Running, want: int, ceiling: int, room: Ints) -> None:
+def device_room(machines: MachineArrays, running: Running, want: int, ceiling: int, room: Ints) -> None:
     """Bound `room` [P], sums of accelerators, by the most that one request like `want` may ask for on devices: the
     emptiest one for a share, the whole ones for more. Whoever is below the `ceiling` is counted as leaving.
     """
@@ -40,7 +40,7 @@ def device_room(machines: Machines, running: Running, want: int, ceiling: int, r
 
 @compiled
 def judge(
-    machines: Machines, left: Ints, direct: Ints, groups: Groups, g: int, counts: Counts, failed: Ints32,
+    machines: MachineArrays, left: Ints, direct: Ints, groups: Groups, g: int, counts: TaskCounts, failed: Ints32,
     failures: Ints32, judged: Judged
 ) -> None:  # fmt: skip
     """Say for each machine, by position, what stands in the way of group `g`.

@@ -8,7 +8,7 @@ from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant
 from scheduling.core.kernels.cores import cores_suffice
 from scheduling.core.kernels.devices import devices_suffice
-from scheduling.core.vocabulary.layout import Floats, Ints, Machines, Running
+from scheduling.core.vocabulary.layout import Floats, Ints, MachineArrays, Running
 
 _NO_BOUND = np.int64(2**62)
 _NOBODY, _NONE = constant(-1), constant(0)
@@ -27,9 +27,16 @@ def preemption_cost(running: Running, victims: Ints, number: int) -> float:
 
 @compiled
 def _fits_without(
-    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, cores: int, victims: Ints, number: int,
-    spared: int
-) -> bool:  # fmt: skip
+    machines: MachineArrays,
+    running: Running,
+    m: int,
+    limit: Ints,
+    by_limit: bool,
+    cores: int,
+    victims: Ints,
+    number: int,
+    spared: int,
+) -> bool:
     """Whether it fits when `victims[:number]`, but not `spared`, have left."""
     for r in range(limit.shape[0]):
         if limit[r] == 0:
@@ -91,9 +98,17 @@ def _within_budgets(running: Running, victims: Ints, n: int) -> int:
 
 @compiled
 def victims_on(
-    machines: Machines, running: Running, m: int, limit: Ints, by_limit: bool, ceiling: int, cores: int, budgets: bool,
-    victims: Ints, relief: Floats
-) -> int:  # fmt: skip
+    machines: MachineArrays,
+    running: Running,
+    m: int,
+    limit: Ints,
+    by_limit: bool,
+    ceiling: int,
+    cores: int,
+    budgets: bool,
+    victims: Ints,
+    relief: Floats,
+) -> int:
     """Fill `victims` with whom to preempt there, lowest priority first; their number, or -1 if it can't fit.
 
     `budgets`: disruption budgets of jobs are respected. Of equal priority whoever relieves most of the shortage

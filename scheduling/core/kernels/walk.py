@@ -35,7 +35,16 @@ from scheduling.core.kernels.filters import (
 from scheduling.core.kernels.room import room
 from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, RUNNERS, job_score, own_score
 from scheduling.core.kernels.victims import NO_BUDGET, preemption_cost, victims_on
-from scheduling.core.vocabulary.layout import Cache, Floats, Ints, Ints32, Knobs, Machines, Running, Tables
+from scheduling.core.vocabulary.layout import (
+    Cache,
+    Floats,
+    Ints,
+    Ints32,
+    MachineArrays,
+    Running,
+    SearchParams,
+    Tables,
+)
 
 # How far the search of a group has come.
 DIRECT, PREEMPTING, BREAKING, FULL = range(4)
@@ -260,7 +269,7 @@ def _begin(cache: Cache, g: int, stage: int) -> None:
 
 
 @compiled
-def _next_stage(cache: Cache, knobs: Knobs, g: int) -> None:
+def _next_stage(cache: Cache, knobs: SearchParams, g: int) -> None:
     stage = cache.stage[g] + 1
     if stage == PREEMPTING and not knobs.preempting:
         stage = FULL
@@ -270,7 +279,7 @@ def _next_stage(cache: Cache, knobs: Knobs, g: int) -> None:
 
 
 @compiled
-def _leave(machines: Machines, running: Running, m: int, victim: int, by: int) -> None:
+def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: int) -> None:
     """A victim leaves the machine (`by` 1), or comes back (-1)."""
     job = running.job[victim]
     running.gone[victim] = by > 0

@@ -17,7 +17,7 @@ from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.kernels.devices import WHOLE
-from scheduling.core.kernels.inside import Allocs, Inner, Kinds, place_inside
+from scheduling.core.kernels.inside import Allocs, InnerTasks, Kinds, place_inside
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.policy import Policy
@@ -26,7 +26,7 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS, split_task_id
 
 Rows = NDArray[np.int64]
 # Port numbers given in this pass, by slot of the machine.
-Taken = dict[int, set[int]]
+PortsBySlot = dict[int, set[int]]
 
 
 def place_in_allocs(
@@ -36,7 +36,7 @@ def place_in_allocs(
     *,
     gone: Bools,
     ports_free: Ints,
-    taken: Taken,
+    taken: PortsBySlot,
     now: float,
     most: int,
 ) -> tuple[list[Assignment], list[Why], bool]:
@@ -114,7 +114,7 @@ def _running_allocs(
 
 def _sorted(
     state: CellState, policy: Policy, slots: Rows, first: dict[int, int], until: dict[int, int], now: float
-) -> tuple[Inner, Kinds, Ints32]:
+) -> tuple[InnerTasks, Kinds, Ints32]:
     """The queue by kind, and where the running tasks of bounded jobs are [B, M]."""
     tasks = state.tasks
     shape, job = tasks.shape[slots].astype(np.int64), tasks.job[slots].astype(np.int64)
@@ -154,7 +154,7 @@ def _sorted(
         bound=tasks.shapes.bounds[distinct[:, 1], 0].astype(np.int64),
         job=rows,
     )
-    inner = Inner(
+    inner = InnerTasks(
         kind=kind.astype(np.int64),
         gang_end=gang_end,
         avoid_from=np.concatenate(([0], ends[:-1])).astype(np.int64),

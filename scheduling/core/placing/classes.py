@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.cell.tasks import Job
-from scheduling.core.placing.pass_cache import Level, Memory
+from scheduling.core.cell.tasks import LiveJob
+from scheduling.core.placing.pass_cache import Level, PassCache
 from scheduling.core.placing.walks import beginnings
 from scheduling.core.vocabulary.layout import Groups, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
@@ -24,13 +24,13 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Sorting:
+class GroupedQueue:
     """By place in the queue the group, and the pass' own number of the job. `first`: by group, where it is first."""
 
     slots: Rows
     of_task: Ints32
     job: Ints32
-    jobs: list[Job]
+    jobs: list[LiveJob]
     first: Rows
     shape: Ints32  # by group, as all below
     by_limit: NDArray[np.bool_]
@@ -49,7 +49,7 @@ class Sorting:
 
 def sort_into_groups(
     state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False
-) -> Sorting:
+) -> GroupedQueue:
     """Groups of the queue `slots`, numbered in order of first appearance, so that no slot matters. `cores`: some task
     has whole cores, or wants them: then latency-sensitive work is examined apart from batch."""
     tasks = state.tasks
@@ -71,7 +71,7 @@ def sort_into_groups(
     elif alone:
         keys[list(alone)] = -1 - np.arange(len(alone))
     of_task, first = _numbered(keys)
-    return Sorting(
+    return GroupedQueue(
         slots=slots,
         of_task=of_task,
         job=job,
@@ -117,8 +117,8 @@ def _alone(state: CellState, policy: Policy, slots: Rows, now: float) -> dict[in
 def arrays(
     state: CellState,
     policy: Policy,
-    sorting: Sorting,
-    memory: Memory,
+    sorting: GroupedQueue,
+    memory: PassCache,
     rows: dict[Level, int],
     rng: np.random.Generator,
 ) -> Groups:

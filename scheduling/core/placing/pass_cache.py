@@ -19,7 +19,7 @@ from scheduling.core.cell.machines import MachineTable
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.room import count_room
 from scheduling.core.placing.cores import Held
-from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Levels, Machines, Running
+from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Levels, MachineArrays, Running
 from scheduling.core.vocabulary.requirement import Constraint
 
 Level = tuple[int, bool]  # ceiling, by limit
@@ -33,10 +33,10 @@ MOST_MASKS = 256
 MOST_NEAR = 512
 
 
-class Memory:
-    """Belongs to one reader of one state: `follow` it before each pass, and `spoil` what the pass wrote upon."""
+class PassCache:
+    """Belongs to one reader of one state: `follow` it before each pass, and `invalidate` what the pass wrote upon."""
 
-    machines: Machines
+    machines: MachineArrays
     levels: Levels
     position: Ints32  # by slot of the machine, -1: none there
 
@@ -95,7 +95,7 @@ class Memory:
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
-    def spoil(self, positions: NDArray[np.int64]) -> None:
+    def invalidate(self, positions: NDArray[np.int64]) -> None:
         """The pass took room there that is not in the state yet, and may never be."""
         self._spoiled[:] = False
         self._spoiled[positions] = True
@@ -151,7 +151,7 @@ class Memory:
         capacity = table.capacity[slot]
         self.position = np.full(len(table.id), -1, dtype=np.int32)
         self.position[slot] = np.arange(number, dtype=np.int32)
-        self.machines = Machines(
+        self.machines = MachineArrays(
             slot=slot,
             rank=rank[walk],
             up=np.zeros(number, dtype=np.bool_),

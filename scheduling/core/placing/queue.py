@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.cell.tasks import PENDING, Job, TaskTable
+from scheduling.core.cell.tasks import PENDING, LiveJob, TaskTable
 from scheduling.core.vocabulary.policy import Workload
 
 Slots = NDArray[np.int64]
 
 
-def workload_of(job: Job) -> Workload:
+def workload_of(job: LiveJob) -> Workload:
     """Which of a cell's schedulers places the job's tasks, where it has one for each workload (§3.4)."""
     return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
 

@@ -13,15 +13,24 @@ from scheduling.core.kernels.counts import count_all
 from scheduling.core.kernels.filters import BLOCK
 from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
 from scheduling.core.kernels.victims import NO_BUDGET
-from scheduling.core.placing.classes import Sorting, arrays
+from scheduling.core.placing.classes import GroupedQueue, arrays
 from scheduling.core.placing.cores import Held
-from scheduling.core.placing.pass_cache import Memory
-from scheduling.core.vocabulary.layout import Cache, Counts, Knobs, Placed, Queue, Running, Scratch, Tables
+from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.vocabulary.layout import (
+    Cache,
+    Placed,
+    QueueArrays,
+    Running,
+    Scratch,
+    SearchParams,
+    Tables,
+    TaskCounts,
+)
 from scheduling.core.vocabulary.policy import Policy
 
 
 def tables_of(
-    state: CellState, policy: Policy, sorting: Sorting, memory: Memory, rng: np.random.Generator,
+    state: CellState, policy: Policy, sorting: GroupedQueue, memory: PassCache, rng: np.random.Generator,
     held: Held | None = None
 ) -> Tables:  # fmt: skip
     """For the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows the state. `held`:
@@ -117,7 +126,7 @@ def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
     return result
 
 
-def _queue(state: CellState, sorting: Sorting, memory: Memory) -> Queue:
+def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueArrays:
     tasks, slots = state.tasks, sorting.slots
     last = np.full(len(slots), -1, dtype=np.int64)
     for at in np.flatnonzero(tasks.last[slots]).tolist():
@@ -133,10 +142,10 @@ def _queue(state: CellState, sorting: Sorting, memory: Memory) -> Queue:
         ends = np.append(starts[1:], len(slots))
         own = ganged[starts]
         gang_end[starts[own]] = ends[own]
-    return Queue(sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end)
+    return QueueArrays(sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end)
 
 
-def _counts(state: CellState, sorting: Sorting, memory: Memory) -> Counts:
+def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskCounts:
     """Where the running tasks of the queue's jobs are. Jobs of one task need no counting."""
     tasks = state.tasks
     size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
@@ -150,7 +159,7 @@ def _counts(state: CellState, sorting: Sorting, memory: Memory) -> Counts:
     row = np.full(len(size), -1, dtype=np.int32)
     row[several] = np.arange(len(several), dtype=np.int32)
     machines = memory.machines
-    counts = Counts(
+    counts = TaskCounts(
         keys=np.full(room, -1, dtype=np.int64),
         values=np.zeros(room, dtype=np.int32),
         rack=np.zeros((len(several), int(machines.rack.max(initial=-1)) + 1), dtype=np.int32),
@@ -162,14 +171,14 @@ def _counts(state: CellState, sorting: Sorting, memory: Memory) -> Counts:
     return counts
 
 
-def _knobs(state: CellState, policy: Policy, sorting: Sorting, asked: NDArray[np.bool_]) -> Knobs:
+def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArray[np.bool_]) -> SearchParams:
     weights = policy.weights
     resources = np.zeros(state.axis, dtype=np.float64)
     known = policy.resource_weights[: state.axis]
     resources[: len(known)] = known
     total = resources.sum()
     highest = int(sorting.ceiling.max(initial=0))
-    return Knobs(
+    return SearchParams(
         packing=PACKINGS[policy.scorer],
         weights=np.array(
             [

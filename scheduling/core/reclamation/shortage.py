@@ -30,7 +30,7 @@ class Occupants:
 
 
 @dataclass(frozen=True, slots=True)
-class Victim:
+class ShortageVictim:
     """`position` in `Occupants`. `over`: it uses more than its own limit. `resource`: what the machine is short of."""
 
     position: int
@@ -39,7 +39,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
+class MachineShortage:
     """One machine, by slot. `used`, `bound`: of `resource`, bytes, before anybody leaves.
 
     `left_short`: bytes above the bound that evicting nobody else may free: prod within its limits stays.
@@ -49,11 +49,11 @@ class Shortage:
     resource: int
     used: int
     bound: int
-    victims: tuple[Victim, ...]
+    victims: tuple[ShortageVictim, ...]
     left_short: int
 
 
-def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Shortage]:
+def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[MachineShortage]:
     """Machines whose tasks use more than `share` of a capacity [M, R], and who must leave them to end that.
 
     Never more than needed: who turns out unnecessary is spared, the last chosen first. Machines in the order of
@@ -78,7 +78,9 @@ def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Short
     return result
 
 
-def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound: Ints) -> list[Shortage]:
+def _relieve(
+    occupants: Occupants, there: Ints, machine: int, used: Ints, bound: Ints
+) -> list[MachineShortage]:
     excess = {r: int(used[r] - bound[r]) for r in INCOMPRESSIBLE if used[r] > bound[r]}
     leaving: dict[int, int] = {}  # position -> what it leaves for
     for resource in excess:
@@ -97,12 +99,14 @@ def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound:
         ):
             leaving = others
     return [
-        Shortage(
+        MachineShortage(
             machine,
             resource,
             int(used[resource]),
             int(bound[resource]),
-            tuple(Victim(p, r, over=_over(occupants, p, r)) for p, r in leaving.items() if r == resource),
+            tuple(
+                ShortageVictim(p, r, over=_over(occupants, p, r)) for p, r in leaving.items() if r == resource
+            ),
             left_short=max(0, _left(occupants, leaving, resource, excess)),
         )
         for resource in excess

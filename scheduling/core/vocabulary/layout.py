@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
 
 
-class Machines(NamedTuple):
+class MachineArrays(NamedTuple):
     """By position. The pass takes room in `reserved` … `devices`: they are its memory's, not the state's."""
 
     slot: Ints32  # where the state keeps it
@@ -95,7 +95,7 @@ class Groups(NamedTuple):
     near: Ints
 
 
-class Queue(NamedTuple):
+class QueueArrays(NamedTuple):
     """Pending tasks in the order they are tried."""
 
     group: Ints
@@ -104,7 +104,7 @@ class Queue(NamedTuple):
     gang_end: Ints  # for the first of a gang, the place after its last; 0 for all others
 
 
-class Counts(NamedTuple):
+class TaskCounts(NamedTuple):
     """Tasks of each job by machine, an open hash (job, position) -> number, and by rack and power domain, tables.
 
     `row`: of each job in the tables, -1: a job of one task, which is not counted. `size`: tasks of the job.
@@ -131,7 +131,7 @@ class Cache(NamedTuple):
     near: Ints  # and of `Groups.near`
 
 
-class Knobs(NamedTuple):
+class SearchParams(NamedTuple):
     packing: int
     weights: Floats  # [PARTS]
     resources: Floats  # [R] how much each counts for packing, sum 1
@@ -172,14 +172,14 @@ class Scratch(NamedTuple):
 class Tables(NamedTuple):
     """All of a pass."""
 
-    machines: Machines
+    machines: MachineArrays
     running: Running
     levels: Levels
     groups: Groups
-    queue: Queue
-    counts: Counts
+    queue: QueueArrays
+    counts: TaskCounts
     cache: Cache
-    knobs: Knobs
+    knobs: SearchParams
     placed: Placed
     scratch: Scratch
 

@@ -59,7 +59,7 @@ class RuledOut(msgspec.Struct, frozen=True):
     largest: int = 0
 
 
-class Change(msgspec.Struct, frozen=True):
+class SuggestedChange(msgspec.Struct, frozen=True):
     """The smallest change of the request, of its kind, that would make it fit, and on how many machines.
 
     `subject`: a resource, an attribute, or a bound (a reason's code). `to`: the quantity, bound or value that
@@ -73,7 +73,7 @@ class Change(msgspec.Struct, frozen=True):
     kind: ChangeKind = ChangeKind.LOWER
     constraint: Constraint | None = None
     instead: Constraint | None = None
-    parts: tuple[Change, ...] = ()
+    parts: tuple[SuggestedChange, ...] = ()
 
 
 class Lack(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class Ahead(msgspec.Struct, frozen=True):
     tasks: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class QueuePlace(msgspec.Struct, frozen=True):
     """Where a job's first pending task of the class stands: `ahead` of it, `own` of them of the same class.
 
     `ahead_of`: the tenants with most of those, of `tenants` in all; not told of jobs far down a class.
@@ -130,7 +130,7 @@ class Reclamation(msgspec.Struct, frozen=True):
     machines: int = 0
 
 
-class Expected(msgspec.Struct, frozen=True):
+class ExpectedStart(msgspec.Struct, frozen=True):
     """When the next task of the class is likely to start, seconds from the verdict; None: no promise.
 
     `ends`: tasks seen to end within `window_s` on machines that could hold it, which made `room` for so many of
@@ -189,7 +189,7 @@ class Why(msgspec.Struct, frozen=True):
     tasks: tuple[tuple[int, int], ...]
     machines: int
     ruled_out: tuple[RuledOut, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SuggestedChange, ...] = ()
     never: bool = False  # no machine of the cell could hold it even if it were empty
     ahead: int = 0  # pending tasks that the queue tries first
     code: str = ""
@@ -197,8 +197,8 @@ class Why(msgspec.Struct, frozen=True):
     nearest: Nearest | None = None
     ahead_of: tuple[Ahead, ...] = ()  # the tenants with most of them
     ahead_tenants: int = 0  # how many tenants in all
-    places: tuple[Place, ...] = ()
+    places: tuple[QueuePlace, ...] = ()
     preemption: Preemption = Preemption()
     reclamation: Reclamation = Reclamation()
-    expected: Expected | None = None
+    expected: ExpectedStart | None = None
     shapes: Conforming | None = None

@@ -36,24 +36,24 @@ from borglet.messages import (
     PeerAddress,
 )
 from borglet.packages import tickets
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.identity import authority
 from scheduling.link.packages import swarms
 from scheduling.link.packages.tracker import Peer, Tracker
 from scheduling.link.shard.connection import Connection
-from scheduling.link.shard.installed_packages import Holdings, readable
+from scheduling.link.shard.installed_packages import InstalledIntake, readable
 from scheduling.link.shard.writer import ME, Known
 from scheduling.link.views.desired import Specs
 from scheduling.packages.choice import store as the_store
-from scheduling.packages.installed import Told, packages_held
-from scheduling.packages.store import NotThere, Store, StoreAway
+from scheduling.packages.installed import InstalledReport, packages_held
+from scheduling.packages.store import ArchiveStore, NotThere, StoreAway
 from scheduling.spec import package_names
 
 log = structlog.get_logger(__name__)
 Message = Any
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Authenticate = Callable[[str], Awaitable[Known]]  # the header Authorization -> the machine; raises `Refused`
+Authenticate = Callable[[str], Awaitable[Known]]  # the header Authorization -> the machine; raises `Rejected`
 
 # Archives out of the store at a time, by one shard.
 STREAMS = 8
@@ -102,9 +102,9 @@ class PackageDoors:
         self._busy = 0
         self._rng = rng or random.Random()
         self._trackers: dict[int, Tracker] = {}  # by cell
-        self._news = swarms.News(redis_url, self._hear)
+        self._news = swarms.SwarmExchange(redis_url, self._hear)
         self._specs = Specs()
-        self._holdings = Holdings()
+        self._holdings = InstalledIntake()
         self._known: dict[tuple[int, str], tuple[float, Entitled | None]] = {}
         self._database = ThreadPoolExecutor(1, thread_name_prefix="link-packages")
         self._readers = ThreadPoolExecutor(streams, thread_name_prefix="link-archives")
@@ -130,17 +130,17 @@ class PackageDoors:
         self._news.tell(swarms.Left(cell_id, machine_id))
 
     async def serve(self, scope: Message, receive: Receive, send: Send, authenticate: Authenticate) -> None:
-        """Answer one request. Raises `Refused` as long as nothing has been sent."""
+        """Answer one request. Raises `Rejected` as long as nothing has been sent."""
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
         if path is None or door not in _DOORS:
-            raise Refused("not-found", f"there is no {scope['method']} {scope['path']} here", status=404)
+            raise Rejected("not-found", f"there is no {scope['method']} {scope['path']} here", status=404)
         header = dict(scope["headers"]).get(b"authorization", b"")
         machine = await authenticate(header.decode("latin-1"))
         entitled = await self._entitled(machine.machine_id, path.group(1))
         if entitled is None and door[1] != "have":
             told = f"no task that should run on {machine.hostname} names {path.group(1)}"
-            raise Refused("not-for-this-machine", told, status=403)
+            raise Rejected("not-for-this-machine", told, status=403)
         asked = _Request(path.group(1), machine, entitled or NOTHING, scope, receive, send)
         await _DOORS[door](self, asked)
 
@@ -168,7 +168,7 @@ class PackageDoors:
     async def _archive(self, asked: _Request) -> None:
         if self._busy >= self._streams:
             told = "the store serves as many as it may; ask for sources again"
-            raise Refused("store-busy", told, status=503)
+            raise Rejected("store-busy", told, status=503)
         self._busy += 1
         try:
             await self._stream(asked)
@@ -179,7 +179,7 @@ class PackageDoors:
         port = asked.decoded(await asked.body(), PackageHave).port
         if not 0 <= port < 2**16:
             told = f"{port} is no port; give 1 to 65535, or 0 to serve nobody"
-            raise Refused("invalid", f"port: {told}", fields={"port": told})
+            raise Rejected("invalid", f"port: {told}", fields={"port": told})
         machine, entitled = asked.machine, asked.entitled
         # It says so once after each welcome, of whichever package it has: what else it has, its reports say.
         if entitled is not NOTHING:
@@ -191,7 +191,7 @@ class PackageDoors:
     async def _gone(self, asked: _Request) -> None:
         machine = asked.machine
         self._tracker(machine.cell_id).gone(asked.digest, machine.machine_id)
-        self._news.tell(swarms.Gone(machine.cell_id, asked.digest, machine.machine_id))
+        self._news.tell(swarms.PeerGone(machine.cell_id, asked.digest, machine.machine_id))
         await asked.answer(None)
 
     async def _failed(self, asked: _Request) -> None:
@@ -201,7 +201,7 @@ class PackageDoors:
             asked.digest, machine.machine_id, told.address, told.port, told.reason, now=time.monotonic()
         )
         if dropped is not None:
-            self._news.tell(swarms.Gone(machine.cell_id, asked.digest, dropped))
+            self._news.tell(swarms.PeerGone(machine.cell_id, asked.digest, dropped))
         log.info(
             "package not delivered", machine=machine.hostname, digest=asked.digest,
             source=f"{told.address}:{told.port}" if told.address else "store", reason=told.reason[:100],
@@ -237,7 +237,7 @@ class PackageDoors:
     # -- who may
 
     async def _entitled(self, machine_id: int, digest: str) -> Entitled | None:
-        """None: no task that should run there names it. Raises `Refused`."""
+        """None: no task that should run there names it. Raises `Rejected`."""
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
         if time.monotonic() >= until:
@@ -253,7 +253,7 @@ class PackageDoors:
 
     def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
         """Those that a task which should run there names. Two queries at most, in the doors' own thread. Raises
-        `Refused`."""
+        `Rejected`."""
         try:
             close_old_connections()
             with connection.cursor() as cursor:
@@ -271,7 +271,7 @@ class PackageDoors:
             extra = rows[0][-1] if rows else ()
             specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=tuple(extra))
         except (OperationalError, InterfaceError) as error:
-            raise Refused("database-away", "the cell's database is away; come back", status=503) from error
+            raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
         found: dict[str, Entitled] = {}
         for job_id, index, version, packages, address, rack, cell, _ in rows:
             read = specs.get((job_id, version))
@@ -305,7 +305,7 @@ class PackageDoors:
             for cell_id, told in self._holdings.due(self._connections, time.monotonic()).items():
                 await self._tell(cell_id, told)
 
-    async def _tell(self, cell_id: int, told: Mapping[int, Told]) -> None:
+    async def _tell(self, cell_id: int, told: Mapping[int, InstalledReport]) -> None:
         """The scheduler, of what machines have."""
         loop = asyncio.get_running_loop()
         try:
@@ -320,7 +320,7 @@ class PackageDoors:
         try:
             digests = [text for text in installed[:MAX_REPORTED_PACKAGES] if _DIGEST.fullmatch(text)]
             found = await loop.run_in_executor(self._database, self._look_up, machine_id, digests)
-        except Refused:
+        except Rejected:
             self._counted.pop(machine_id, None)  # the database is away: once more, later
             return
         for digest, entitled in found.items():
@@ -333,7 +333,7 @@ class PackageDoors:
         if isinstance(news, swarms.Have):
             if tracker.knows(news.digest):
                 tracker.have(news.digest, [news.peer])
-        elif isinstance(news, swarms.Gone):
+        elif isinstance(news, swarms.PeerGone):
             tracker.gone(news.digest, news.machine_id)
         else:
             tracker.left(news.machine_id)
@@ -354,26 +354,26 @@ class _Request:
     send: Send
 
     async def body(self) -> bytes:
-        """Raises `Refused`."""
+        """Raises `Rejected`."""
         parts = []
         size = 0
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise Refused("incomplete", "the request ended before its body", status=400)
+                raise Rejected("incomplete", "the request ended before its body", status=400)
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > MAX_BODY_BYTES:
-                raise Refused("too-large", f"more than {MAX_BODY_BYTES} bytes", status=413)
+                raise Rejected("too-large", f"more than {MAX_BODY_BYTES} bytes", status=413)
             if not message.get("more_body", False):
                 return b"".join(parts)
 
     def decoded(self, body: bytes, kind: type[Any]) -> Any:
-        """Raises `Refused`."""
+        """Raises `Rejected`."""
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Refused("invalid", f"body: {error}", fields={"body": str(error)}) from error
+            raise Rejected("invalid", f"body: {error}", fields={"body": str(error)}) from error
 
     async def answer(self, value: Any) -> None:
         body = msgspec.json.encode(value) if value is not None else b""
@@ -385,7 +385,7 @@ class _Request:
         await self.send({"type": "http.response.body", "body": body})
 
     def range(self, size: int) -> tuple[int, int]:
-        """First and last byte wanted. Raises `Refused`."""
+        """First and last byte wanted. Raises `Rejected`."""
         given = dict(self.scope["headers"]).get(b"range", b"").decode("latin-1")
         if not given:
             return 0, size - 1
@@ -393,7 +393,7 @@ class _Request:
         first, last = (int(found[1]), min(int(found[2] or size), size - 1)) if found else (size, 0)
         if first > last:
             told = f"{given[:50]!r}: give bytes=N- with N below {size}"
-            raise Refused("range-not-satisfiable", told, fields={"Range": told}, status=416)
+            raise Rejected("range-not-satisfiable", told, fields={"Range": told}, status=416)
         return first, last
 
     async def begin(self, first: int, last: int, size: int) -> None:
@@ -416,13 +416,13 @@ class _Request:
 class _Reading:
     """An archive being read; its methods belong into a reader's thread, one at a time."""
 
-    def __init__(self, store: Store, asked: _Request, offset: int) -> None:
+    def __init__(self, store: ArchiveStore, asked: _Request, offset: int) -> None:
         self._stack = contextlib.ExitStack()
         self._open = lambda: store.read(asked.entitled.cell, asked.digest, offset=offset)
         self._chunks: Iterator[bytes] | None = None
 
     def next(self) -> bytes:
-        """The next chunk, empty at the end. Raises `Refused`."""
+        """The next chunk, empty at the end. Raises `Rejected`."""
         with _told():
             if self._chunks is None:
                 self._chunks = self._stack.enter_context(self._open())
@@ -438,7 +438,7 @@ def _tell_its_end(task: asyncio.Task[None]) -> None:
         log.error("what machines have is not looked at any more", exc_info=error)
 
 
-def _hold(cell_id: int, told: Mapping[int, Told]) -> None:
+def _hold(cell_id: int, told: Mapping[int, InstalledReport]) -> None:
     """In the doors' own thread."""
     close_old_connections()
     packages_held(cell_id, told, principal=ME)
@@ -449,8 +449,8 @@ def _close_connection() -> None:
     connection.close()
 
 
-def _sized(asked: _Request) -> tuple[int, Store]:
-    """Raises `Refused`."""
+def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
+    """Raises `Rejected`."""
     with _told():
         store = the_store()
         size = store.size(asked.entitled.cell, asked.digest)
@@ -466,10 +466,10 @@ def _told() -> Iterator[None]:
         yield
     except NotThere as error:
         log.error("package is not in the store", digest=str(error))
-        raise Refused("not-found", f"{error} is not in the cell's store; tell an SRE", status=404) from error
+        raise Rejected("not-found", f"{error} is not in the cell's store; tell an SRE", status=404) from error
     except StoreAway as error:
         log.error("package store away", error=str(error))
-        raise Refused(
+        raise Rejected(
             "store-away", "the cell's package store can't be reached; come back", status=503
         ) from error
 

@@ -1,6 +1,6 @@
 """Who has which package, told among shards through Redis. It may all be lost: peers are a kindness to the store.
 
-borg:packages                    channel: `Have`, `Gone`, `Left`, as they are told
+borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they are told
 borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; for a shard that hasn't heard of the package yet
 """
 
@@ -16,7 +16,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduling.link.packages.tracker import MAX_HOLDERS, Peer
-from scheduling.link.transport.owned_tasks import Errands
+from scheduling.link.transport.owned_tasks import OwnedTasks
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ class Have(msgspec.Struct, frozen=True, tag="have"):
     peer: Peer
 
 
-class Gone(msgspec.Struct, frozen=True, tag="gone"):
+class PeerGone(msgspec.Struct, frozen=True, tag="gone"):
     cell_id: int
     digest: str
     machine_id: int
@@ -43,12 +43,12 @@ class Left(msgspec.Struct, frozen=True, tag="left"):
     machine_id: int
 
 
-Told = Have | Gone | Left
+Told = Have | PeerGone | Left
 _decoder = msgspec.msgpack.Decoder(list[Told])
 _peer = msgspec.msgpack.Decoder(Peer)
 
 
-class News:
+class SwarmExchange:
     """`hear` gets what other shards tell, and what this one told, from the event loop."""
 
     def __init__(self, url: str, hear: Callable[[Told], None]) -> None:
@@ -58,7 +58,7 @@ class News:
         self._hear = hear
         self._waiting: list[Told] = []
         self._wake = asyncio.Event()
-        self._errands = Errands()
+        self._errands = OwnedTasks()
         self._away = False
 
     def start(self) -> None:
@@ -134,7 +134,7 @@ def _keep(pipe: Any, one: Told) -> None:
         key = _key(one.cell_id, one.digest)
         pipe.hset(key, str(one.peer.machine_id), msgspec.msgpack.encode(one.peer))
         pipe.expire(key, _KEPT_S)
-    elif isinstance(one, Gone):
+    elif isinstance(one, PeerGone):
         pipe.hdel(_key(one.cell_id, one.digest), str(one.machine_id))
 
 

@@ -43,7 +43,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SourcesOffer:
     """Where to go, best first. Neither peers nor the store: come back in `retry_after_s`."""
 
     peers: tuple[Peer, ...] = ()
@@ -146,7 +146,7 @@ class Tracker:
 
     def sources(
         self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float
-    ) -> Offer:
+    ) -> SourcesOffer:
         """Where this machine should go now. Its former slot for this package is free again."""
         swarm = self._swarm(digest)
         self._release(digest, machine_id)
@@ -164,10 +164,10 @@ class Tracker:
         if not peers and self._load(STORE, now) >= self._store_slots:
             swarm.waiting.add(machine_id)
             crowd = max(1.0, len(swarm.waiting) / WAITING_A_SECOND)
-            return Offer(retry_after_s=self._retry_s * crowd * self._rng.uniform(0.5, 1.5))
+            return SourcesOffer(retry_after_s=self._retry_s * crowd * self._rng.uniform(0.5, 1.5))
         told = tuple(peer.machine_id for peer in peers) or (STORE,)
         self._keep(swarm, digest, machine_id, told, size_bytes=size_bytes, now=now)
-        return Offer(peers, store=not peers)
+        return SourcesOffer(peers, store=not peers)
 
     def _keep(
         self,

@@ -23,8 +23,8 @@ from borglet.messages import (
 from scheduling.link.shard.identities import Identified
 from scheduling.link.shard.rotation import Rotation
 from scheduling.link.views.diff import View
-from scheduling.link.views.last_report import Said
-from scheduling.machines.pace import Patience
+from scheduling.link.views.last_report import LastReport
+from scheduling.machines.pace import EarlyAnswerPace
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class Connection:
     view: View | None = None
     generation: str = ""
     desired: Desired | None = None
-    said: Said | None = None
+    said: LastReport | None = None
     asked: int = 0
     answered: int = 0
     told: int = 0
@@ -77,7 +77,7 @@ class Connection:
     closing: bool = False
     reminded: str = ""
     refused_at: float = float("-inf")
-    patience: Patience = field(default_factory=Patience)
+    patience: EarlyAnswerPace = field(default_factory=EarlyAnswerPace)
     logs: list[LogRequest] = field(default_factory=list)
     logs_asked: set[str] = field(default_factory=set)  # requests whose answers are welcome
     rotation: Rotation = field(default_factory=Rotation)

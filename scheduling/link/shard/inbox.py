@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from borglet.messages import Hello, Refusal
 from scheduling.link.shard.connection import Connection
-from scheduling.link.shard.writer import Known, News
-from scheduling.link.views.diff import Changes
+from scheduling.link.shard.writer import Known, MachineReportChanges
+from scheduling.link.views.diff import ReportChanges
 from scheduling.usage.usage_windows import TaskWindow
 
 
@@ -18,7 +18,7 @@ class Inbox:
 
     asks: list[tuple[tuple[str, str], asyncio.Future[Known | None]]] = field(default_factory=list)
     hellos: dict[int, tuple[Known, Hello, asyncio.Future[int]]] = field(default_factory=dict)
-    news: dict[Connection, News] = field(default_factory=dict)
+    news: dict[Connection, MachineReportChanges] = field(default_factory=dict)
     dirty: set[int] = field(default_factory=set)
     offers: dict[Connection, str] = field(default_factory=dict)  # digests of next secrets
     windows: dict[Connection, tuple[int, list[TaskWindow]]] = field(
@@ -34,7 +34,7 @@ class Greeting(Exception):
         self.refusal = refusal
 
 
-def merge(into: Changes, more: Changes) -> None:
+def merge(into: ReportChanges, more: ReportChanges) -> None:
     """Put the changes of a later report behind those of an earlier one."""
     into.seen += more.seen
     into.over += more.over

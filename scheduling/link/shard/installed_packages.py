@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from borglet.messages import MAX_REPORTED_PACKAGES
 from scheduling.link.shard.connection import Connection
-from scheduling.packages.installed import Told
+from scheduling.packages.installed import InstalledReport
 from scheduling.spec import package_names
 
 # So often what machines have is told, of so many of them at once.
@@ -18,7 +18,7 @@ TELL_EVERY_S = 5.0
 MOST_AT_ONCE = 1_000
 
 
-class Holdings:
+class InstalledIntake:
     """`due` machines, then `taken` once they are written. What could not be written is due again."""
 
     def __init__(self) -> None:
@@ -26,32 +26,32 @@ class Holdings:
         self._last: dict[int, tuple[int, Sequence[str]]] = {}  # machine -> session, and what it reported
         self._due_at = float("-inf")
 
-    def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, Told]]:
+    def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, InstalledReport]]:
         """By cell and machine; nothing before it is time."""
         if now < self._due_at:
             return {}
         self._due_at = now + self.every_s
         self._last = {machine: last for machine, last in self._last.items() if machine in connections}
-        found: dict[int, dict[int, Told]] = defaultdict(dict)
+        found: dict[int, dict[int, InstalledReport]] = defaultdict(dict)
         number = 0
         for machine, held in connections.items():
             if held.said is None or self._last.get(machine) == (held.session, held.said.wire.packages):
                 continue
-            found[held.cell_id][machine] = Told(held.session, held.said.wire.packages)
+            found[held.cell_id][machine] = InstalledReport(held.session, held.said.wire.packages)
             number += 1
             if number == MOST_AT_ONCE:
                 break
         return found
 
-    def taken(self, told: Mapping[int, Told]) -> None:
+    def taken(self, told: Mapping[int, InstalledReport]) -> None:
         for machine, one in told.items():
             self._last[machine] = one.session, one.digests
 
 
-def readable(told: Mapping[int, Told]) -> dict[int, Told]:
+def readable(told: Mapping[int, InstalledReport]) -> dict[int, InstalledReport]:
     """What is stored of it: no more digests than a machine may report, and nothing else."""
     return {
-        machine: Told(
+        machine: InstalledReport(
             one.session,
             [text for text in one.digests[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)],
         )

@@ -37,7 +37,7 @@ class Buckets:
         return HistogramMetricFamily(name, text, buckets=made, sum_value=self._sum)
 
 
-class Figures(Collector):
+class ShardMetrics(Collector):
     """What one shard counts. `held`: how many machines it serves."""
 
     def __init__(self, held: Callable[[], int]) -> None:

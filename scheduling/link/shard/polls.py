@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from scheduling.link.shard.connection import Connection
-from scheduling.link.shard.metrics import Figures
+from scheduling.link.shard.metrics import ShardMetrics
 from scheduling.machines.pace import Timetable
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ class Polls:
 
     def __init__(
         self,
-        figures: Figures,
+        figures: ShardMetrics,
         rng: random.Random,
         *,
         interval_s: Callable[[Connection], float],

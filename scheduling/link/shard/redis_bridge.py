@@ -15,15 +15,15 @@ import structlog
 from redis.exceptions import RedisError
 
 from borglet.messages import Report
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.shard import Shard
-from scheduling.link.transport.owned_tasks import Errands
-from scheduling.link.transport.spread import Spread
+from scheduling.link.transport.owned_tasks import OwnedTasks
+from scheduling.link.transport.spread import ConnectionBalance
 from scheduling.machines import contact, log_requests
 from scheduling.shells import streams
 from scheduling.usage import live
-from scheduling.usage.measured import Measured
+from scheduling.usage.measured import MeasuredUsage
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ _NOTICES = "borg:cell:*"
 _RETRY_S = 1.0
 
 
-class Courier:
+class RedisBridge:
     """`start` once the shard has started, `stop` before it stops."""
 
     def __init__(self, shard: Shard, url: str) -> None:
@@ -43,11 +43,11 @@ class Courier:
             url, socket_timeout=5.0, socket_connect_timeout=1.0, retry=None
         )
         self.shells = streams.connect(url)
-        self._errands = Errands()
+        self._errands = OwnedTasks()
         self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
         self._away = False
         self._taken: list[str] = []
-        self._balance = Spread()
+        self._balance = ConnectionBalance()
         shard.hearing.on_logs = self._logs_came
         shard.on_session = self._session_taken
 
@@ -78,7 +78,7 @@ class Courier:
         shard = self._shard
         now = asyncio.get_running_loop().time()
         ages: dict[int, dict[int, float]] = {}
-        reports: list[tuple[Connection, Measured]] = []
+        reports: list[tuple[Connection, MeasuredUsage]] = []
         for held in shard.connections.values():
             if held.heard_at > self._beaten_at and held.answered:
                 ages.setdefault(held.cell_id, {})[held.machine_id] = now - held.heard_at
@@ -94,7 +94,7 @@ class Courier:
                 shard.freshly_held.setdefault(cell_id, set()).update(machines)
             raise
         self._beaten_at = now
-        by_cell: dict[int, list[tuple[Measured, float]]] = {}
+        by_cell: dict[int, list[tuple[MeasuredUsage, float]]] = {}
         for held, measured in reports:
             by_cell.setdefault(held.cell_id, []).append((measured, wall - (now - held.heard_at)))
         if by_cell:
@@ -191,24 +191,24 @@ class Courier:
         elif channel == streams.channel(self._shard.name):
             try:
                 self._errands.begin(
-                    self._grant_shell(msgspec.json.decode(message["data"], type=streams.Asked))
+                    self._grant_shell(msgspec.json.decode(message["data"], type=streams.ShellRequest))
                 )
             except msgspec.MsgspecError as error:
                 log.warning("shell not understood", error=str(error))
         else:
             try:
-                asked = msgspec.json.decode(message["data"], type=log_requests.Asked)
+                asked = msgspec.json.decode(message["data"], type=log_requests.RoutedLogRequest)
             except msgspec.MsgspecError as error:
                 log.warning("log request not understood", error=str(error))
                 return
             if not self._shard.request_log(asked.machine_id, asked.request):
                 await log_requests.answer(self._redis, log_requests.not_connected(asked.request))
 
-    async def _grant_shell(self, asked: streams.Asked) -> None:
+    async def _grant_shell(self, asked: streams.ShellRequest) -> None:
         """Bring a grant to its machine, or the reason why not to who asked."""
         try:
             grant = await streams.grant(asked)
-        except Refused as refused:
+        except Rejected as refused:
             reason = refused.detail
         else:
             if self._shard.offer_shell(asked.machine_id, grant):

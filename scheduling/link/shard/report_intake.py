@@ -12,7 +12,7 @@ from borglet.messages import Phase, Refusal, Report, UsageWindow, WireReport
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.inbox import merge
 from scheduling.link.shard.roster import Roster
-from scheduling.link.shard.writer import News
+from scheduling.link.shard.writer import MachineReportChanges
 from scheduling.link.views.diff import compare
 from scheduling.link.views.last_report import said
 from scheduling.machines.pace import GAP_S
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 OFFER_AGAIN_S = 2.0
 
 
-class Hearing:
+class ReportIntake:
     """`on_logs` is given the parts of logs that this shard asked for."""
 
     def __init__(self, roster: Roster) -> None:
@@ -121,7 +121,7 @@ class Hearing:
         if changes or returned:
             news = self._roster.inbox.news.get(held)
             if news is None:
-                news = News(held.machine_id, held.session, held.view.history_id)
+                news = MachineReportChanges(held.machine_id, held.session, held.view.history_id)
                 self._roster.inbox.news[held] = news
             merge(news.changes, changes)
             news.returned |= returned

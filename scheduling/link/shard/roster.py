@@ -7,7 +7,7 @@ import random
 
 from scheduling.link.shard.connection import GOING_AWAY, Connection
 from scheduling.link.shard.inbox import Inbox, superseded
-from scheduling.link.shard.metrics import Figures
+from scheduling.link.shard.metrics import ShardMetrics
 from scheduling.link.shard.polls import Polls
 from scheduling.link.shard.writer import CellFacts
 from scheduling.machines.pace import poll_interval
@@ -23,7 +23,7 @@ class Roster:
         self.settings: dict[int, cell_settings.CellSettings] = {}
         self.inbox = Inbox()
         self.wake = asyncio.Event()
-        self.figures = Figures(lambda: len(self.connections))
+        self.figures = ShardMetrics(lambda: len(self.connections))
         self.rng = rng
         self.polls = Polls(
             self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up

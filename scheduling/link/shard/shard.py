@@ -24,7 +24,7 @@ from scheduling.link.shard.connection import GOING_AWAY, TRY_ELSEWHERE, Connecti
 from scheduling.link.shard.database import Database
 from scheduling.link.shard.identities import Identities
 from scheduling.link.shard.inbox import Greeting, superseded
-from scheduling.link.shard.report_intake import Hearing
+from scheduling.link.shard.report_intake import ReportIntake
 from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.turns import Turns
 from scheduling.link.shard.writer import Known
@@ -48,7 +48,7 @@ class Shard:
         self.on_session: Callable[[int, int], None] | None = None
         self.identities = Identities(settings.PORTAL_URL)
         self._zone = zone
-        self.hearing = Hearing(roster)
+        self.hearing = ReportIntake(roster)
         self._database = Database()
         self._turns = Turns(roster, self.hearing, self._database, self.identities, cell_names=cell_names)
         self._pump: asyncio.Task[None] | None = None

@@ -8,7 +8,7 @@ import time
 import structlog
 
 from borglet.messages import Hello, authority_digest
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.identity.authority import AuthorityBroken, bundle_pem
 from scheduling.identity.signing_keys import signing_key
 from scheduling.identity.tokens import SigningKey
@@ -17,9 +17,9 @@ from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.database import Database, DatabaseAway
 from scheduling.link.shard.identities import Identities
 from scheduling.link.shard.inbox import Greeting, Inbox, removed, superseded
-from scheduling.link.shard.report_intake import OFFER_AGAIN_S, Hearing
+from scheduling.link.shard.report_intake import OFFER_AGAIN_S, ReportIntake
 from scheduling.link.shard.roster import Roster
-from scheduling.link.shard.writer import CellFacts, News
+from scheduling.link.shard.writer import CellFacts, MachineReportChanges
 from scheduling.link.views import news as journal_news
 from scheduling.link.views.desired import Loaded, Specs, load
 from scheduling.machines.credentials import secrets_offered
@@ -42,7 +42,7 @@ class Turns:
     def __init__(
         self,
         roster: Roster,
-        hearing: Hearing,
+        hearing: ReportIntake,
         database: Database,
         identities: Identities,
         *,
@@ -179,7 +179,7 @@ class Turns:
             held.windows_until = until
 
     async def _apply(self, inbox: Inbox) -> None:
-        by_cell: dict[int, list[News]] = {}
+        by_cell: dict[int, list[MachineReportChanges]] = {}
         for held, news in inbox.news.items():
             by_cell.setdefault(held.cell_id, []).append(news)
         for cell_id, many in by_cell.items():
@@ -199,7 +199,7 @@ class Turns:
                     held.refuse(superseded(held.hostname))
                     self._roster.detach(held)
 
-    async def _apply_or_isolate(self, cell_id: int, many: list[News]) -> set[int]:
+    async def _apply_or_isolate(self, cell_id: int, many: list[MachineReportChanges]) -> set[int]:
         """One machine whose news can't be written must not hold up the others."""
         try:
             return await self._database(writer.apply, cell_id, many)
@@ -299,6 +299,6 @@ def _look(names: list[str], seen: dict[int, int]) -> tuple[list[CellFacts], set[
 def _settings(cell: CellFacts) -> cell_settings.CellSettings:
     try:
         return cell_settings.load(dict(cell.settings))
-    except Refused as error:
+    except Rejected as error:
         log.error("the cell's settings can't be read, defaults hold", cell=cell.name, error=error.detail)
         return cell_settings.CellSettings()

@@ -15,16 +15,16 @@ import structlog
 from django.db import connection, transaction
 
 from borglet.messages import OLDEST_PROTOCOL, EndCause, Hello, Refusal, common_protocol
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, as_mapping
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import brakes
 from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
 from scheduling.journal import journal
-from scheduling.journal.journal import Entry
+from scheduling.journal.journal import JournalEntry
 from scheduling.journal.machine_events import machine_set_event
-from scheduling.link.views.diff import Changes, Stranger, exit_json, judge, storable_text
+from scheduling.link.views.diff import ReportChanges, UnknownIncarnation, exit_json, judge, storable_text
 from scheduling.machines.credentials import is_digest, secret_digest, secrets_renewed
 from scheduling.machines.facts import CLAIMED, counted
 from scheduling.machines.machines import DOWN, machines_return, publish_capacity, quarantine_set, set_facts
@@ -62,13 +62,13 @@ class Known:
 
 
 @dataclass(slots=True)
-class News:
+class MachineReportChanges:
     """What the reports of one machine change. `returned`: it was down, and answers."""
 
     machine_id: int
     session: int
     history_id: str
-    changes: Changes = field(default_factory=Changes)
+    changes: ReportChanges = field(default_factory=ReportChanges)
     returned: bool = False
 
     @property
@@ -147,7 +147,7 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
             differs = set_facts(
                 machine, _facts(machine, hellos[machine.id], cell.extra_resources), extra=cell.extra_resources
             )
-        except Refused as error:
+        except Rejected as error:
             path = next(iter(error.fields), "")
             refused[machine.id] = Refusal(error.code, path, error.detail, retry=False)
             continue
@@ -210,7 +210,7 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
             publish_capacity(entry)
 
 
-def apply(cell_id: int, many: Sequence[News]) -> set[int]:
+def apply(cell_id: int, many: Sequence[MachineReportChanges]) -> set[int]:
     """Write what reports changed, at most about 5,000 changes a revision. Returns the machines whose session is
     no longer theirs; of those nothing was written.
 
@@ -225,7 +225,7 @@ def apply(cell_id: int, many: Sequence[News]) -> set[int]:
     return stale
 
 
-def _count(cell_id: int, changes: Sequence[Changes]) -> None:
+def _count(cell_id: int, changes: Sequence[ReportChanges]) -> None:
     reasons = [unwanted.reason for change in changes for unwanted in change.unwanted]
     short = EndCause.MACHINE_SHORT
     reasons += [short.value for change in changes for over in change.over if over.exit.cause is short]
@@ -235,8 +235,8 @@ def _count(cell_id: int, changes: Sequence[Changes]) -> None:
             metrics.machine_evictions.labels(cell, reason).inc()
 
 
-def _chunks(many: Sequence[News]) -> Iterable[list[News]]:
-    part: list[News] = []
+def _chunks(many: Sequence[MachineReportChanges]) -> Iterable[list[MachineReportChanges]]:
+    part: list[MachineReportChanges] = []
     size = 0
     for news in many:
         if part and size + news.size > journal.CHUNK:
@@ -248,7 +248,7 @@ def _chunks(many: Sequence[News]) -> Iterable[list[News]]:
         yield part
 
 
-def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
+def _apply(entry: JournalEntry, part: Sequence[MachineReportChanges]) -> set[int]:
     history = Cell.objects.values_list("history_id", flat=True).get(pk=entry.cell_id).hex
     sessions = dict(
         Machine.objects.filter(pk__in=[news.machine_id for news in part])
@@ -292,7 +292,7 @@ def _apply(entry: Entry, part: Sequence[News]) -> set[int]:
     return {news.machine_id for news in part if sessions.get(news.machine_id) != news.session}
 
 
-def _finish(entry: Entry, changes: Sequence[Changes]) -> None:
+def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
     over = [over for change in changes for over in change.over]
     if not over:
         return
@@ -345,7 +345,7 @@ def _moves(task_ids: Sequence[int]) -> dict[int, int]:
         return dict(cursor.fetchall())
 
 
-def _note_strangers(entry: Entry, machine_id: int, strangers: Sequence[Stranger]) -> None:
+def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[UnknownIncarnation]) -> None:
     """Keep the machine's list of what runs there unasked. What this history knows to be over is stopped; what
     it doesn't know is left for an SRE to decide."""
     machine = Machine.objects.select_for_update().get(pk=machine_id)
@@ -369,7 +369,7 @@ def _note_strangers(entry: Entry, machine_id: int, strangers: Sequence[Stranger]
     quarantine_set(entry, machine, items, reason)
 
 
-def _known_to_be_over(strangers: Sequence[Stranger]) -> set[str]:
+def _known_to_be_over(strangers: Sequence[UnknownIncarnation]) -> set[str]:
     if not strangers:
         return set()
     # The key may come from a history this database never had, or from nowhere.

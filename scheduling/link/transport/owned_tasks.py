@@ -10,7 +10,7 @@ from typing import Any
 _AGAIN_S = 0.05
 
 
-class Errands:
+class OwnedTasks:
     """Before Python 3.12 `asyncio.wait_for`, with which redis-py sends, swallows a cancellation that comes just as its
     work is done, and what goes on for ever goes on. So `end` cancels until all have ended."""
 

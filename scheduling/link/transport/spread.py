@@ -22,7 +22,7 @@ LONGEST_PAUSE_S = 600.0
 
 
 @dataclass(slots=True)
-class Spread:
+class ConnectionBalance:
     """Of one shard."""
 
     _asked: int = 0  # since `_since`

@@ -20,13 +20,14 @@ import structlog
 from django.conf import settings
 from django.db import connection, transaction
 
-from borglet.messages import Desired, Health, Package, Phase, RunAlloc, RunTask, StopTask, TaskKey
+from borglet.messages import Desired, Health, PackageRef, Phase, RunAlloc, RunTask, StopTask, TaskKey
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import as_mapping
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.link.views import kept as kept_allocs
-from scheduling.link.views.diff import Expected, View, exit_mark
-from scheduling.link.views.kept import Kept, task_key
+from scheduling.link.views.diff import ExpectedTask, View, exit_mark
+from scheduling.link.views.kept import KeptAllocs, task_key
 from scheduling.models import JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.spec import job_spec, package_names, parser
@@ -58,15 +59,15 @@ class Specs:
 
     def __init__(self, most: int = _MAX_SPECS) -> None:
         self._most = most
-        self._known: OrderedDict[tuple[int, int], job_spec.JobSpec | None] = OrderedDict()
-        self.packages: dict[tuple[int, int], dict[str, Package]] = {}
+        self._known: OrderedDict[tuple[int, int], job_spec.JobSpecification | None] = OrderedDict()
+        self.packages: dict[tuple[int, int], dict[str, PackageRef]] = {}
 
     def get(
         self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
-    ) -> dict[Any, job_spec.JobSpec | None]:
+    ) -> dict[Any, job_spec.JobSpecification | None]:
         """One query at most. None for a spec that is missing or can't be read; the log tells."""
         wanted = set(wanted)
-        found: dict[tuple[int, int], job_spec.JobSpec | None] = {}
+        found: dict[tuple[int, int], job_spec.JobSpecification | None] = {}
         for pair in wanted & self._known.keys():
             found[pair] = self._known[pair]
             self._known.move_to_end(pair)
@@ -110,7 +111,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
     kept = kept_allocs.kept_on(kept_rows, known, cell=fence.cell, extra=fence.extra)
     runs: dict[int, list[RunTask]] = defaultdict(list)
     allocs: dict[int, list[RunAlloc]] = defaultdict(list)
-    expected: dict[int, dict[TaskKey, Expected]] = defaultdict(dict)
+    expected: dict[int, dict[TaskKey, ExpectedTask]] = defaultdict(dict)
     for row in running:
         job = known.get((row.job_id, row.spec_version))
         if job is None or row.index >= job.tasks:
@@ -136,7 +137,9 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         machine.id: _loaded(
             machine,
             fence,
-            _Wanted(runs[machine.id], stops[machine.id], allocs[machine.id], kept.get(machine.id, Kept())),
+            _Wanted(
+                runs[machine.id], stops[machine.id], allocs[machine.id], kept.get(machine.id, KeptAllocs())
+            ),
             expected[machine.id],
             departing[machine.id],
         )
@@ -149,7 +152,7 @@ class _Wanted:
     run: list[RunTask]
     stop: list[StopTask]
     allocs: list[RunAlloc]
-    kept: Kept
+    kept: KeptAllocs
 
     def __post_init__(self) -> None:
         """What is kept of allocs is wanted like anything else."""
@@ -206,7 +209,7 @@ def _loaded(
     machine: Machine,
     fence: _Fence,
     wanted: _Wanted,
-    expected: dict[TaskKey, Expected],
+    expected: dict[TaskKey, ExpectedTask],
     departing: dict[TaskKey, int],
 ) -> Loaded:
     run, stop, allocs = wanted.run, wanted.stop, wanted.allocs
@@ -244,9 +247,9 @@ def _loaded(
     )
 
 
-def _expected(row: _Row, job: job_spec.JobSpec) -> Expected:
+def _expected(row: _Row, job: job_spec.JobSpecification) -> ExpectedTask:
     task = job.task(row.index)
-    return Expected(
+    return ExpectedTask(
         task_id=row.task_id,
         checked=task.health is not None,
         restart_on=task.restart.on,
@@ -263,13 +266,13 @@ def _expected(row: _Row, job: job_spec.JobSpec) -> Expected:
 
 def _run_task(
     row: _Row,
-    job: job_spec.JobSpec,
+    job: job_spec.JobSpecification,
     fence: _Fence,
     *,
-    newest: job_spec.JobSpec,
+    newest: job_spec.JobSpecification,
     prod: bool,
     waits_for: list[TaskKey],
-    packages: Mapping[str, Package],
+    packages: Mapping[str, PackageRef],
 ) -> RunTask:
     """The `BORG_…` variables are the Borglet's to add: it knows all of them from this.
 
@@ -373,21 +376,21 @@ def _stored_specs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int, Any,
     return [row for row in rows if (row[0], row[1]) in set(wanted)]
 
 
-def _packages(job: job_spec.JobSpec, known: Mapping[str, Any]) -> dict[str, Package]:
+def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
     """What the tasks of a version name, with what was known of it when the version was accepted. Without its tag:
     nothing that a running task is told may change while its content is the same."""
     texts = {text for _, _, task in job.segments() for text in task.packages}
     references = {text: package_names.parse(text) for text in texts}
     return {
-        text: Package(f"{reference.name}@{reference.digest}", reference.digest, **known[reference.digest])
+        text: PackageRef(f"{reference.name}@{reference.digest}", reference.digest, **known[reference.digest])
         for text, reference in references.items()
         if reference.digest in known
     }
 
 
-def _parse(job_id: int, version: int, stored: Any, extra: Sequence[str]) -> job_spec.JobSpec | None:
+def _parse(job_id: int, version: int, stored: Any, extra: Sequence[str]) -> job_spec.JobSpecification | None:
     try:
         return parser.load(stored, extra=extra)
-    except job_spec.Refused as error:
+    except Rejected as error:
         log.error("stored spec can't be read", job_id=job_id, version=version, error=error.detail)
         return None

@@ -26,7 +26,7 @@ REASONS = ("cpu-starved",)
 
 
 @dataclass(slots=True)
-class Expected:
+class ExpectedTask:
     """An incarnation that should run, and what rows say of it. `checked`: it has a health check.
 
     `alloc`: nothing runs, it only holds a place (§2.4): up as soon as its machine is served. `unwanted`: its machine
@@ -57,7 +57,7 @@ class View:
 
     history_id: str
     generation: str
-    run: dict[TaskKey, Expected] = field(default_factory=dict)
+    run: dict[TaskKey, ExpectedTask] = field(default_factory=dict)
     stop: dict[TaskKey, int] = field(default_factory=dict)
     quarantine: frozenset[str] = frozenset()
     savers: dict[TaskKey, tuple[int, int]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class TaskExit:
     """An incarnation that will not run again there, though it should."""
 
     task_id: int
@@ -92,7 +92,7 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class IncarnationGone:
     """A departed incarnation without processes left."""
 
     task_id: int
@@ -101,7 +101,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class UnknownIncarnation:
     """Something alive in neither list. `flagged`: its Borglet holds it in quarantine."""
 
     key: TaskKey
@@ -120,14 +120,14 @@ class Unwanted:
 
 
 @dataclass(slots=True)
-class Changes:
+class ReportChanges:
     """`strangers`: all of them, when they are others than the view knows; None: unchanged."""
 
     seen: list[Seen] = field(default_factory=list)
-    over: list[Over] = field(default_factory=list)
+    over: list[TaskExit] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)  # (task id, incarnation)
-    gone: list[Gone] = field(default_factory=list)
-    strangers: list[Stranger] | None = None
+    gone: list[IncarnationGone] = field(default_factory=list)
+    strangers: list[UnknownIncarnation] | None = None
     unwanted: list[Unwanted] = field(default_factory=list)
     saved: list[tuple[int, int]] = field(default_factory=list)  # (kept alloc, position of the saver)
     dropped: list[int] = field(default_factory=list)  # kept allocs without a folder left
@@ -138,14 +138,14 @@ class Changes:
         return bool(news or self.strangers is not None)
 
 
-def compare(view: View, report: Report) -> Changes:
+def compare(view: View, report: Report) -> ReportChanges:
     """What `report` changes. `view` takes it in: the same report again changes nothing, and should the changes
     get lost, the view must be made anew. A report of another history changes nothing."""
-    changes = Changes()
+    changes = ReportChanges()
     if report.history_id != view.history_id:
         return changes
     acknowledged = report.generation == view.generation
-    strangers: list[Stranger] = []
+    strangers: list[UnknownIncarnation] = []
     # An alloc that has left is gone when its folder is, unless that is kept.
     here = {alloc.key for alloc in report.allocs} - view.allocs_kept
     for task in report.tasks:
@@ -156,12 +156,14 @@ def compare(view: View, report: Report) -> Changes:
             _compare_running(view, key, expected, task, changes)
         elif key in view.stop:
             if task.phase is Phase.ENDED:
-                changes.gone.append(Gone(view.stop.pop(key), key.incarnation, exit_json(storable(task.exit))))
+                changes.gone.append(
+                    IncarnationGone(view.stop.pop(key), key.incarnation, exit_json(storable(task.exit)))
+                )
         elif key in view.savers:
             if task.phase is Phase.ENDED and task.exit is not None and task.exit.status == 0:
                 changes.saved.append(view.savers.pop(key))
         elif task.phase is not Phase.ENDED:
-            strangers.append(Stranger(key, storable_text(task.name), task.quarantined))
+            strangers.append(UnknownIncarnation(key, storable_text(task.name), task.quarantined))
     for removal in report.removals[:MAX_REMOVALS]:
         expected = view.run.get(removal.key)
         if expected is not None and not expected.unwanted:
@@ -178,12 +180,12 @@ def compare(view: View, report: Report) -> Changes:
 
 
 def _compare_running(
-    view: View, key: TaskKey, expected: Expected, task: TaskReport, changes: Changes
+    view: View, key: TaskKey, expected: ExpectedTask, task: TaskReport, changes: ReportChanges
 ) -> None:
     if task.phase is Phase.ENDED:
         del view.run[key]
         changes.over.append(
-            Over(
+            TaskExit(
                 expected.task_id,
                 key.incarnation,
                 storable(task.exit) or Exit(EndCause.START_FAILED, 0.0, detail="ended without saying why"),
@@ -222,7 +224,7 @@ def _compare_running(
     expected.restarts, expected.exit = task.restarts, mark or expected.exit
 
 
-def _compare_missing(view: View, here: set[TaskKey], changes: Changes) -> None:
+def _compare_missing(view: View, here: set[TaskKey], changes: ReportChanges) -> None:
     for key, expected in list(view.run.items()):
         if expected.alloc:
             if not expected.up:
@@ -236,11 +238,11 @@ def _compare_missing(view: View, here: set[TaskKey], changes: Changes) -> None:
     for key in [key for key in view.dropping if key not in here]:
         changes.dropped.append(view.dropping.pop(key))
     for key in [key for key in view.stop if key not in here]:
-        changes.gone.append(Gone(view.stop.pop(key), key.incarnation))
+        changes.gone.append(IncarnationGone(view.stop.pop(key), key.incarnation))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ExitVerdict:
     """What becomes of a task whose incarnation is over: dead (`how`), or back to the queue (`cause`)."""
 
     detail: str
@@ -249,26 +251,26 @@ class Verdict:
     avoid: bool = False
 
 
-def judge(over: Over, *, moves: int) -> Verdict:
+def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
     """`moves`: how often the task was moved because it failed, since its spec last changed (§4)."""
     exit_ = over.exit
     told = describe(exit_)
     if exit_.cause is EndCause.MACHINE_SHORT:
-        return Verdict(told, cause="out-of-resources", avoid=True)
+        return ExitVerdict(told, cause="out-of-resources", avoid=True)
     if exit_.cause is EndCause.MACHINE_RESTARTED:
-        return Verdict(told, cause="machine-failure")
+        return ExitVerdict(told, cause="machine-failure")
     if exit_.cause is EndCause.STOPPED:
         # Nobody here asked for it: somebody on the machine did.
-        return Verdict(f"stopped on its machine: {exit_.detail or 'no reason given'}", cause="other")
+        return ExitVerdict(f"stopped on its machine: {exit_.detail or 'no reason given'}", cause="other")
     if exit_.cause is EndCause.EXITED and exit_.status == 0 and over.restart_on != "always":
-        return Verdict(told, how="finished")
+        return ExitVerdict(told, how="finished")
     if over.restarts:
         told = f"{told}, after {over.restarts} restarts"
     if over.restart_on == "never":
-        return Verdict(f"{told}; it asks for no restart", how="failed")
+        return ExitVerdict(f"{told}; it asks for no restart", how="failed")
     if moves < over.max_moves:
-        return Verdict(told, cause="failure", avoid=True)
-    return Verdict(f"{told}; moved {moves} times before", how="failed")
+        return ExitVerdict(told, cause="failure", avoid=True)
+    return ExitVerdict(f"{told}; moved {moves} times before", how="failed")
 
 
 def describe(exit_: Exit) -> str:

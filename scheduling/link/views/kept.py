@@ -18,7 +18,7 @@ _RESTART = RestartPolicy(
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptAllocs:
     """Of one machine. `savers`: key -> (id of the kept alloc, position). `dropping`: released, until it is gone."""
 
     run: list[RunTask] = field(default_factory=list)
@@ -35,15 +35,15 @@ def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
 
 def kept_on(
     rows: Iterable[KeptAlloc],
-    known: Mapping[tuple[int, int], job_spec.JobSpec | None],
+    known: Mapping[tuple[int, int], job_spec.JobSpecification | None],
     *,
     cell: str,
     extra: Sequence[str],
-) -> dict[int, Kept]:
+) -> dict[int, KeptAllocs]:
     """By machine id. A saver that is done, or whose spec can't be read, is not run."""
-    found: dict[int, Kept] = {}
+    found: dict[int, KeptAllocs] = {}
     for row in rows:
-        here = found.setdefault(row.machine_id, Kept())
+        here = found.setdefault(row.machine_id, KeptAllocs())
         key = task_key(row.key)
         if row.released:
             here.dropping[key] = row.id
@@ -65,7 +65,7 @@ def _saver(
     row: KeptAlloc,
     position: int,
     saver: Mapping[str, Any],
-    job: job_spec.JobSpec,
+    job: job_spec.JobSpecification,
     *,
     cell: str,
     extra: Sequence[str],

@@ -16,7 +16,7 @@ import msgspec
 
 from borglet.messages import MalformedMessage, Phase, Report, Usage, WireReport, opened
 from scheduling.link.views.diff import View
-from scheduling.usage.measured import Measured
+from scheduling.usage.measured import MeasuredUsage
 
 _COLUMNS = len(Usage.__struct_fields__)
 # Before and after these it has no processes: what it uses then is no measure of it.
@@ -25,7 +25,7 @@ _NOBODY = 0
 
 
 @dataclass(slots=True)
-class Said:
+class LastReport:
     """`settled`: compared with the present view, it changed nothing. `report` is opened while it is not."""
 
     wire: WireReport
@@ -54,14 +54,14 @@ class Said:
             self.task_ids.append(expected.task_id if expected is not None and known else _NOBODY)
             self.incarnations.append(task.key.incarnation)
 
-    def measured(self, machine_id: int) -> Measured | None:
+    def measured(self, machine_id: int) -> MeasuredUsage | None:
         """None before anybody knows whose the figures are."""
         if not self.task_ids:
             return None
-        return Measured(machine_id, self.columns, self.figures, self.task_ids, self.incarnations)
+        return MeasuredUsage(machine_id, self.columns, self.figures, self.task_ids, self.incarnations)
 
 
-def said(before: Said | None, wire: WireReport) -> Said:
+def said(before: LastReport | None, wire: WireReport) -> LastReport:
     """What the machine has said, with this report: `before` itself when only its usage is new. Raises
     `MalformedMessage`, naming the field."""
     if before is None or not _same(before.wire, wire):
@@ -87,15 +87,15 @@ def _same(before: WireReport, wire: WireReport) -> bool:
     )
 
 
-def _new(wire: WireReport) -> Said:
+def _new(wire: WireReport) -> LastReport:
     report = opened(wire)
     if wire.usage_columns:
         columns, figures = _figures(wire)
-        return Said(wire, columns, figures, len(report.tasks), report)
+        return LastReport(wire, columns, figures, len(report.tasks), report)
     figures = array("q")
     for usage in (report.usage, *(task.usage for task in report.tasks)):
         figures.extend(min(max(0, figure), 2**63 - 1) for figure in msgspec.structs.astuple(usage))
-    return Said(wire, _COLUMNS, figures, len(report.tasks), report)
+    return LastReport(wire, _COLUMNS, figures, len(report.tasks), report)
 
 
 def _figures(wire: WireReport) -> tuple[int, array[int]]:

@@ -20,7 +20,7 @@ _KINDS = [*_BY_MACHINE, *_BY_TASK, *_BY_JOB, *_BY_CELL]
 
 
 @dataclass(slots=True)
-class News:
+class ConcernedMachines:
     """`revision`: up to which all is known now. `everywhere`: all machines of the cell are concerned."""
 
     revision: int
@@ -28,9 +28,9 @@ class News:
     everywhere: bool = False
 
 
-def since(cell_id: int, revision: int, *, newest: int) -> News:
+def since(cell_id: int, revision: int, *, newest: int) -> ConcernedMachines:
     """News in (`revision`, `newest`]. Three queries at most; none when there is none."""
-    news = News(newest)
+    news = ConcernedMachines(newest)
     if newest <= revision:
         return news
     tasks, jobs = set(), set()

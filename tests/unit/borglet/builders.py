@@ -7,7 +7,7 @@ from borglet.messages import (
     EndCause,
     Exit,
     HealthCheck,
-    Package,
+    PackageRef,
     Phase,
     Report,
     RestartPolicy,
@@ -21,7 +21,7 @@ from borglet.state.events import (
     Adopted,
     Ended,
     Event,
-    Installed,
+    PackagesInstalled,
     Polled,
     ProbeAnswered,
     Saved,
@@ -54,9 +54,9 @@ def run_task(index: int = 0, incarnation: int = 1, **changes: object) -> RunTask
     return RunTask(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def package(name: str = "app@v1", digit: str = "a", **changes: object) -> Package:
+def package(name: str = "app@v1", digit: str = "a", **changes: object) -> PackageRef:
     fields: dict[str, object] = {"name": name, "digest": f"sha256:{digit * 64}", "size_bytes": 1000}
-    return Package(**{**fields, **changes})  # type: ignore[arg-type]
+    return PackageRef(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def check(**changes: object) -> HealthCheck:
@@ -137,7 +137,7 @@ class Machine:
         return self.of(wanted).phase
 
     def installed(self, wanted: TaskKey, run: int = 1) -> list[Instruction]:
-        return self.take(Installed(wanted, run))
+        return self.take(PackagesInstalled(wanted, run))
 
     def up(self, wanted: TaskKey, run: int = 1) -> list[Instruction]:
         return self.take(Started(wanted, run))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from borglet.agent import Agent
 from borglet.identity.store import MemoryStore
-from borglet.messages import Package, Phase, Poll, Report, RunTask
+from borglet.messages import PackageRef, Phase, Poll, Report, RunTask
 from borglet.packages.base import NoPackages, PackageMissing, SimulatedPackages, mounts
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import NO_TREES
@@ -30,7 +30,7 @@ class Shelf(NoPackages):
         self.cancelled = 0
         self.error: Exception | None = None
 
-    async def install(self, packages: Sequence[Package]) -> None:
+    async def install(self, packages: Sequence[PackageRef]) -> None:
         self.wanted.append([each.name for each in packages])
         try:
             await self.open.wait()
@@ -40,7 +40,7 @@ class Shelf(NoPackages):
         if self.error is not None:
             raise self.error
 
-    def trees(self, packages: Sequence[Package]) -> Mapping[str, Path]:
+    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
         return mounts(packages, lambda each: Path("/store", each.digest[-1]))
 
     def installed(self) -> list[str]:

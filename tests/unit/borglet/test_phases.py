@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import Phase
-from borglet.state.phases import TRANSITIONS, IllegalTransition, Step, after, diagram
+from borglet.state.phases import TRANSITIONS, IllegalStep, PhaseStep, after, diagram
 from tests.unit.borglet.builders import key
 
-PAIRS = list(itertools.product([None, *Phase], Step))
+PAIRS = list(itertools.product([None, *Phase], PhaseStep))
 
 
 @pytest.mark.parametrize(("phase", "step"), PAIRS)
-def test_each_pair_leads_where_the_table_says_or_is_refused(phase: Phase | None, step: Step) -> None:
+def test_each_pair_leads_where_the_table_says_or_is_refused(phase: Phase | None, step: PhaseStep) -> None:
     if (phase, step) in TRANSITIONS:
         assert after(key(), phase, step, ()) is TRANSITIONS[phase, step]
     else:
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(IllegalStep):
             after(key(), phase, step, ())
 
 
 def test_an_illegal_step_tells_its_story() -> None:
-    with pytest.raises(IllegalTransition) as caught:
-        after(key(3), Phase.ENDED, Step.START, ["1.0 start -> starting", "2.0 finish -> ended"])
+    with pytest.raises(IllegalStep) as caught:
+        after(key(3), Phase.ENDED, PhaseStep.START, ["1.0 start -> starting", "2.0 finish -> ended"])
     text = str(caught.value)
     assert "/3/1: no step start from phase ended; before that: 1.0 start -> starting; 2.0 finish" in text
 

@@ -9,10 +9,10 @@ from borglet.messages import EndCause, Exit, Health, Phase, Removal, RunTask
 from borglet.runtimes.base.runtime import Presence
 from borglet.state.events import (
     Adopted,
+    MemoryPressure,
     Polled,
     RemovalsWanted,
     SaveFailed,
-    Squeezed,
     Started,
     StartRefused,
     StopRefused,
@@ -486,16 +486,16 @@ def test_a_task_that_the_machine_can_not_hold_ends_at_once_and_for_good() -> Non
     machine = Machine()
     machine.wants(desired(1, [run_task()]))
     machine.up(key())
-    (stop,) = machine.take(Squeezed(key(), "the machine ran out of memory"))
+    (stop,) = machine.take(MemoryPressure(key(), "the machine ran out of memory"))
     assert stop == Terminate(key(), 0.0, EndCause.MACHINE_SHORT, "the machine ran out of memory")
-    assert machine.take(Squeezed(key(), "again")) == []
+    assert machine.take(MemoryPressure(key(), "again")) == []
     assert starts(machine.ends(key(), killed(EndCause.MACHINE_SHORT))) == []
     assert starts(machine.after(1000.0)) == []
     report = machine.of(key())
     assert report.phase is Phase.ENDED
     assert report.exit is not None
     assert report.exit.cause is EndCause.MACHINE_SHORT
-    assert machine.take(Squeezed(key(5), "unknown")) == []
+    assert machine.take(MemoryPressure(key(5), "unknown")) == []
 
 
 def test_a_task_in_its_notice_loses_the_rest_of_it_when_the_machine_is_short() -> None:
@@ -503,7 +503,7 @@ def test_a_task_in_its_notice_loses_the_rest_of_it_when_the_machine_is_short() -
     machine.wants(desired(1, [run_task(notice_s=600.0)]))
     machine.up(key())
     machine.wants(desired(2, stop=[stop_task()]))
-    (stop,) = machine.take(Squeezed(key(), "short"))
+    (stop,) = machine.take(MemoryPressure(key(), "short"))
     assert isinstance(stop, Terminate)
     assert stop.notice_s == 0.0
 

@@ -15,8 +15,8 @@ from borglet.state.events import (
     Adopted,
     Ended,
     Event,
-    Installed,
     InstallFailed,
+    PackagesInstalled,
     Polled,
     ProbeAnswered,
     Saved,
@@ -285,12 +285,12 @@ class Borglet(RuleBasedStateMachine):
     def an_installation_ends(self, data: st.DataObject, ok: bool) -> None:
         known = data.draw(st.sampled_from(sorted(self.installing)))
         run = self.installing.pop(known)
-        self.take(Installed(known, run) if ok else InstallFailed(known, run, "no such package"))
+        self.take(PackagesInstalled(known, run) if ok else InstallFailed(known, run, "no such package"))
 
     @rule(known=st.sampled_from(KEYS), run=st.integers(1, 3), ok=st.booleans())
     def an_installation_that_nobody_waits_for_ends(self, known: TaskKey, run: int, ok: bool) -> None:
         if self.installing.get(known) != run:
-            self.take(Installed(known, run) if ok else InstallFailed(known, run, "late"))
+            self.take(PackagesInstalled(known, run) if ok else InstallFailed(known, run, "late"))
 
     @precondition(lambda self: self.news)
     @rule(data=st.data(), again=st.booleans())

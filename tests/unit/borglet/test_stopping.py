@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from borglet.messages import EndCause, Exit, Health, Phase, RunTask, StopTask
 from borglet.runtimes.base.runtime import Presence
-from borglet.state.events import Squeezed, Started, StopRefused
+from borglet.state.events import MemoryPressure, Started, StopRefused
 from borglet.state.instructions import HoldAllocs, Instruction, Probe, Resize, Terminate
 from scheduling.core.vocabulary.states import EvictionCause
 from tests.unit.borglet import messages_1
@@ -123,7 +123,7 @@ def test_the_unhealthy_and_the_squeezed_are_told_at_once() -> None:
     for notice_s in (10.0, 0.0):
         machine = serving(notice_s=notice_s)
         machine.wants(desired(2, [], [stop_task()]))
-        assert machine.take(Squeezed(key(), "short")) == [
+        assert machine.take(MemoryPressure(key(), "short")) == [
             Terminate(key(), 0.0, EndCause.MACHINE_SHORT, "short")
         ]
         assert machine.after(60) == []

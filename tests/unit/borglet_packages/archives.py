@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from borglet.packages.archives.archive import TAR, Unpacked, unpack
-from borglet.packages.archives.limits import Limits
+from borglet.packages.archives.limits import ArchiveLimits
 
 END = bytes(1024)
 
@@ -92,7 +92,9 @@ def zipped(*parts: bytes) -> BinaryIO:
     return io.BytesIO(gzip.compress(b"".join(parts) + END, mtime=0))
 
 
-def unpacked(found: BinaryIO, target: Path, format_: str = TAR, limits: Limits = Limits()) -> Unpacked:
+def unpacked(
+    found: BinaryIO, target: Path, format_: str = TAR, limits: ArchiveLimits = ArchiveLimits()
+) -> Unpacked:
     target.mkdir(exist_ok=True)
     return unpack(found, format_, target, limits=limits)
 

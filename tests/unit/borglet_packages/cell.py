@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from borglet.identity.credentials import Credentials, MemoryKeeper
 from borglet.identity.store import Identity
-from borglet.messages import Package, PackageTicket
+from borglet.messages import PackageRef, PackageTicket
 from borglet.packages.archives.archive import TAR_GZIP
 from borglet.packages.archives.build import pack
-from borglet.packages.choosing import Patience
+from borglet.packages.choosing import FetchPatience
 from borglet.packages.fetch import Fetcher, FetchSettings
 from borglet.packages.manager import PackageManager, PackageSettings
 from borglet.packages.peers import PeerServer, PeerSettings
@@ -32,12 +32,12 @@ from borglet.packages.tickets import issue
 from tests.unit.borglet.cell import Authority
 
 HASTY = FetchSettings(
-    connect_timeout_s=1.0, silence_s=1.0, patience=Patience(rounds=3, patience_s=20.0, pause_s=0.01)
+    connect_timeout_s=1.0, silence_s=1.0, patience=FetchPatience(rounds=3, patience_s=20.0, pause_s=0.01)
 )
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def packed(folder: Path, name: str = "app", **files: bytes) -> tuple[Package, bytes]:
+def packed(folder: Path, name: str = "app", **files: bytes) -> tuple[PackageRef, bytes]:
     """A package with these files, and its archive."""
     source = folder / f"source-{name}"
     source.mkdir(parents=True)
@@ -45,7 +45,7 @@ def packed(folder: Path, name: str = "app", **files: bytes) -> tuple[Package, by
         (source / file).write_bytes(content)
     out = io.BytesIO()
     found = pack(source, out)
-    return Package(f"{name}@v1", found.digest, found.size_bytes, TAR_GZIP), out.getvalue()
+    return PackageRef(f"{name}@v1", found.digest, found.size_bytes, TAR_GZIP), out.getvalue()
 
 
 Offer = Callable[[str, str], list[tuple[str, int]]]

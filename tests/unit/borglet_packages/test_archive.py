@@ -14,7 +14,7 @@ import pytest
 
 from borglet.packages.archives.archive import FORMATS, OCI, TAR, TAR_GZIP, TAR_ZSTD, inspect, unpack
 from borglet.packages.archives.disk import digests_of
-from borglet.packages.archives.limits import ArchiveRefused, Limits
+from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
 from tests.unit.borglet_packages.archives import (
     END,
     archive,
@@ -197,7 +197,7 @@ def test_a_hostile_archive_is_refused_by_entry_and_leaves_nothing_outside(tmp_pa
 
 
 def test_a_bomb_is_noticed_before_it_has_unpacked() -> None:
-    small = Limits(ratio=10, ratio_free_bytes=2**20)
+    small = ArchiveLimits(ratio=10, ratio_free_bytes=2**20)
     bomb = zipped(file("zeros", bytes(2**23)))
     with pytest.raises(ArchiveRefused, match="a decompression bomb"):
         inspect(bomb, TAR_GZIP, limits=small)

@@ -11,7 +11,7 @@ import pytest
 
 from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, inspect, unpack
 from borglet.packages.archives.build import CannotPack, pack
-from borglet.packages.archives.limits import ArchiveRefused, Limits
+from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
 from borglet.packages.archives.oci import is_layout
 from tests.unit.borglet_packages.archives import (
     Layout,
@@ -26,7 +26,7 @@ from tests.unit.borglet_packages.archives import (
     zipped,
 )
 
-TEN = Limits(entries=10)
+TEN = ArchiveLimits(entries=10)
 
 
 def test_many_entries_are_refused_with_the_limit_and_what_to_do() -> None:
@@ -76,9 +76,9 @@ def test_extended_headers_are_no_entries() -> None:
     ids=["names", "targets", "extended headers"],
 )
 def test_names_targets_and_headers_are_bounded_together(parts: list[bytes]) -> None:
-    assert inspect(archive(*parts[:9]), TAR, limits=Limits(metadata_bytes=1000)).entries == 9
+    assert inspect(archive(*parts[:9]), TAR, limits=ArchiveLimits(metadata_bytes=1000)).entries == 9
     with pytest.raises(ArchiveRefused, match="more than 1000 bytes of names, targets of links and extended"):
-        inspect(archive(*parts), TAR, limits=Limits(metadata_bytes=1000))
+        inspect(archive(*parts), TAR, limits=ArchiveLimits(metadata_bytes=1000))
 
 
 def test_whiteouts_that_look_through_a_large_directory_again_and_again_are_refused() -> None:

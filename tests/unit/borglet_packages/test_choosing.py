@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from borglet.messages import PackageSources, PeerAddress
-from borglet.packages.choosing import THE_STORE, Ask, Choosing, GiveUp, Patience, Pause, Try
+from borglet.packages.choosing import THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
 from borglet.packages.retention import excess_of, to_remove
-from borglet.packages.store import Installed
+from borglet.packages.store import StoredPackage
 
 ONE, TWO = PeerAddress("10.0.0.1", 1), PeerAddress("10.0.0.2", 1)
 
 
 def choosing(**patience: float) -> Choosing:
-    return Choosing(Patience(**patience), random.Random(1), now=0.0)  # type: ignore[arg-type]
+    return Choosing(FetchPatience(**patience), random.Random(1), now=0.0)  # type: ignore[arg-type]
 
 
 def named(*peers: PeerAddress, store: bool = True, retry_after_s: float = 0.0) -> PackageSources:
@@ -25,7 +25,7 @@ def named(*peers: PeerAddress, store: bool = True, retry_after_s: float = 0.0) -
 
 def test_peers_in_their_order_then_the_store_then_a_pause() -> None:
     found = choosing()
-    assert found.step(0.0) == Ask()
+    assert found.step(0.0) == AskForSources()
     found.answered(named(TWO, ONE))
     steps = []
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_peers_in_their_order_then_the_store_then_a_pause() -> None:
         found.failed(step.source, "slow", "1 byte/s")
     assert steps == [TWO, ONE, THE_STORE]
     assert isinstance(found.step(0.0), Pause)
-    assert found.step(0.0) == Ask()
+    assert found.step(0.0) == AskForSources()
     found.answered(named(TWO, ONE))
     assert found.step(0.0) == Try(THE_STORE)  # who failed is passed over
 
@@ -43,7 +43,7 @@ def test_peers_in_their_order_then_the_store_then_a_pause() -> None:
 def test_who_was_busy_is_tried_again_and_costs_no_round() -> None:
     found = choosing(rounds=1)
     for _ in range(20):
-        assert found.step(0.0) == Ask()
+        assert found.step(0.0) == AskForSources()
         found.answered(named(ONE, store=False))
         assert found.step(0.0) == Try(ONE)
         found.failed(ONE, "busy", "HTTP 503")
@@ -54,7 +54,7 @@ def test_who_was_busy_is_tried_again_and_costs_no_round() -> None:
 def test_the_link_says_when_to_come_back() -> None:
     found = choosing()
     for _ in range(50):
-        assert found.step(0.0) == Ask()
+        assert found.step(0.0) == AskForSources()
         found.answered(named(store=False, retry_after_s=2.0))
         pause = found.step(0.0)
         assert isinstance(pause, Pause)
@@ -65,7 +65,7 @@ def test_a_link_that_is_away_costs_time_and_no_round() -> None:
     found = choosing(rounds=1)
     now = 0.0
     for _ in range(30):
-        assert found.step(now) == Ask()
+        assert found.step(now) == AskForSources()
         found.unavailable("the link can't be reached", final=False)
         pause = found.step(now)
         assert isinstance(pause, Pause)
@@ -91,7 +91,7 @@ def test_whatever_happens_it_ends(data: st.DataObject) -> None:
         if isinstance(step, GiveUp):
             assert step.why
             return
-        if isinstance(step, Ask):
+        if isinstance(step, AskForSources):
             tries = 0
             if data.draw(st.booleans()):
                 found.unavailable("away", final=data.draw(st.booleans()))
@@ -109,8 +109,8 @@ def test_whatever_happens_it_ends(data: st.DataObject) -> None:
     raise AssertionError(f"still at it after {now:.0f} s")
 
 
-def installed(digest: str, size: int, used_at: float) -> Installed:
-    return Installed(digest, digest, "tar", size, size, used_at)
+def installed(digest: str, size: int, used_at: float) -> StoredPackage:
+    return StoredPackage(digest, digest, "tar", size, size, used_at)
 
 
 def test_the_least_recently_used_leaves_first_and_no_more_than_must() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.messages import Package, PackageSources, PeerAddress
+from borglet.messages import PackageRef, PackageSources, PeerAddress
 from borglet.packages.archives.disk import digests_of
 from borglet.packages.base import PackageMissing
 from borglet.packages.fetch import Fetcher
@@ -53,7 +53,7 @@ class Shelf(Fetcher):
 
     def fetch(
         self,
-        package: Package,
+        package: PackageRef,
         into: Path,
         *,
         checkpoint: Callable[[], None],

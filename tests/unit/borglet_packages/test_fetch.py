@@ -17,20 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from borglet.messages import Package, PackageSources, PeerAddress
+from borglet.messages import PackageRef, PackageSources, PeerAddress
 from borglet.packages.base import PackageMissing
-from borglet.packages.choosing import Patience
+from borglet.packages.choosing import FetchPatience
 from borglet.packages.fetch import Fetcher, FetchSettings
 from borglet.packages.sources import SourcesUnavailable
 
 RAW = os.urandom(300_000)
-PACKAGE = Package("app@v1", f"sha256:{hashlib.sha256(RAW).hexdigest()}", len(RAW))
+PACKAGE = PackageRef("app@v1", f"sha256:{hashlib.sha256(RAW).hexdigest()}", len(RAW))
 SETTINGS = FetchSettings(
     connect_timeout_s=1.0,
     silence_s=0.3,
     least_bytes_s=100_000,
     pace_s=0.2,
-    patience=Patience(rounds=3, pause_s=0.01),
+    patience=FetchPatience(rounds=3, pause_s=0.01),
 )
 Behaviour = Callable[[socket.socket, int], None]
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from borglet.messages import Package
+from borglet.messages import PackageRef
 from borglet.packages.archives.disk import digests_of
-from borglet.packages.store import Installed, PackageStore
+from borglet.packages.store import PackageStore, StoredPackage
 from tests.unit.borglet_packages.cell import packed
 
 KILLS = 12
@@ -57,11 +57,11 @@ def test_killed_at_any_moment_it_is_whole_or_not_there(tmp_path: Path) -> None:
     assert met <= {0, 1}
 
 
-def whole(store: PackageStore) -> list[Installed]:
+def whole(store: PackageStore) -> list[StoredPackage]:
     return [found for digest in store.open() if (found := store.check(digest)) is not None]
 
 
-def check(home: Path, app: Package) -> int:
+def check(home: Path, app: PackageRef) -> int:
     store = PackageStore(home, boot_id="boot")
     found = whole(store)
     assert [each.digest for each in found] in ([], [app.digest])

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from borglet.messages import Package
+from borglet.messages import PackageRef
 from borglet.packages.archives.disk import remove_tree
 from borglet.packages.archives.limits import go_on
 from borglet.packages.base import PackageMissing
-from borglet.packages.choosing import Patience
+from borglet.packages.choosing import FetchPatience
 from borglet.packages.fetch import FetchSettings
 from borglet.packages.manager import PackageSettings
-from borglet.packages.store import Installed, PackageStore
+from borglet.packages.store import PackageStore, StoredPackage
 from tests.unit.borglet.cell import BOUND_S, Authority
 from tests.unit.borglet_packages.archives import archive, link
 from tests.unit.borglet_packages.cell import Link, Machine, link_of, machine_of, packed
@@ -108,7 +108,7 @@ def test_a_task_waits_for_the_look_at_its_own_package_alone(tmp_path: Path, auth
     class Slow(PackageStore):
         go_on = threading.Event()
 
-        def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> Installed | None:
+        def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
             assert digest == last.digest or self.go_on.wait(BOUND_S)
             return super().check(digest, checkpoint=checkpoint)
 
@@ -137,7 +137,7 @@ def test_a_borglet_that_ends_waits_for_no_look(tmp_path: Path, authority: Author
         looked = 0
         begun = threading.Event()
 
-        def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> Installed | None:
+        def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
             def look() -> None:
                 self.looked += 1
                 self.begun.set()
@@ -317,18 +317,18 @@ def test_a_tree_larger_than_the_room_left_is_refused_while_it_unpacks(
 def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, authority: Authority) -> None:
     raw = archive(link("out", "/etc")).read()
     digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-    hostile = Package("bad@v1", digest, len(raw))
+    hostile = PackageRef("bad@v1", digest, len(raw))
 
     async def story(cell: Link, machine: Machine) -> None:
         with pytest.raises(PackageMissing, match=r"'bad@v1'.* is refused: 'out': a link to '/etc' leads out"):
             await machine.manager.install([hostile])
-        unknown = Package("none@v1", "sha256:" + "0" * 64, 10)
+        unknown = PackageRef("none@v1", "sha256:" + "0" * 64, 10)
         with pytest.raises(PackageMissing, match=r"'none@v1'.*the link answered 404 no such package"):
             await machine.manager.install([unknown])
         with pytest.raises(PackageMissing, match="two packages with the name 'bad'"):
-            await machine.manager.install([hostile, Package("bad@v2", "sha256:" + "1" * 64, 10)])
+            await machine.manager.install([hostile, PackageRef("bad@v2", "sha256:" + "1" * 64, 10)])
         with pytest.raises(PackageMissing, match="is no name of a directory"):
-            await machine.manager.install([Package("../x@v1", "sha256:" + "1" * 64, 10)])
+            await machine.manager.install([PackageRef("../x@v1", "sha256:" + "1" * 64, 10)])
 
     tell(authority, tmp_path / "home", {digest: raw}, story)
 
@@ -336,7 +336,7 @@ def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, author
 def test_a_dozen_machines_fetch_from_each_other(tmp_path: Path, authority: Authority) -> None:
     """Each on a loopback address of its own; the store gives one copy at a time and only while nobody has one."""
     app, raw = packed(tmp_path, serve=os.urandom(3_000_000))
-    patient = FetchSettings(patience=Patience(pause_s=0.02))
+    patient = FetchSettings(patience=FetchPatience(pause_s=0.02))
 
     async def whole(cell: Link) -> None:
         cell.store_at_once = 1

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from borglet.messages import Slack, TaskKey, Usage
-from borglet.pressure.memory import GIB, Room
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.memory import GIB, AvailableMemory
+from borglet.pressure.tenants import PressureTenant
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from tests.unit.borglet_runtime.machine import MIB, a_task, key
 
 
-def tenant(index: int, *, ready: int = 0, usage: Usage = Usage(), **changes: Any) -> Tenant:
-    return Tenant(a_task("x", key=key(index), **changes), usage, ready)
+def tenant(index: int, *, ready: int = 0, usage: Usage = Usage(), **changes: Any) -> PressureTenant:
+    return PressureTenant(a_task("x", key=key(index), **changes), usage, ready)
 
 
-def server(index: int, used: int = 0, *, limit: int = 1000, ram: int = 0, **changes: Any) -> Tenant:
+def server(index: int, used: int = 0, *, limit: int = 1000, ram: int = 0, **changes: Any) -> PressureTenant:
     return tenant(
         index,
         usage=Usage(cpu_milli=used, ram_bytes=ram * MIB),
@@ -29,7 +29,7 @@ def server(index: int, used: int = 0, *, limit: int = 1000, ram: int = 0, **chan
 
 def batch(
     index: int, used: int = 0, *, ram: int = 0, ready: int = 0, priority: int = 110, **changes: Any
-) -> Tenant:
+) -> PressureTenant:
     fields: dict[str, Any] = {
         "latency_sensitive": False,
         "prod": False,
@@ -47,21 +47,21 @@ def batch(
 SLACK = Slack(ram=True)
 
 
-PLENTY, EMPTY = Room(8 * GIB, 4 * GIB), Room(100 * GIB, 50 * GIB)
+PLENTY, EMPTY = AvailableMemory(8 * GIB, 4 * GIB), AvailableMemory(100 * GIB, 50 * GIB)
 
 
 @dataclass
 class Drawn:
     """Readings as a test drew them."""
 
-    ram: Room = PLENTY
-    files: Room = EMPTY
+    ram: AvailableMemory = PLENTY
+    files: AvailableMemory = EMPTY
     busy: float = 0.5
 
-    def memory(self) -> Room:
+    def memory(self) -> AvailableMemory:
         return self.ram
 
-    def disk(self) -> Room:
+    def disk(self) -> AvailableMemory:
         return self.files
 
     def busy_share(self) -> float:

@@ -11,13 +11,13 @@ from borglet.identity.store import MemoryStore
 from borglet.messages import EndCause, Phase, Poll, Report
 from borglet.pressure.cpu import CpuSettings
 from borglet.pressure.guard import Guard, GuardSettings
-from borglet.pressure.memory import GIB, Room
+from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import Runtime
 from tests.unit.borglet.builders import desired, key, run_task
 from tests.unit.borglet_pressure.machine import PLENTY, Drawn, Recorder
 
-SHORT = Room(8 * GIB, 0)
+SHORT = AvailableMemory(8 * GIB, 0)
 BATCH = {"latency_sensitive": False, "prod": False, "priority": 110, "limit": {"cpu": 1000, "ram": GIB}}
 
 
@@ -27,7 +27,7 @@ class Blind(Drawn):
 
     asked: int = 0
 
-    def memory(self) -> Room:
+    def memory(self) -> AvailableMemory:
         self.asked += 1
         raise OSError(errno.EMFILE, "Too many open files")
 

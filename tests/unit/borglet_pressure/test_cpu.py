@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from borglet.pressure.cpu import CpuControl, CpuSettings
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 from tests.unit.borglet_pressure.machine import batch, server
 from tests.unit.borglet_runtime.machine import key
 
@@ -14,7 +14,7 @@ LOOK_S = 5.0
 
 
 def run(
-    control: CpuControl, seconds: float, look: Callable[[], Sequence[Tenant]], *, since: float = 0.0
+    control: CpuControl, seconds: float, look: Callable[[], Sequence[PressureTenant]], *, since: float = 0.0
 ) -> float:
     """One look each five seconds; the time after the last one."""
     now = since
@@ -30,7 +30,7 @@ class World:
     def __init__(self, *, limit: int = 1000, wants: int = 4000) -> None:
         self.control, self.limit, self.wants = CpuControl(), limit, wants
 
-    def look(self) -> list[Tenant]:
+    def look(self) -> list[PressureTenant]:
         ceiling = self.control.ceilings.get(key(0), MACHINE)
         used = min(self.wants, ceiling)
         greedy = server(0, used, limit=self.limit)

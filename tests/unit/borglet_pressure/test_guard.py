@@ -11,17 +11,17 @@ import pytest
 
 from borglet.messages import Usage
 from borglet.pressure.guard import Guard, GuardSettings, Orders
-from borglet.pressure.memory import GIB, Room
+from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.pressure.readings import MachineReadings
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 from tests.unit.borglet_pressure.machine import PLENTY, SLACK, Drawn, Recorder, batch, server
 from tests.unit.borglet_runtime.machine import MIB, key
 
-TIGHT = Room(8 * GIB, 200 * MIB)
-SHORT = Room(8 * GIB, 100 * MIB)
+TIGHT = AvailableMemory(8 * GIB, 200 * MIB)
+SHORT = AvailableMemory(8 * GIB, 100 * MIB)
 
 
-def look(guard: Guard, *tenants: Tenant, now: float = 0.0) -> Orders:
+def look(guard: Guard, *tenants: PressureTenant, now: float = 0.0) -> Orders:
     return asyncio.run(guard.look(tenants, now))
 
 
@@ -54,7 +54,7 @@ def test_when_it_is_short_one_ends_and_is_waited_for() -> None:
 
 
 def test_a_full_disk_ends_who_holds_it_and_waits_for_the_files_to_go() -> None:
-    readings = Drawn(files=Room(100 * GIB, 900 * MIB))
+    readings = Drawn(files=AvailableMemory(100 * GIB, 900 * MIB))
     guard = Guard(Recorder(), readings)
     hog = batch(1)
     hog = replace(hog, usage=replace_disk(hog, 3 * GIB))
@@ -67,17 +67,17 @@ def test_a_full_disk_ends_who_holds_it_and_waits_for_the_files_to_go() -> None:
 
 
 def test_what_nobody_uses_goes_before_anybody_ends() -> None:
-    readings = Drawn(files=Room(100 * GIB, 900 * MIB))
+    readings = Drawn(files=AvailableMemory(100 * GIB, 900 * MIB))
 
     async def free() -> int:
-        readings.files = Room(100 * GIB, 2 * GIB)
+        readings.files = AvailableMemory(100 * GIB, 2 * GIB)
         return GIB
 
     hog = replace(batch(1), usage=replace_disk(batch(1), 3 * GIB))
     assert look(Guard(Recorder(), readings, free_disk=free), hog).end == ()
 
 
-def replace_disk(tenant: Tenant, disk_bytes: int) -> Usage:
+def replace_disk(tenant: PressureTenant, disk_bytes: int) -> Usage:
     return msgspec.structs.replace(tenant.usage, disk_bytes=disk_bytes)
 
 
@@ -157,7 +157,7 @@ def test_readings_of_a_machine(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\n")
     (tmp_path / "stat").write_text("cpu 10 0 10 70 10 0 0 0 5 5\ncpu0 1 1\n")
     readings = MachineReadings(tmp_path, {"ram": 7}, proc=tmp_path)
-    assert readings.memory() == Room(1024_000, 409_600, 7)
+    assert readings.memory() == AvailableMemory(1024_000, 409_600, 7)
     (tmp_path / "pressure").mkdir()
     (tmp_path / "pressure" / "memory").write_text(
         "some avg10=80.00 avg60=1.00 avg300=0.00 total=9\nfull avg10=12.50 avg60=0.00 avg300=0.00 total=3\n"

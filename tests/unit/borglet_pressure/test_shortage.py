@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from borglet.messages import Usage
-from borglet.pressure.memory import GIB, Room, grants, is_tight, reserve, shortage_of
+from borglet.pressure.memory import GIB, AvailableMemory, grants, is_tight, reserve, shortage_of
 from borglet.pressure.shortage import Shortage, victims
 from tests.unit.borglet_pressure.machine import SLACK, batch, server, tenant
 from tests.unit.borglet_runtime.machine import MIB, key
@@ -70,7 +70,7 @@ def test_any_machine_is_relieved_by_the_fewest_of_the_right_ones() -> None:
 
 
 def test_figures_are_told() -> None:
-    room = Room(8 * GIB, 50 * MIB)
+    room = AvailableMemory(8 * GIB, 50 * MIB)
     shortage = shortage_of("ram", room, used=100)
     assert shortage is not None
     (victim,) = victims(shortage, [batch(0, ram=150)], set())
@@ -81,16 +81,16 @@ def test_figures_are_told() -> None:
 
 
 def test_short_tight_and_plenty() -> None:
-    kept = reserve(Room(8 * GIB, 0))
-    assert shortage_of("ram", Room(8 * GIB, kept), 0) is None
-    assert is_tight(Room(8 * GIB, 2 * kept - 1), 0)
-    assert not is_tight(Room(8 * GIB, 2 * kept, stalled=0.1), 0)
-    assert is_tight(Room(8 * GIB, 2 * kept, stalled=0.11), 0)
-    assert [reserve(Room(total, 0)) // MIB for total in (GIB, 100 * GIB)] == [64, 1024]
+    kept = reserve(AvailableMemory(8 * GIB, 0))
+    assert shortage_of("ram", AvailableMemory(8 * GIB, kept), 0) is None
+    assert is_tight(AvailableMemory(8 * GIB, 2 * kept - 1), 0)
+    assert not is_tight(AvailableMemory(8 * GIB, 2 * kept, stalled=0.1), 0)
+    assert is_tight(AvailableMemory(8 * GIB, 2 * kept, stalled=0.11), 0)
+    assert [reserve(AvailableMemory(total, 0)) // MIB for total in (GIB, 100 * GIB)] == [64, 1024]
 
 
 def test_what_was_promised_to_the_cell_is_a_bound_too() -> None:
-    room = Room(8 * GIB, 6 * GIB, given=GIB)
+    room = AvailableMemory(8 * GIB, 6 * GIB, given=GIB)
     assert shortage_of("ram", room, used=GIB) is None
     beyond = shortage_of("ram", room, used=GIB + 300 * MIB)
     assert beyond is not None
@@ -100,12 +100,12 @@ def test_what_was_promised_to_the_cell_is_a_bound_too() -> None:
 
 
 def test_slack_gets_what_nobody_uses_and_nothing_when_memory_is_tight() -> None:
-    room = Room(8 * GIB, 4 * GIB)
+    room = AvailableMemory(8 * GIB, 4 * GIB)
     greedy, thrifty = batch(0, ram=300, slack=SLACK), batch(1, ram=20, slack=SLACK)
     found = grants(room, [greedy, thrifty, server(2, ram=90)], set())
     part = (4 * GIB - 2 * reserve(room)) // 2
     assert found.keys() == {key(0), key(1)}
     assert found[key(0)] - 300 * MIB in range(part, part + 17 * MIB)
-    tight = Room(8 * GIB, reserve(room))
+    tight = AvailableMemory(8 * GIB, reserve(room))
     assert grants(tight, [greedy, thrifty], set()) == {key(0): 304 * MIB, key(1): 32 * MIB}
     assert grants(tight, [greedy, thrifty], {key(0)}).keys() == {key(1)}

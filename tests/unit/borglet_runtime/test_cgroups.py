@@ -16,7 +16,7 @@ import pytest
 
 from borglet.runtimes.cgroups import cgroupfs, v1
 from borglet.runtimes.cgroups.blockdevices import disk_of
-from borglet.runtimes.cgroups.cgroups import CgroupTree, Measured, detect
+from borglet.runtimes.cgroups.cgroups import CgroupTree, GroupUsage, detect
 from borglet.runtimes.cgroups.limits import KernelLimits
 from borglet.runtimes.cgroups.mounts import own_groups
 from borglet.runtimes.supervisor.exit_record import out_of_memory
@@ -76,7 +76,7 @@ def test_version_two_is_taken_where_it_has_memory_and_limits_by_its_files(tmp_pa
         cpu__stat="usage_usec 5\nthrottled_usec 2\n",
         pids__current="3\n",
     )
-    assert tree.measure({"unified": str(group)}) == Measured(
+    assert tree.measure({"unified": str(group)}) == GroupUsage(
         cpu_ns=5000, ram_bytes=120, processes=3, throttled_ns=2000, cached_bytes=6980
     )
 
@@ -250,7 +250,7 @@ def test_a_group_without_its_memory_measures_no_memory(tmp_path: Path) -> None:
         draw(tmp_path / "pids", pids__current="1"),
     )
     groups = {"cpuacct": str(spent), "memory": str(tmp_path / "gone"), "pids": str(processes)}
-    assert v1.measure(groups) == Measured(cpu_ns=7, ram_bytes=None, processes=1)
+    assert v1.measure(groups) == GroupUsage(cpu_ns=7, ram_bytes=None, processes=1)
 
 
 @contextmanager

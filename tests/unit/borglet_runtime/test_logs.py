@@ -11,7 +11,7 @@ import pytest
 from borglet.messages import LogChunk, LogRequest, TaskKey
 from borglet.runtimes.home import logfiles
 from borglet.runtimes.home.logfiles import LogRetention, read_log, sweep_logs
-from borglet.runtimes.supervisor.logwriter import LogWriter, Valve, file_name, times_name
+from borglet.runtimes.supervisor.logwriter import LogWriter, TokenBucket, file_name, times_name
 from tests.unit.borglet_runtime.machine import key
 
 NAME = f"{key().job}.0.1"
@@ -120,7 +120,7 @@ def test_a_file_that_is_old_is_followed_by_the_next_however_small(logs: Path, de
 
 
 def test_a_valve_lets_a_second_s_worth_pass_at_once_and_then_as_much_a_second() -> None:
-    valve = Valve(100, now=0.0)
+    valve = TokenBucket(100, now=0.0)
     assert valve.wait_s(now=0.0) == 0.0
     valve.passed(150, now=0.0)
     assert valve.wait_s(now=0.0) == pytest.approx(0.5)

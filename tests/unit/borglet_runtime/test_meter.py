@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from borglet.messages import TaskKey
-from borglet.runtimes.cgroups.cgroups import Measured
+from borglet.runtimes.cgroups.cgroups import GroupUsage
 from borglet.runtimes.measuring.diskwalk import DiskWalk
 from borglet.runtimes.measuring.meter import Meter, Metered
 
@@ -22,10 +22,10 @@ class Counters:
     cpu_ns: int = 0
     throttled_ns: int = 0
 
-    def measure(self, groups: dict[str, str]) -> Measured:
+    def measure(self, groups: dict[str, str]) -> GroupUsage:
         if groups["unified"] == "odd":
             raise ValueError("a figure that is none")
-        return Measured(self.cpu_ns, 2**20, 1, self.throttled_ns)
+        return GroupUsage(self.cpu_ns, 2**20, 1, self.throttled_ns)
 
 
 def test_what_throttling_denied_is_a_rate_beside_what_was_used() -> None:

@@ -8,9 +8,9 @@ import time
 from borglet.messages import EndCause, Slack, TaskKey
 from borglet.pressure.cpu import CpuSettings
 from borglet.pressure.guard import Guard, GuardSettings
-from borglet.pressure.memory import Room
+from borglet.pressure.memory import AvailableMemory
 from borglet.pressure.readings import MachineReadings
-from borglet.pressure.tenants import Tenant
+from borglet.pressure.tenants import PressureTenant
 from borglet.runtimes.process import ProcessRuntime
 from tests.unit.borglet_pressure.machine import Drawn
 from tests.unit.borglet_runtime.machine import (
@@ -125,11 +125,11 @@ async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(mac
             await runtime.start(task, run=1)
         for task in tasks:
             await line_of(runtime, task)
-        readings = Drawn(ram=Room(2048 * MIB, 1024 * MIB))
+        readings = Drawn(ram=AvailableMemory(2048 * MIB, 1024 * MIB))
         guard = Guard(runtime, readings)
 
         async def look(now: float) -> list[TaskKey]:
-            tenants = [Tenant(tasks[one], usage) for one, usage in (await runtime.sample()).items()]
+            tenants = [PressureTenant(tasks[one], usage) for one, usage in (await runtime.sample()).items()]
             orders = await guard.look(tenants, now)
             for victim in orders.end:
                 await runtime.stop(
@@ -138,7 +138,7 @@ async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(mac
             return [victim.key for victim in orders.end]
 
         assert await look(0.0) == []
-        readings.ram = Room(2048 * MIB, 40 * MIB)
+        readings.ram = AvailableMemory(2048 * MIB, 40 * MIB)
         assert await look(1.0) == [key(2)]
         end = await end_of(runtime)
         assert end.exit is not None
@@ -204,5 +204,7 @@ async def test_a_greedy_server_is_capped_until_batch_has_its_floor(machine: Mach
             elif starved and usages[key(1)].cpu_milli >= floor * 0.7:
                 break  # it starved before, and has what it needs now
             assert time.monotonic() < deadline, (starved, usages[key(1)].cpu_milli)
-            await guard.look([Tenant(tasks[one], usage) for one, usage in usages.items()], time.monotonic())
+            await guard.look(
+                [PressureTenant(tasks[one], usage) for one, usage in usages.items()], time.monotonic()
+            )
             await asyncio.sleep(0.3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.runtimes.home.taskdirs import Kept, TaskDirectory
+from borglet.runtimes.home.taskdirs import TaskDirectory, TaskRecord
 from tests.unit.borglet_runtime.machine import Machine, a_task, end_of, key, text_of
 
 SAY = 'cat "$BORG_IDENTITY_FILE"; echo " $BORG_API_URL"'
@@ -60,7 +60,7 @@ async def test_it_goes_with_the_task(machine: Machine) -> None:
 def test_only_the_tasks_user_reads_it_and_no_trick_of_the_task_moves_it(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     directory = TaskDirectory(tmp_path, key())
-    directory.prepare(Kept(a_task("true"), 1, 0.0), owner=(12345, 12345))
+    directory.prepare(TaskRecord(a_task("true"), 1, 0.0), owner=(12345, 12345))
     directory.write_identity("one")
     about = directory.identity.stat()
     assert (about.st_uid, stat.S_IMODE(about.st_mode)) == (12345, 0o400)

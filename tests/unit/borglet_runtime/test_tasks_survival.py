@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause, ShellClaims
-from borglet.runtimes.home.taskdirs import Kept, SupervisorId, TaskDirectory
+from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
 from borglet.runtimes.supervisor.ptys import ShellRefused
@@ -147,7 +147,7 @@ async def leave_behind(machine: Machine, *, run: int = 1, **changes: object) -> 
     """Files as of an incarnation whose supervisor.json says `changes`; no process, nothing begun."""
     machine.open()
     directory = TaskDirectory(machine.home, key())
-    directory.prepare(Kept(a_task("true"), run, 1.0), owner=None)
+    directory.prepare(TaskRecord(a_task("true"), run, 1.0), owner=None)
     if changes:
         here = SupervisorId(os.getpid(), 1, Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         directory.write_supervisor(msgspec.structs.replace(here, **changes))

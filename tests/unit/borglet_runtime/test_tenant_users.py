@@ -9,7 +9,7 @@ import pytest
 
 from borglet.messages import RunTask, TaskKey
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.home.taskdirs import Kept
+from borglet.runtimes.home.taskdirs import TaskRecord
 from borglet.runtimes.home.tenantusers import FILE, TenantUsers
 from tests.unit.borglet_runtime.machine import a_task
 
@@ -54,7 +54,7 @@ def test_without_its_file_a_tenant_keeps_the_number_of_its_running_tasks(
         (tmp_path / FILE).unlink()
     else:
         (tmp_path / FILE).write_bytes(content)
-    kept = {"one": Kept(task_of("ada"), 1, 0.0, own_uid=ada, runtime="process")}
+    kept = {"one": TaskRecord(task_of("ada"), 1, 0.0, own_uid=ada, runtime="process")}
     again = users(tmp_path)
     assert again.uid_of(task_of(colliding("ada")), kept) != ada
     assert again.uid_of(task_of("ada", job="cd"), kept) == ada
@@ -62,7 +62,7 @@ def test_without_its_file_a_tenant_keeps_the_number_of_its_running_tasks(
 
 def test_a_number_of_a_running_container_is_nobody_elses(tmp_path: Path) -> None:
     ada = users(tmp_path).uid_of(task_of("ada"), {})
-    kept = {"one": Kept(task_of("eve"), 1, 0.0, own_uid=ada, runtime="oci")}
+    kept = {"one": TaskRecord(task_of("eve"), 1, 0.0, own_uid=ada, runtime="oci")}
     assert users(tmp_path).uid_of(task_of("ada"), kept) != ada
     assert users(tmp_path).uid_of(task_of("eve"), kept) != ada
 
@@ -71,13 +71,15 @@ def test_numbers_of_tenants_without_tasks_are_used_again_when_none_is_left(tmp_p
     found = users(tmp_path)
     numbers = {f"t{n}": found.uid_of(task_of(f"t{n}"), {}) for n in range(COUNT)}
     kept = {
-        name: Kept(task_of(name), 1, 0.0, own_uid=numbers[name], runtime="process") for name in ("t0", "t1")
+        name: TaskRecord(task_of(name), 1, 0.0, own_uid=numbers[name], runtime="process")
+        for name in ("t0", "t1")
     }
     new = found.uid_of(task_of("new"), kept)
     assert new in numbers.values()
     assert new not in (numbers["t0"], numbers["t1"])
     full = {
-        f"t{n}": Kept(task_of(f"t{n}"), 1, 0.0, own_uid=FIRST + n, runtime="process") for n in range(COUNT)
+        f"t{n}": TaskRecord(task_of(f"t{n}"), 1, 0.0, own_uid=FIRST + n, runtime="process")
+        for n in range(COUNT)
     }
     with pytest.raises(StartFailed, match=r"all 8 user numbers .* in use"):
         users(tmp_path).uid_of(task_of("late"), full)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portal.cli.context import Context, Job, split_index
-from portal.cli.failure import Failed
+from portal.cli.context import Context, JobReference, split_index
+from portal.cli.failure import CommandFailed
 from portal.cli.profiles import Profile
 
 
@@ -18,13 +18,13 @@ def context(cell: str = "cc", tenant: str = "ubar") -> Context:
 @pytest.mark.parametrize(
     "name, job",
     [
-        ("web", Job("cc", "ubar", "web")),
-        ("other/web", Job("cc", "other", "web")),
-        ("dd/other/web", Job("dd", "other", "web")),
-        ("/dd/other/web/", Job("dd", "other", "web")),
+        ("web", JobReference("cc", "ubar", "web")),
+        ("other/web", JobReference("cc", "other", "web")),
+        ("dd/other/web", JobReference("dd", "other", "web")),
+        ("/dd/other/web/", JobReference("dd", "other", "web")),
     ],
 )
-def test_the_profile_fills_in_what_is_left_out(name: str, job: Job) -> None:
+def test_the_profile_fills_in_what_is_left_out(name: str, job: JobReference) -> None:
     assert context().job(name) == job
 
 
@@ -48,14 +48,14 @@ def test_a_full_name_needs_nothing_of_the_profile() -> None:
     ],
 )
 def test_what_is_no_name_is_bad_usage(name: str, code: str, told: str) -> None:
-    with pytest.raises(Failed, match=told) as caught:
+    with pytest.raises(CommandFailed, match=told) as caught:
         context().job(name)
     assert (caught.value.code, caught.value.status) == (code, 2)
 
 
 def test_without_a_cell_or_tenant_anywhere_one_is_asked_for() -> None:
     for ours, code in ((context(cell=""), "no-cell"), (context(tenant=""), "no-tenant")):
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(CommandFailed) as caught:
             ours.job("web")
         assert (caught.value.code, caught.value.status) == (code, 2)
 
@@ -71,6 +71,6 @@ def test_a_number_behind_a_slash_is_a_task(name: str, split: tuple[str, int | No
 
 
 def test_a_task_has_a_number() -> None:
-    assert context().task("web/3") == (Job("cc", "ubar", "web"), 3)
-    with pytest.raises(Failed, match="'web' is no task: write job/0"):
+    assert context().task("web/3") == (JobReference("cc", "ubar", "web"), 3)
+    with pytest.raises(CommandFailed, match="'web' is no task: write job/0"):
         context().task("web")

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from portal.cli import output
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 
 CURE = {
     "price": 12_500_000, "price_text": "12.50", "from": "2026-12-01", "until": "2026-12-30", "problem": "",
@@ -22,7 +22,7 @@ HOLDERS = [
 def said(monkeypatch: pytest.MonkeyPatch, document: dict[str, object]) -> str:
     errors = io.StringIO()
     monkeypatch.setattr("sys.stderr", errors)
-    output.complain(Failed("quota-exceeded", "too little", document=document), json_wanted=False)
+    output.complain(CommandFailed("quota-exceeded", "too little", document=document), json_wanted=False)
     return errors.getvalue()
 
 

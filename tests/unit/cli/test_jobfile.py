@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from portal.cli import jobfile, jsonnet, plainyaml
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 from scheduling.core.vocabulary.published import Published
 from scheduling.spec.parser import parse
 
@@ -108,7 +108,7 @@ def test_keys_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
 def test_what_can_not_be_read_names_the_file_and_the_line(
     tmp_path: Path, name: str, text: str | bytes, told: str
 ) -> None:
-    with pytest.raises(Failed, match=f"(?s){told}") as caught:
+    with pytest.raises(CommandFailed, match=f"(?s){told}") as caught:
         jobfile.read(written(tmp_path, name, text))
     assert (caught.value.code, caught.value.status, list(caught.value.fields)) == ("bad-file", 1, ["FILE"])
     assert str(tmp_path / name) in caught.value.detail
@@ -117,7 +117,7 @@ def test_what_can_not_be_read_names_the_file_and_the_line(
 
 def test_a_file_that_is_not_there_is_bad_usage(tmp_path: Path) -> None:
     for name in (str(tmp_path / "none.yaml"), str(tmp_path)):
-        with pytest.raises(Failed, match=name) as caught:
+        with pytest.raises(CommandFailed, match=name) as caught:
             jobfile.read(name)
         assert (caught.value.code, caught.value.status) == ("no-file", 2)
 
@@ -138,7 +138,7 @@ def test_standard_input_that_can_not_be_read_is_told(
     data: bytes, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-    with pytest.raises(Failed, match=told):
+    with pytest.raises(CommandFailed, match=told):
         jobfile.read("-")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 from portal.cli.names import _path
 from tests.unit.cli.test_context import context
 
@@ -44,6 +44,6 @@ def test_the_profile_fills_in_what_is_left_out(name: str, path: str) -> None:
     ],
 )
 def test_what_is_no_name_is_bad_usage(name: str, field: str) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(CommandFailed) as failed:
         _path(context(), name)
     assert (failed.value.status, list(failed.value.fields)) == (2, [field])

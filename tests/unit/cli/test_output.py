@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.cli import output
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 
 
 def test_a_row_is_one_line_however_long_and_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,14 +26,14 @@ def test_an_empty_table_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_strangers_wrote_can_not_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     output.say("a\x1b]0;x\x07b\rc :on: [bold]d")
     output.table(("A",), [("two\nlines",)], empty="")
-    output.complain(Failed("x", "no\x1b[2J", fields={"f": "w\x00y"}), json_wanted=False)
+    output.complain(CommandFailed("x", "no\x1b[2J", fields={"f": "w\x00y"}), json_wanted=False)
     told = capsys.readouterr()
     assert told.out == "a ]0;x b c :on: [bold]d\nA\ntwo lines\n"
     assert told.err == "borgctl: no [2J\n  f: w y\n"
 
 
 def test_a_failure_is_a_sentence_and_with_json_a_document(capsys: pytest.CaptureFixture[str]) -> None:
-    failed = Failed("invalid", "tasks: -1 tasks", fields={"tasks": "-1 tasks", "name": "no label"})
+    failed = CommandFailed("invalid", "tasks: -1 tasks", fields={"tasks": "-1 tasks", "name": "no label"})
     output.complain(failed, json_wanted=True)
     told = capsys.readouterr()
     assert told.err == "borgctl: tasks: -1 tasks\n  name: no label\n"

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from portal.cli import periods
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 
 NOW = dt.datetime(2026, 3, 10, 15, 30, tzinfo=dt.UTC)
 
@@ -75,21 +75,21 @@ def test_what_is_meant(given: dict[str, object], wanted: tuple[str, str]) -> Non
     ],
 )  # fmt: skip
 def test_what_makes_no_sense(given: dict[str, object], field: str) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(CommandFailed) as failed:
         period(**given)  # type: ignore[arg-type]
     assert (failed.value.status, list(failed.value.fields)) == (2, [field])
 
 
 def test_a_zone_that_this_machine_does_not_know() -> None:
-    with pytest.raises(Failed, match="does not know the time zone Mars/Olympus"):
+    with pytest.raises(CommandFailed, match="does not know the time zone Mars/Olympus"):
         period(days=1, zone="Mars/Olympus")
 
 
 def test_months_and_days() -> None:
     assert (periods.month("2027-01"), periods.day("from", "2028-02-29")) == ("2027-01", "2028-02-29")
     for wrong in ("2027-13", "2027-1", "2027", "2027-00"):
-        with pytest.raises(Failed):
+        with pytest.raises(CommandFailed):
             periods.month(wrong)
     for wrong in ("2027-02-29", "2027-2-1", "today"):
-        with pytest.raises(Failed):
+        with pytest.raises(CommandFailed):
             periods.day("from", wrong)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from portal.cli import profiles
-from portal.cli.failure import Failed
+from portal.cli.failure import CommandFailed
 from portal.cli.profiles import Profile
 
 TWO = """
@@ -66,10 +66,10 @@ def test_the_file_is_looked_for_in_the_home_then_here_then_with_the_user(
 
 def test_no_profile_says_which_there_are_and_how_to_get_one(file: Path) -> None:
     file.write_text(TWO)
-    with pytest.raises(Failed, match=r"no profile 'x' .*\(there: admin, demo\).*borgctl login --url"):
+    with pytest.raises(CommandFailed, match=r"no profile 'x' .*\(there: admin, demo\).*borgctl login --url"):
         profiles.load("x")
     file.unlink()
-    with pytest.raises(Failed, match="there: none"):
+    with pytest.raises(CommandFailed, match="there: none"):
         profiles.load()
 
 
@@ -86,7 +86,7 @@ def test_no_profile_says_which_there_are_and_how_to_get_one(file: Path) -> None:
 )
 def test_a_damaged_file_is_named_with_the_place(file: Path, text: bytes, told: str) -> None:
     file.write_bytes(text)
-    with pytest.raises(Failed, match=told) as caught:
+    with pytest.raises(CommandFailed, match=told) as caught:
         profiles.load()
     assert str(file) in caught.value.detail
 
@@ -106,7 +106,7 @@ def test_a_saved_profile_is_the_default_and_private_and_the_others_stay(file: Pa
 def test_a_profile_that_can_not_be_written_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("")
     monkeypatch.setenv("BORG_CLIENT", str(file / "below" / "client.toml"))
-    with pytest.raises(Failed, match=r"client\.toml"):
+    with pytest.raises(CommandFailed, match=r"client\.toml"):
         profiles.save(Profile("a", "http://p"))
 
 
@@ -118,7 +118,7 @@ def test_inside_a_task_its_own_identity_is_the_profile(
     monkeypatch.setenv("BORG_IDENTITY_FILE", str(token))
     monkeypatch.setenv("BORG_CELL", "cc")
     monkeypatch.setenv("BORG_TENANT", "ubar")
-    with pytest.raises(Failed, match=r"can't be read.*try again") as caught:
+    with pytest.raises(CommandFailed, match=r"can't be read.*try again") as caught:
         profiles.load()
     assert caught.value.passing
     token.write_text("eyJ.a.b\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.core.cell.machines import whole_cores
-from scheduling.core.explaining.wording import tell
+from scheduling.core.explaining.wording import format_why
 from scheduling.core.vocabulary.reasons import ReasonCode
 from tests.builders import World
 
@@ -16,7 +16,7 @@ def test_one_core_is_left_for_those_that_share() -> None:
     (why,) = world.plan().unplaced
     (fell,) = why.ruled_out
     assert (fell.code, fell.wanted, fell.largest) == (ReasonCode.CORES, 4, 3)
-    told = tell(why)
+    told = format_why(why)
     assert told.reasons == ("1 machine with less than 4 whole cores free (largest 3)",)
     assert told.cures == ("It would fit with at most 3 whole cores (on 1 machine).",)
     world.job("fits", cpu=3000, whole_cores=3).schedule()
@@ -30,7 +30,7 @@ def test_where_all_cores_are_reserved_only_batch_finds_room() -> None:
     plan = world.plan()
     assert [a.job_id for a in plan.assignments] == [world.jobs["batch"].job_id]
     (why,) = plan.unplaced
-    assert tell(why).reasons == ("1 machine whose cores are all reserved by tasks with whole cores",)
+    assert format_why(why).reasons == ("1 machine whose cores are all reserved by tasks with whole cores",)
 
 
 def test_cores_of_who_was_sent_away_are_free_when_it_is_gone() -> None:

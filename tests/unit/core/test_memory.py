@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.placing.pass_cache import Memory
+from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary.policy import Policy
 from tests.builders import GIB, World, must, needs, wish
 
@@ -45,7 +45,7 @@ def cell() -> World:
 
 @pytest.mark.parametrize("change", [change for _, change in CHANGES], ids=[name for name, _ in CHANGES])
 def test_it_notices_that(change: object) -> None:
-    world, memory = cell(), Memory()
+    world, memory = cell(), PassCache()
     before = world.plan(memory=memory)
     assert callable(change)
     change(world)
@@ -55,7 +55,7 @@ def test_it_notices_that(change: object) -> None:
 
 
 def test_what_a_pass_took_is_free_for_the_next_unless_it_was_committed() -> None:
-    world, memory = World().machine("m1", cpu=4000).job("low", priority=0, cpu=4000), Memory()
+    world, memory = World().machine("m1", cpu=4000).job("low", priority=0, cpu=4000), PassCache()
     world.place("low", 0, on="m1").job("high", tasks=3)
     plan = world.plan(memory=memory)
     assert len(plan.assignments) == 3
@@ -65,14 +65,14 @@ def test_what_a_pass_took_is_free_for_the_next_unless_it_was_committed() -> None
 
 
 def test_it_notices_room_where_the_last_pass_placed_nobody() -> None:
-    world, memory = World().machine("m1", cpu=1000).job("a").place("a", 0, on="m1").job("b"), Memory()
+    world, memory = World().machine("m1", cpu=1000).job("a").place("a", 0, on="m1").job("b"), PassCache()
     assert world.plan(memory=memory).assignments == ()
     world.end("a", 0, gone=True)
     assert len(world.plan(memory=memory).assignments) == 1
 
 
 def test_what_a_gang_gave_back_is_free() -> None:
-    world, memory = World().machine("m1", cpu=2000, accelerators=1000), Memory()
+    world, memory = World().machine("m1", cpu=2000, accelerators=1000), PassCache()
     world.job("gang", tasks=3, gang=True, accelerators=300, ports=1)
     assert world.plan(memory=memory).assignments == ()
     world.end("gang", 2)
@@ -81,7 +81,7 @@ def test_what_a_gang_gave_back_is_free() -> None:
 
 def test_it_serves_several_policies_in_turn() -> None:
     """Two schedulers of a cell may share one; and bands that move are counted anew."""
-    world, memory = cell(), Memory()
+    world, memory = cell(), PassCache()
     for policy in (
         Policy(workload="service"),
         Policy(workload="batch"),
@@ -91,7 +91,7 @@ def test_it_serves_several_policies_in_turn() -> None:
 
 
 def test_it_serves_another_state_when_it_is_given_one() -> None:
-    world, memory = cell(), Memory()
+    world, memory = cell(), PassCache()
     world.plan(memory=memory)
     other = World().machine("m1").job("a")
     assert other.plan(memory=memory) == other.plan()
@@ -99,14 +99,14 @@ def test_it_serves_another_state_when_it_is_given_one() -> None:
 
 
 def test_a_cell_that_empties_and_fills_again() -> None:
-    world, memory = World().machine("m1").job("a", tasks=2), Memory()
+    world, memory = World().machine("m1").job("a", tasks=2), PassCache()
     assert len(world.plan(memory=memory).assignments) == 2
     assert world.remove("m1").plan(memory=memory).assignments == ()
     assert len(world.machine("m2").plan(memory=memory).assignments) == 2
 
 
 def test_more_priorities_than_it_keeps_room_for() -> None:
-    world, memory = World().machine("m1", cpu=4000).job("low", priority=0, cpu=4000), Memory()
+    world, memory = World().machine("m1", cpu=4000).job("low", priority=0, cpu=4000), PassCache()
     world.place("low", 0, on="m1")
     for priority in range(100, 140):
         world.job(f"j{priority}", priority=priority, cpu=1000)

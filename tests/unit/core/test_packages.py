@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.cell.installed import Installed
+from scheduling.core.cell.installed import InstalledPackages
 from scheduling.core.vocabulary.policy import Policy, Search
 from tests.builders import World
 
@@ -62,7 +62,7 @@ def test_half_of_the_sample_is_left_to_other_machines() -> None:
 
 
 def test_bitmaps_say_what_sets_of_slots_say() -> None:
-    rng, installed = np.random.default_rng(7), Installed()
+    rng, installed = np.random.default_rng(7), InstalledPackages()
     sets: dict[str, set[int]] = {digest: set() for digest in "abc"}
     for _ in range(300):
         digest, slots = rng.choice(list("abc")), rng.integers(0, 70, size=rng.integers(0, 5))

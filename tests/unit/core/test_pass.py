@@ -8,7 +8,7 @@ from quota.vocabulary.bands import Band
 from scheduling.core.explaining.changes import ANY
 from scheduling.core.explaining.wording import sentence
 from scheduling.core.vocabulary.policy import Policy, Search, Weights
-from scheduling.core.vocabulary.reasons import Change, ChangeKind, ReasonCode, RuledOut, Why
+from scheduling.core.vocabulary.reasons import ChangeKind, ReasonCode, RuledOut, SuggestedChange, Why
 from tests.builders import GIB, World, must, needs, wish
 
 ALL = Search(randomise=False)
@@ -67,7 +67,7 @@ def test_a_resource_that_lacks_is_named_with_the_smallest_change() -> None:
     world = World().machine("m1", cpu=4000).machine("m2", cpu=2500).job("a", cpu=5000)
     (why,) = world.plan().unplaced
     assert why.ruled_out == (RuledOut(ReasonCode.RESOURCE, "cpu", 2, wanted=5000, largest=4000),)
-    assert why.changes == (Change("cpu", 4000, 1),)
+    assert why.changes == (SuggestedChange("cpu", 4000, 1),)
     assert why.never
 
 
@@ -82,7 +82,7 @@ def test_bounds_per_domain(bound: str, code: ReasonCode) -> None:
     assert len(plan.assignments) == 1
     (why,) = plan.unplaced
     assert [one.code for one in why.ruled_out] == [code]
-    assert why.changes == (Change(code.value, 2, 2, kind=ChangeKind.RAISE),)
+    assert why.changes == (SuggestedChange(code.value, 2, 2, kind=ChangeKind.RAISE),)
 
 
 def test_one_task_per_machine_counts_those_that_run() -> None:
@@ -341,7 +341,7 @@ def test_a_wish_for_an_attribute_nobody_has() -> None:
     world = World().machine("m1").job("web", needs(constraints=(must("gpu", "=", "a100"),)))
     (why,) = world.plan().unplaced
     (demand,) = world.jobs["web"].tasks[0].requirement.constraints
-    assert why.changes == (Change("gpu", ANY, 1, kind=ChangeKind.DROP, constraint=demand),)
+    assert why.changes == (SuggestedChange("gpu", ANY, 1, kind=ChangeKind.DROP, constraint=demand),)
     assert "1 machine without gpu = a100" in sentence(why)
     assert "with the constraint gpu = a100 given up (on 1 machine)" in sentence(why)
 

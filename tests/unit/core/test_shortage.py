@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quota.vocabulary.resources import CPU, DISK, RAM
-from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, Occupants, Shortage, relieve
+from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, MachineShortage, Occupants, relieve
 
 CAPACITY = np.array([[10, 100, 100]] * 3)
 
@@ -28,7 +28,7 @@ def occupants(*tasks: tuple[int, int, dict[str, int]]) -> Occupants:
     )
 
 
-def leaving(found: list[Shortage]) -> list[int]:
+def leaving(found: list[MachineShortage]) -> list[int]:
     return [victim.position for shortage in found for victim in shortage.victims]
 
 

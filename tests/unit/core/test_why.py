@@ -9,10 +9,10 @@ import pytest
 
 from quota.vocabulary.resources import RAM
 from scheduling.core.explaining.conforming import conforming, platforms_of
-from scheduling.core.explaining.explain import Budget, Explainer
+from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends, expected_start
 from scheduling.core.explaining.waiting import of_job
-from scheduling.core.explaining.wording import sentence, tell, tell_fit
+from scheduling.core.explaining.wording import format_fit, format_why, sentence
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
@@ -246,7 +246,7 @@ def test_a_budget_examines_new_classes_first_and_then_the_stalest() -> None:
     world = World().machine("m1", cpu=500)
     for number in range(3):
         world.job(f"j{number}", cpu=1000 + number)
-    explainer = Explainer(Budget(classes=2, every_s=1.0))
+    explainer = Explainer(ExplainBudget(classes=2, every_s=1.0))
     first = world.plan(explainer=explainer, now=0.0).unplaced
     assert [bool(why.code) for why in first] == [True, True, False]
     assert explainer.behind == 1
@@ -263,7 +263,7 @@ def test_a_budget_examines_new_classes_first_and_then_the_stalest() -> None:
 
 def test_a_class_that_was_placed_is_forgotten() -> None:
     world = World().machine("m1", cpu=500).job("a", cpu=1000)
-    explainer = Explainer(Budget())
+    explainer = Explainer(ExplainBudget())
     world.plan(explainer=explainer)
     world.machine("m1", cpu=1000).schedule()
     world.job("b", cpu=1000)
@@ -426,7 +426,7 @@ def test_platforms_are_told_apart_exactly() -> None:
 
 def test_told_in_the_readers_words_with_names_he_may_know() -> None:
     world = World().machine("m1", cpu=500).job("a", cpu=1000)
-    told = tell(verdict(world), hostnames={world.id_of("m1"): "m1"})
+    told = format_why(verdict(world), hostnames={world.id_of("m1"): "m1"})
     assert any("Closest is m1" in note for note in told.notes)
     assert told.summary == "1 task can't be placed on any of 1 machine"
     assert len(told.cures) == 2
@@ -435,7 +435,7 @@ def test_told_in_the_readers_words_with_names_he_may_know() -> None:
 def test_a_borglet_that_is_too_old_is_told_in_words() -> None:
     world = World().machine("m1", **{PROTOCOL: "1"}).machine("m2").job("web", needs(constraints=(SPEAKS,)))
     (why,) = world.plan().unplaced
-    told = tell(why)
+    told = format_why(why)
     assert told.reasons == ("2 machines whose Borglet is too old for packages, roots and networks of tasks",)
     assert told.cures.count("It would fit with a newer Borglet there (on 2 machines).") == 1
     assert world.machine("m1", **{PROTOCOL: "2"}).where(world.plan(), "web") == {0: "m1"}
@@ -482,7 +482,7 @@ def test_a_plan_says_that_no_machine_has_a_resource() -> None:
     world = World().machine("m1").machine("m2")
     kinds = platforms_of(world.state.machines.capacity[:2])
     wanted = vector(cpu=1000, accelerators=1000)
-    fit = tell_fit(conforming(wanted, kinds.capacity, np.array([2])), tasks=1)
+    fit = format_fit(conforming(wanted, kinds.capacity, np.array([2])), tasks=1)
     assert fit == [
         "No machine of the cell has any accelerators.",
         "Remove accelerators from the request, or submit the job to a cell that has them.",

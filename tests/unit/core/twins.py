@@ -9,7 +9,7 @@ from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.cell.attributes import holds
 from scheduling.core.cell.audit import tasks_on
 from scheduling.core.cell.state import CellState
-from scheduling.core.cell.tasks import PENDING, Job
+from scheduling.core.cell.tasks import PENDING, LiveJob
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 
@@ -23,7 +23,7 @@ class Tenancy:
     """One task on one machine. `new`: put there by this pass."""
 
     identity: int
-    job: Job
+    job: LiveJob
     limit: tuple[int, ...]
     reservation: tuple[int, ...]
     devices: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ class Twin:
                 for t in tasks_on(state, slot)
             ]
 
-    def _job(self, task: int) -> Job:
+    def _job(self, task: int) -> LiveJob:
         job = self.state.tasks.job_at[self.state.tasks.job[task]]
         assert job is not None
         return job
@@ -193,7 +193,7 @@ class Twin:
             and not 0 < requirement.max_per_power_domain <= self._siblings(job, machine_id, "power_domain")
         )
 
-    def _siblings(self, job: Job, machine_id: int, kind: str) -> int:
+    def _siblings(self, job: LiveJob, machine_id: int, kind: str) -> int:
         def domain(m: int) -> object:
             facts = self.state.machines.facts[self.state.machines.slot[m]]
             return m if kind == "machine" else getattr(facts, kind)
@@ -349,7 +349,7 @@ class Twin:
             return -left
         return -(0.25 * left + 0.75 * (left - least) / (left + 0.05))
 
-    def _mixing(self, job: Job, machine_id: int) -> float:
+    def _mixing(self, job: LiveJob, machine_id: int) -> float:
         capacity = self.state.machines.capacity[self.state.machines.slot[machine_id]].tolist()
         share = 0.0
         for r, weight in enumerate(self._weights()):

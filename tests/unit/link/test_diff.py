@@ -9,14 +9,14 @@ import pytest
 
 from borglet.messages import EndCause, Exit, Health, Phase, Removal, Report, TaskKey, TaskReport
 from scheduling.link.views.diff import (
-    Changes,
-    Expected,
-    Gone,
-    Over,
+    ExitVerdict,
+    ExpectedTask,
+    IncarnationGone,
+    ReportChanges,
     Seen,
-    Stranger,
+    TaskExit,
+    UnknownIncarnation,
     Unwanted,
-    Verdict,
     View,
     compare,
     describe,
@@ -29,7 +29,7 @@ OTHER = TaskKey("b" * 32, 1, 1)
 CRASH = Exit(EndCause.SIGNALED, 5.0, signal=11)
 
 
-def a_view(*, run: dict[TaskKey, Expected] | None = None, stop: dict[TaskKey, int] | None = None,
+def a_view(*, run: dict[TaskKey, ExpectedTask] | None = None, stop: dict[TaskKey, int] | None = None,
            quarantine: frozenset[str] = frozenset()) -> View:  # fmt: skip
     return View(HISTORY, GENERATION, run or {}, stop or {}, quarantine)
 
@@ -44,14 +44,14 @@ def a_task(key: TaskKey = KEY, phase: Phase = Phase.UP, **changed: Any) -> TaskR
 
 
 def test_a_new_phase_is_seen_once() -> None:
-    view = a_view(run={KEY: Expected(7)})
+    view = a_view(run={KEY: ExpectedTask(7)})
     report = a_report(a_task())
-    assert compare(view, report) == Changes(seen=[Seen(7, 3, "up", "unknown", True, 0)])
+    assert compare(view, report) == ReportChanges(seen=[Seen(7, 3, "up", "unknown", True, 0)])
     assert not compare(view, report)
 
 
 def test_what_rows_hold_already_is_no_news() -> None:
-    expected = Expected(
+    expected = ExpectedTask(
         7, checked=True, phase="up", health="healthy", up=True, restarts=2, exit=("signaled", 5.0)
     )
     task = a_task(health=Health.HEALTHY, restarts=2, exit=CRASH)
@@ -73,13 +73,13 @@ def test_up_means_running_and_healthy_where_checked(
     checked: bool, phase: Phase, health: Health, up: bool
 ) -> None:
     changes = compare(
-        a_view(run={KEY: Expected(7, checked=checked)}), a_report(a_task(KEY, phase, health=health))
+        a_view(run={KEY: ExpectedTask(7, checked=checked)}), a_report(a_task(KEY, phase, health=health))
     )
     assert [seen.up for seen in changes.seen] == [up]
 
 
 def test_a_local_restart_brings_its_exit_once() -> None:
-    view = a_view(run={KEY: Expected(7, phase="up", up=True)})
+    view = a_view(run={KEY: ExpectedTask(7, phase="up", up=True)})
     first = compare(view, a_report(a_task(KEY, Phase.BACKOFF, exit=CRASH)))
     assert first.seen[0].exit == {
         "cause": "signaled",
@@ -94,9 +94,9 @@ def test_a_local_restart_brings_its_exit_once() -> None:
 
 
 def test_an_end_of_what_should_run_is_told_once() -> None:
-    view = a_view(run={KEY: Expected(7, restart_on="never", max_moves=1)})
+    view = a_view(run={KEY: ExpectedTask(7, restart_on="never", max_moves=1)})
     report = a_report(a_task(KEY, Phase.ENDED, restarts=4, exit=CRASH))
-    assert compare(view, report) == Changes(over=[Over(7, 3, CRASH, 4, "never", 1)])
+    assert compare(view, report) == ReportChanges(over=[TaskExit(7, 3, CRASH, 4, "never", 1)])
     assert not compare(view, report)
 
 
@@ -105,7 +105,7 @@ def test_what_should_stop_is_gone_when_it_ended_or_is_absent() -> None:
     report = a_report(a_task(KEY, Phase.ENDED, exit=CRASH))
     changes = compare(view, report)
     told = {"cause": "signaled", "at": 5.0, "status": None, "signal": 11, "detail": "", "notice": ""}
-    assert changes.gone == [Gone(7, 3, told), Gone(8, 1)]
+    assert changes.gone == [IncarnationGone(7, 3, told), IncarnationGone(8, 1)]
     assert not compare(view, report)
 
 
@@ -115,13 +115,13 @@ def test_what_is_stopping_is_not_gone_yet() -> None:
 
 @pytest.mark.parametrize("generation", ["older", ""])
 def test_absence_counts_only_when_the_desired_state_is_acknowledged(generation: str) -> None:
-    view = a_view(run={KEY: Expected(7)}, stop={OTHER: 8})
+    view = a_view(run={KEY: ExpectedTask(7)}, stop={OTHER: 8})
     assert not compare(view, a_report(generation=generation))
-    assert compare(view, a_report()) == Changes(lost=[(7, 3)], gone=[Gone(8, 1)])
+    assert compare(view, a_report()) == ReportChanges(lost=[(7, 3)], gone=[IncarnationGone(8, 1)])
 
 
 def test_another_history_changes_nothing() -> None:
-    view = a_view(run={KEY: Expected(7)})
+    view = a_view(run={KEY: ExpectedTask(7)})
     assert not compare(view, a_report(a_task(), history_id="h0"))
     assert view.run[KEY].phase == "assigned"
 
@@ -130,29 +130,29 @@ def test_strangers_are_told_when_they_change_and_only_once_acknowledged() -> Non
     view = a_view()
     report = a_report(a_task(quarantined=True), a_task(OTHER, Phase.ENDED))
     assert not compare(view, msgspec.structs.replace(report, generation="older"))
-    assert compare(view, report).strangers == [Stranger(KEY, "cc/ubar/jfoo/0", True)]
+    assert compare(view, report).strangers == [UnknownIncarnation(KEY, "cc/ubar/jfoo/0", True)]
     assert compare(view, report).strangers is None
     assert compare(view, a_report()).strangers == []
 
 
 def test_an_alloc_is_up_when_its_machine_answers() -> None:
-    view = a_view(run={KEY: Expected(7, alloc=True)})
-    assert compare(view, a_report()) == Changes(seen=[Seen(7, 3, "up", "unknown", True, 0)])
+    view = a_view(run={KEY: ExpectedTask(7, alloc=True)})
+    assert compare(view, a_report()) == ReportChanges(seen=[Seen(7, 3, "up", "unknown", True, 0)])
     assert not compare(view, a_report())
 
 
 def test_a_task_that_its_machine_wants_to_be_rid_of_is_told_once() -> None:
-    view = a_view(run={KEY: Expected(7, phase="up", up=True)})
+    view = a_view(run={KEY: ExpectedTask(7, phase="up", up=True)})
     removals = [Removal(KEY, "cpu-starved", "no CPU for 180 s"), Removal(OTHER, "cpu-starved", "not ours")]
     report = a_report(a_task(), removals=removals)
     told = "its machine asked for it (cpu-starved): no CPU for 180 s"
-    assert compare(view, report) == Changes(unwanted=[Unwanted(7, 3, told, "cpu-starved")])
+    assert compare(view, report) == ReportChanges(unwanted=[Unwanted(7, 3, told, "cpu-starved")])
     assert not compare(view, report)
 
 
 def test_a_machine_is_rid_of_a_few_tasks_at_a_time() -> None:
     keys = [TaskKey("a" * 32, index, 1) for index in range(6)]
-    view = a_view(run={key: Expected(key.index, phase="up", up=True) for key in keys})
+    view = a_view(run={key: ExpectedTask(key.index, phase="up", up=True) for key in keys})
     removals = [Removal(key, "cpu-starved", "") for key in keys]
     assert len(compare(view, a_report(*map(a_task, keys), removals=removals)).unwanted) == 4
 
@@ -164,37 +164,37 @@ BAD = Exit(EndCause.EXITED, 1.0, status=3)
 @pytest.mark.parametrize(
     ("exit_", "restart_on", "moves", "verdict"),
     [
-        (OK, "failure", 0, Verdict("exited with status 0", how="finished")),
-        (OK, "never", 0, Verdict("exited with status 0", how="finished")),
-        (OK, "always", 0, Verdict("exited with status 0, after 5 restarts", cause="failure", avoid=True)),
-        (BAD, "failure", 2, Verdict("exited with status 3, after 5 restarts", cause="failure", avoid=True)),
-        (BAD, "failure", 3, Verdict("exited with status 3, after 5 restarts; moved 3 times before", how="failed")),
-        (BAD, "never", 0, Verdict("exited with status 3, after 5 restarts; it asks for no restart", how="failed")),
+        (OK, "failure", 0, ExitVerdict("exited with status 0", how="finished")),
+        (OK, "never", 0, ExitVerdict("exited with status 0", how="finished")),
+        (OK, "always", 0, ExitVerdict("exited with status 0, after 5 restarts", cause="failure", avoid=True)),
+        (BAD, "failure", 2, ExitVerdict("exited with status 3, after 5 restarts", cause="failure", avoid=True)),
+        (BAD, "failure", 3, ExitVerdict("exited with status 3, after 5 restarts; moved 3 times before", how="failed")),
+        (BAD, "never", 0, ExitVerdict("exited with status 3, after 5 restarts; it asks for no restart", how="failed")),
         (Exit(EndCause.SUPERVISOR_LOST, 1.0), "failure", 0,
-         Verdict("supervisor lost, ended, after 5 restarts", cause="failure", avoid=True)),
+         ExitVerdict("supervisor lost, ended, after 5 restarts", cause="failure", avoid=True)),
         (Exit(EndCause.MACHINE_SHORT, 1.0, signal=9, detail="no memory left"), "never", 9,
-         Verdict("machine short, killed by signal 9: no memory left", cause="out-of-resources", avoid=True)),
+         ExitVerdict("machine short, killed by signal 9: no memory left", cause="out-of-resources", avoid=True)),
         (Exit(EndCause.MACHINE_RESTARTED, 1.0), "failure", 0,
-         Verdict("machine restarted, ended", cause="machine-failure")),
+         ExitVerdict("machine restarted, ended", cause="machine-failure")),
         (Exit(EndCause.STOPPED, 1.0, signal=15), "failure", 0,
-         Verdict("stopped on its machine: no reason given", cause="other")),
+         ExitVerdict("stopped on its machine: no reason given", cause="other")),
     ],
 )  # fmt: skip
 def test_what_becomes_of_a_task_whose_incarnation_is_over(
-    exit_: Exit, restart_on: str, moves: int, verdict: Verdict
+    exit_: Exit, restart_on: str, moves: int, verdict: ExitVerdict
 ) -> None:
-    assert judge(Over(7, 3, exit_, 5, restart_on, 3), moves=moves) == verdict
+    assert judge(TaskExit(7, 3, exit_, 5, restart_on, 3), moves=moves) == verdict
 
 
 def test_every_cause_of_an_end_has_a_verdict_and_a_sentence() -> None:
     for cause in EndCause:
-        verdict = judge(Over(7, 3, Exit(cause, 1.0, detail="x"), 0, "failure", 3), moves=0)
+        verdict = judge(TaskExit(7, 3, Exit(cause, 1.0, detail="x"), 0, "failure", 3), moves=0)
         assert bool(verdict.how) != bool(verdict.cause)
         assert describe(Exit(cause, 1.0, detail="x")).endswith(": x")
 
 
 def test_an_address_of_its_own_is_news_once_and_must_be_one() -> None:
-    view = a_view(run={KEY: Expected(7, phase="up", up=True)})
+    view = a_view(run={KEY: ExpectedTask(7, phase="up", up=True)})
     report = a_report(a_task(address="10.20.30.4"))
     (seen,) = compare(view, report).seen
     assert seen.address == "10.20.30.4"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scheduling.link.transport.owned_tasks import Errands
+from scheduling.link.transport.owned_tasks import OwnedTasks
 
 
 def test_who_swallows_a_cancellation_is_cancelled_again() -> None:
@@ -20,7 +20,7 @@ def test_who_swallows_a_cancellation_is_cancelled_again() -> None:
                 lost.append("a cancellation")
 
     async def owner() -> None:
-        errands = Errands()
+        errands = OwnedTasks()
         errands.begin(stubborn())
         errands.begin(asyncio.sleep(0))
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scheduling.machines.pace import BURST, GAP_S, REFILL_PER_S, Patience, Timetable, poll_interval
+from scheduling.machines.pace import BURST, GAP_S, REFILL_PER_S, EarlyAnswerPace, Timetable, poll_interval
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_moving_things_for_ever_keeps_the_heap_small() -> None:
 
 
 def test_a_chatty_machine_is_slowed_down_and_a_quiet_one_is_not() -> None:
-    patience, now, polls = Patience(), 100.0, 0
+    patience, now, polls = EarlyAnswerPace(), 100.0, 0
     while now < 200.0:
         now += patience.gap_s(now)
         polls += 1

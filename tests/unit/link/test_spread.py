@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from scheduling.link.transport.spread import FEW, RATE, TOLERANCE, Spread
+from scheduling.link.transport.spread import FEW, RATE, TOLERANCE, ConnectionBalance
 
 
 def settle(shards: list[int], *, seconds: int, lands: random.Random | None) -> tuple[list[int], int]:
     """Machines by shard after so long, and how often any was moved. `lands`: where they dial; None: where they were."""
-    spreads, moved = [Spread() for _ in shards], 0
+    spreads, moved = [ConnectionBalance() for _ in shards], 0
     for second in range(seconds):
         for index, spread in enumerate(spreads):
             number = spread.surplus(float(second), shards[index], [*shards[:index], *shards[index + 1 :]])

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduling.link.packages.tracker import AVOIDED_S, BUSY_S, MAX_HOLDERS, SLOT_S, Offer, Peer, Tracker
+from scheduling.link.packages.tracker import (
+    AVOIDED_S,
+    BUSY_S,
+    MAX_HOLDERS,
+    SLOT_S,
+    Peer,
+    SourcesOffer,
+    Tracker,
+)
 
 D = "sha256:" + "a" * 64
 
@@ -30,7 +38,7 @@ def test_the_first_go_to_the_store_and_others_come_back() -> None:
     assert offers[2].peers == ()
     assert 0.5 <= offers[2].retry_after_s <= 1.5
     told.have(D, [peer(1)])
-    assert told.sources(D, 3, now=1.0) == Offer((peer(1),))
+    assert told.sources(D, 3, now=1.0) == SourcesOffer((peer(1),))
 
 
 def test_a_machine_serves_no_more_than_its_fanout_at_a_time() -> None:
@@ -73,7 +81,7 @@ def test_who_failed_a_machine_is_not_offered_to_it_for_a_while() -> None:
     told.have(D, [peer(1)])
     told.sources(D, 2, now=0.0)
     told.failed(D, 2, peer(1).address, 7000, "slow", now=0.0)
-    assert told.sources(D, 2, now=1.0) == Offer(store=True)
+    assert told.sources(D, 2, now=1.0) == SourcesOffer(store=True)
     assert told.sources(D, 3, now=1.0).peers == (peer(1),), "others may try it"
     assert told.sources(D, 2, now=AVOIDED_S + 1).peers == (peer(1),)
 
@@ -127,7 +135,7 @@ def test_who_is_away_has_it_no_more_or_serves_nobody_is_not_offered() -> None:
     told.have(D, [peer(1), peer(2), peer(3, port=0)])
     told.left(1)
     told.gone(D, 2)
-    assert told.sources(D, 9, now=0.0) == Offer(store=True)
+    assert told.sources(D, 9, now=0.0) == SourcesOffer(store=True)
     told.left(9)
     assert [told.sources(D, 20 + n, now=0.0).store for n in range(9)] == [True] * 9
 

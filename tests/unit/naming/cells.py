@@ -9,7 +9,7 @@ import dns.flags
 import dns.message
 
 from naming.dns.resolver import Transport, answer
-from naming.dns.zones.directory import Directory, Status
+from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
@@ -135,15 +135,15 @@ def table_of(*many: events.Event) -> NameTable:
     return table
 
 
-def directory_of(table: NameTable) -> Directory:
-    directory = Directory(zone="borg.internal", nameserver="192.0.2.53")
+def directory_of(table: NameTable) -> ZoneDirectory:
+    directory = ZoneDirectory(zone="borg.internal", nameserver="192.0.2.53")
     directory.cells[table.cell] = table
     directory.loaded, directory.status = True, Status.OK
     return directory
 
 
 def ask_wire(
-    directory: Directory, query: dns.message.Message, *, via: Transport = "udp", seed: int = 1
+    directory: ZoneDirectory, query: dns.message.Message, *, via: Transport = "udp", seed: int = 1
 ) -> dns.message.Message:
     wire = answer(query.to_wire(), directory, via=via, rng=Random(seed))
     assert wire is not None
@@ -154,7 +154,13 @@ def ask_wire(
 
 
 def ask(
-    directory: Directory, name: str, rdtype: str = "A", *, via: Transport = "udp", seed: int = 1, **query: Any
+    directory: ZoneDirectory,
+    name: str,
+    rdtype: str = "A",
+    *,
+    via: Transport = "udp",
+    seed: int = 1,
+    **query: Any,
 ) -> dns.message.Message:
     """The response to a question as a client of dnspython sends it; `name` without zone is made absolute."""
     if not name.endswith("."):

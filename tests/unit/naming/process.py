@@ -24,7 +24,7 @@ import dns.rdata
 import uvloop
 
 from naming.dns.protocol.cookies import Cookies
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.following.news import MemoryNews
 from naming.server import serve
 from scheduling.core.vocabulary import events
@@ -144,7 +144,7 @@ async def _serve(host: str, port: int) -> None:
     news = town()
     news.away = True
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, setattr, news, "away", False)
-    directory = Directory(
+    directory = ZoneDirectory(
         zone="borg.internal", nsid=b"resolver-1", cookies=Cookies(b"0123456789abcdef"), caa=CAA,
         reverse=(ip_network("10.0.0.0/8"), ip_network("2001:db8::/32")),
     )  # fmt: skip

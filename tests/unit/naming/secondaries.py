@@ -20,10 +20,10 @@ import dns.tsig
 import dns.zone
 
 from naming.dns.primary import Peers, Primary
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.following.follower import Follower
 from naming.following.news import MemoryNews
-from naming.server import Server
+from naming.server import DnsServer
 
 CELL, ZONE = 3, "cc.borg.internal"
 BOUND_S = 30.0
@@ -209,10 +209,10 @@ distributor-threads=1
 
 
 @asynccontextmanager
-async def primary(news: MemoryNews, peers: Peers) -> AsyncIterator[Server]:
-    directory = Directory(zone="borg.internal", keyring=peers.keys, caa=CAA)
+async def primary(news: MemoryNews, peers: Peers) -> AsyncIterator[DnsServer]:
+    directory = ZoneDirectory(zone="borg.internal", keyring=peers.keys, caa=CAA)
     source = Primary(directory, peers)
-    server = Server(directory, "127.0.0.1", 0, primary=source, peers=peers)
+    server = DnsServer(directory, "127.0.0.1", 0, primary=source, peers=peers)
     await server.start()
     loaded = asyncio.Event()
     tasks = [
@@ -231,7 +231,7 @@ async def primary(news: MemoryNews, peers: Peers) -> AsyncIterator[Server]:
 
 
 async def transferred(
-    server: Server, keys: Mapping[dns.name.Name, dns.tsig.Key] | None = None
+    server: DnsServer, keys: Mapping[dns.name.Name, dns.tsig.Key] | None = None
 ) -> dns.zone.Zone:
     """The whole zone as our primary gives it."""
     zone = dns.zone.Zone(dns.name.from_text(ZONE), relativize=False)

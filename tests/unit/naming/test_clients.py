@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naming.dns.protocol.cookies import Client, Cookies, at_the_end
-from naming.dns.protocol.limiting import RateLimit, Verdict
+from naming.dns.protocol.cookies import Cookies, DnsClient, at_the_end
+from naming.dns.protocol.limiting import RateLimit, RateVerdict
 from naming.dns.resolver import truncated
-from naming.server import Server
+from naming.server import DnsServer
 from tests.unit.naming.cells import ask_wire, directory_of, running, table_of
 
 COOKIES = Cookies(b"0123456789abcdef")
@@ -25,22 +25,22 @@ MINE = b"my own 8"
 
 
 def test_a_cookie_is_believed_of_its_client_for_an_hour() -> None:
-    given = COOKIES.server(MINE, Client(HERE, 1_000_000))
+    given = COOKIES.server(MINE, DnsClient(HERE, 1_000_000))
     for now, believed in ((1_000_000, True), (1_003_600, True), (1_003_601, False), (999_699, False)):
-        assert COOKIES.believed(MINE, given, Client(HERE, now)) is believed
-    assert not COOKIES.believed(MINE, given, Client(ELSEWHERE, 1_000_000))
-    assert not COOKIES.believed(b"another8", given, Client(HERE, 1_000_000))
-    assert not Cookies(b"f" * 32).believed(MINE, given, Client(HERE, 1_000_000))
+        assert COOKIES.believed(MINE, given, DnsClient(HERE, now)) is believed
+    assert not COOKIES.believed(MINE, given, DnsClient(ELSEWHERE, 1_000_000))
+    assert not COOKIES.believed(b"another8", given, DnsClient(HERE, 1_000_000))
+    assert not Cookies(b"f" * 32).believed(MINE, given, DnsClient(HERE, 1_000_000))
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_nothing_made_up_is_believed(cookie: bytes, server: bytes) -> None:
-    assert not COOKIES.believed(cookie, server, Client(HERE, 5_000))
+    assert not COOKIES.believed(cookie, server, DnsClient(HERE, 5_000))
 
 
 def test_processes_of_one_installation_believe_each_other() -> None:
     one, two = Cookies.from_secret("s" * 50), Cookies.from_secret("s" * 50)
-    assert two.believed(MINE, one.server(MINE, Client(HERE, 9)), Client(HERE, 9))
+    assert two.believed(MINE, one.server(MINE, DnsClient(HERE, 9)), DnsClient(HERE, 9))
 
 
 @pytest.mark.parametrize("size", [0, 15, 65])
@@ -54,7 +54,7 @@ def query_with(*options: dns.edns.Option) -> dns.message.Message:
 
 
 def test_both_cookies_are_found_at_the_end() -> None:
-    server = COOKIES.server(MINE, Client(HERE, 9))
+    server = COOKIES.server(MINE, DnsClient(HERE, 9))
     wire = query_with(dns.edns.CookieOption(MINE, server)).to_wire()
     assert at_the_end(wire) == (MINE, server)
     assert at_the_end(query_with(dns.edns.CookieOption(MINE, b"")).to_wire()) is None
@@ -91,23 +91,23 @@ def test_who_wants_our_name_is_told() -> None:
 def test_a_network_counts_as_one(address: str, network: str) -> None:
     limit = RateLimit(3)
     told = [limit.verdict(who, 5.0) for who in (address, network, address, network, network)]
-    assert told[:3] == [Verdict.ANSWER] * 3
+    assert told[:3] == [RateVerdict.ANSWER] * 3
     assert sorted(verdict.value for verdict in told[3:]) == ["drop", "truncate"]
-    assert limit.verdict(address, 6.0) is Verdict.ANSWER
-    assert limit.verdict("192.0.2.1", 5.5) is Verdict.ANSWER
+    assert limit.verdict(address, 6.0) is RateVerdict.ANSWER
+    assert limit.verdict("192.0.2.1", 5.5) is RateVerdict.ANSWER
 
 
 def test_our_own_networks_are_not_limited() -> None:
     limit = RateLimit(1)
     for address in ("127.0.0.1", "10.9.8.7", "fd00::1", "::1"):
-        assert {limit.verdict(address, 1.0) for _ in range(5)} == {Verdict.ANSWER}
+        assert {limit.verdict(address, 1.0) for _ in range(5)} == {RateVerdict.ANSWER}
 
 
 def test_beyond_the_rate_a_cookie_or_tcp_gets_the_answer() -> None:
     async def scenario() -> None:
         directory = directory_of(table_of(*running(2)))
         directory.cookies = COOKIES
-        server = Server(directory, "127.0.0.1", 0, limit=RateLimit(2, exempt=()))
+        server = DnsServer(directory, "127.0.0.1", 0, limit=RateLimit(2, exempt=()))
         await server.start()
         try:
             plain, first = query_with(), query_with(dns.edns.CookieOption(MINE, b""))

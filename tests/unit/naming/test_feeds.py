@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naming.api import feeds
-from naming.api.feeds import Service
+from naming.api.feeds import FeedService
 from naming.table.endpoints import TaskEndpoint, shares
 from naming.table.names import JobName, ServiceName
 
@@ -22,8 +22,8 @@ def task(index: int, *, weight: int = 1, serving: bool = True, load: float | Non
     )  # fmt: skip
 
 
-def a_service(*tasks: TaskEndpoint, labels: dict[str, str] | None = None) -> Service:
-    return Service(JOB, labels or {}, tasks)
+def a_service(*tasks: TaskEndpoint, labels: dict[str, str] | None = None) -> FeedService:
+    return FeedService(JOB, labels or {}, tasks)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,16 @@ def test_prometheus_hears_of_weight_load_service_and_failing_open() -> None:
 
 
 def test_prometheus_scrapes_a_task_once_though_a_service_has_it_too() -> None:
-    both = [a_service(task(0)), Service(ServiceName("cc", "ubar", "front"), {"service": "front"}, [task(0)])]
+    both = [
+        a_service(task(0)),
+        FeedService(ServiceName("cc", "ubar", "front"), {"service": "front"}, [task(0)]),
+    ]
     assert len(feeds.prometheus(both)) == 1
 
 
 def test_traefik_is_told_weights_that_are_not_one_and_services_by_their_dots() -> None:
     tasks = [task(0), task(1, weight=4), task(2, weight=0), task(3, serving=False)]
-    found = feeds.traefik([a_service(*tasks), Service(ServiceName("cc", "ubar", "front"), {}, tasks[:1])])
+    found = feeds.traefik([a_service(*tasks), FeedService(ServiceName("cc", "ubar", "front"), {}, tasks[:1])])
     assert found["http"]["services"] == {
         "web-ubar-cc": {"loadBalancer": {"servers": [
             {"url": "http://10.0.0.1:20000"}, {"url": "http://10.0.0.1:20001", "weight": 4},

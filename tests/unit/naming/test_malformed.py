@@ -19,7 +19,7 @@ import pytest
 
 from naming.dns.primary import Peers, Primary, read_transfer
 from naming.dns.resolver import answer, at_a_glance
-from naming.dns.sockets import Server
+from naming.dns.sockets import DnsServer
 from tests.bombarded import Bombarded
 from tests.malformed import KEY, KINDS, packets, questions, well_formed
 from tests.unit.naming.cells import ask, directory_of, running, table_of, texts
@@ -68,7 +68,7 @@ def test_streams_survive_what_is_no_message() -> None:
     async def scenario() -> None:
         broken: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
-        server = Server(directory, "127.0.0.1", 0, primary=primary)
+        server = DnsServer(directory, "127.0.0.1", 0, primary=primary)
         await server.start()
         try:
             async with asyncio.timeout(BOUND_S):

@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from naming.dns.primary import Peers, Primary
 from naming.dns.protocol.limiting import RateLimit
-from naming.dns.sockets import Server, type_asked
-from naming.figures import Board, CellFigures, Figures, together
+from naming.dns.sockets import DnsServer, type_asked
+from naming.figures import Board, CellFigures, ServerCounters, together
 from naming.following.follower import Follower
 from naming.following.news import MemoryNews
 from naming.metrics import MetricsServer, exposition
-from naming.reporting import Reporter
+from naming.reporting import MetricsReporter
 from tests.unit.naming.cells import directory_of, reported, running, table_of
 
 Samples = dict[tuple[str, ...], float]
@@ -49,13 +49,13 @@ def test_every_question_is_counted_where_it_was_answered() -> None:
         news = MemoryNews()
         news.add_cell(3, "cc")
         news.write(3, running(200))
-        figures = Figures()
+        figures = ServerCounters()
         directory = directory_of(table_of())
         directory.cells.clear()
         follower = Follower(directory, news, figures=figures)
-        server = Server(directory, "127.0.0.1", 0, figures=figures)
+        server = DnsServer(directory, "127.0.0.1", 0, figures=figures)
         await server.start()
-        told = MetricsServer("127.0.0.1", 0, Reporter(figures, follower).exposition)
+        told = MetricsServer("127.0.0.1", 0, MetricsReporter(figures, follower).exposition)
         await told.start()
         following = asyncio.create_task(follower.run())
 
@@ -178,7 +178,7 @@ def test_a_secondary_that_acknowledges_nothing_is_counted(
 
 def test_what_is_beyond_the_rate_is_counted() -> None:
     async def scenario() -> None:
-        server = Server(directory_of(table_of(*running(1))), "127.0.0.1", 0, limit=RateLimit(1, exempt=()))
+        server = DnsServer(directory_of(table_of(*running(1))), "127.0.0.1", 0, limit=RateLimit(1, exempt=()))
         await server.start()
         try:
             query = dns.message.make_query("web.ubar.cc.borg.internal.", "A")
@@ -196,7 +196,7 @@ def test_what_is_beyond_the_rate_is_counted() -> None:
 
 def test_processes_are_one_figure() -> None:
     board = Board(3)
-    first, second = Figures(status="ok", unheard_s=0.5), Figures(status="stale", unheard_s=40.0)
+    first, second = ServerCounters(status="ok", unheard_s=0.5), ServerCounters(status="stale", unheard_s=40.0)
     first.short[0] = 5
     first.cells = {"cc": CellFigures(9, 9, jobs=2, placed=3, serving=1)}
     first.secondaries = {"cc": {"192.0.2.1": 8}}
@@ -236,13 +236,13 @@ def test_processes_are_one_figure() -> None:
 def test_a_board_tells_only_what_was_written_whole() -> None:
     board = Board(2)
     assert board.read(0) is None
-    figures = Figures(errors=3)
+    figures = ServerCounters(errors=3)
     board.write(0, figures)
     assert board.read(0) == figures
     board._memory[20] ^= 1
     assert board.read(0) is None
     board.write(0, figures)
-    board.write(0, Figures(errors=4, limited={"x" * 2**21: 1}))
+    board.write(0, ServerCounters(errors=4, limited={"x" * 2**21: 1}))
     assert board.read(0) == figures
 
 

@@ -12,9 +12,9 @@ import dns.reversename
 import pytest
 
 from naming.dns.resolver import UDP_PAYLOAD
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone_settings import read_reverse
-from naming.table.reverse import Index, path_of
+from naming.table.reverse import AddressIndex, path_of
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
@@ -35,7 +35,7 @@ V6_APEX = "d.f.ip6.arpa."
 
 
 @pytest.fixture
-def directory() -> Directory:
+def directory() -> ZoneDirectory:
     table = table_of(
         *running(3),
         machine(7, "fd00::7"),
@@ -49,8 +49,8 @@ def directory() -> Directory:
     return ours(made)
 
 
-def ours(made: Directory) -> Directory:
-    return Directory(
+def ours(made: ZoneDirectory) -> ZoneDirectory:
+    return ZoneDirectory(
         zone=made.zone, nameserver=made.nameserver, cells=made.cells, loaded=made.loaded, status=made.status,
         reverse=read_reverse(["10.0.0.0/8", "127.0.0.0/8", "fd00::/8", "::1/128", "192.0.2.53/32"]),
     )  # fmt: skip
@@ -81,7 +81,7 @@ def negative(response, apex: str) -> bool:
     ],
 )
 def test_an_address_leads_to_its_name_and_back(
-    directory: Directory, address: str, name: str, ttl_s: int
+    directory: ZoneDirectory, address: str, name: str, ttl_s: int
 ) -> None:
     response = ask(directory, of(address), "PTR")
     assert texts(response) == [name]
@@ -90,7 +90,7 @@ def test_an_address_leads_to_its_name_and_back(
     assert texts(ask(directory, name, "AAAA" if ":" in address else "A")) == [address]
 
 
-def test_an_address_that_several_share_has_several_names(directory: Directory) -> None:
+def test_an_address_that_several_share_has_several_names(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     for revision, number in enumerate(range(20, 400), start=100):
         table.apply(machine(number, "127.0.0.1"), revision)
@@ -111,7 +111,7 @@ def test_an_address_that_several_share_has_several_names(directory: Directory) -
 @pytest.mark.parametrize(
     "name", ["10.in-addr.arpa.", V6_APEX, "53.2.0.192.in-addr.arpa.", of("::1"), "127.IN-ADDR.arpa."]
 )
-def test_reverse_zones_have_soa_and_ns(directory: Directory, name: str) -> None:
+def test_reverse_zones_have_soa_and_ns(directory: ZoneDirectory, name: str) -> None:
     (soa,) = ask(directory, name, "SOA").answer[0]
     assert (str(soa.mname), str(soa.rname)) == ("ns.borg.internal.", "hostmaster.borg.internal.")
     response = ask(directory, name, "NS")
@@ -133,7 +133,7 @@ def texts_of_additional(response) -> list[str]:
         "0.0.127.in-addr.arpa.", of("fd00::7")[4:],
     ],
 )  # fmt: skip
-def test_what_lies_above_an_address_exists_and_holds_nothing(directory: Directory, name: str) -> None:
+def test_what_lies_above_an_address_exists_and_holds_nothing(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name, "PTR")
     assert response.rcode() == dns.rcode.NOERROR
     assert not response.answer
@@ -149,13 +149,13 @@ def test_what_lies_above_an_address_exists_and_holds_nothing(directory: Director
         ("x." + of("::1"), of("::1")),
     ],
 )  # fmt: skip
-def test_what_is_nobodys_address_is_nxdomain(directory: Directory, name: str, apex: str) -> None:
+def test_what_is_nobodys_address_is_nxdomain(directory: ZoneDirectory, name: str, apex: str) -> None:
     response = ask(directory, name, "PTR")
     assert response.rcode() == dns.rcode.NXDOMAIN
     assert negative(response, apex)
 
 
-def test_an_address_has_no_other_records(directory: Directory) -> None:
+def test_an_address_has_no_other_records(directory: ZoneDirectory) -> None:
     response = ask(directory, of("10.0.0.1"), "A")
     assert response.rcode() == dns.rcode.NOERROR
     assert negative(response, "10.in-addr.arpa.")
@@ -164,13 +164,13 @@ def test_an_address_has_no_other_records(directory: Directory) -> None:
 @pytest.mark.parametrize(
     "name", [of("198.51.100.1"), "in-addr.arpa.", "ip6.arpa.", "arpa.", of("2001:db8::1"), of("::2")]
 )
-def test_other_networks_are_not_ours(directory: Directory, name: str) -> None:
+def test_other_networks_are_not_ours(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name, "PTR")
     assert response.rcode() == dns.rcode.REFUSED
     assert not response.flags & dns.flags.AA
 
 
-def test_reverse_names_follow_news(directory: Directory) -> None:
+def test_reverse_names_follow_news(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     table.apply(machine(0, "10.0.0.200"), 100)
     assert ask(directory, of("10.0.0.1"), "PTR").rcode() == dns.rcode.NXDOMAIN
@@ -181,7 +181,7 @@ def test_reverse_names_follow_news(directory: Directory) -> None:
     assert ask(directory, of("fd00::8"), "PTR").rcode() == dns.rcode.NXDOMAIN
 
 
-def test_who_may_have_an_address_is_not_known_before_all_cells_are_read(directory: Directory) -> None:
+def test_who_may_have_an_address_is_not_known_before_all_cells_are_read(directory: ZoneDirectory) -> None:
     directory.cells["dd"] = NameTable("dd")
     assert ask(directory, of("10.0.0.77"), "PTR").rcode() == dns.rcode.SERVFAIL
     assert ask(directory, "9.10.in-addr.arpa.", "PTR").rcode() == dns.rcode.SERVFAIL
@@ -193,7 +193,7 @@ def test_who_may_have_an_address_is_not_known_before_all_cells_are_read(director
 def test_an_address_takes_little_room_in_the_index() -> None:
     """Of addresses at random, below which nothing is shared, too."""
     rng = random.Random(1)
-    index = Index()
+    index = AddressIndex()
     addresses = [str(ipaddress.IPv6Address((0xFD00 << 112) + rng.getrandbits(64))) for _ in range(3_000)]
     for address in addresses:
         index.add(address, ("m", "machine"))

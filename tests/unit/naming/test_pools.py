@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naming.table.endpoints import weight_of
-from naming.table.jobs import Job
-from naming.table.pools import Answering, Machine, Pool, Task
+from naming.table.jobs import NamedJob
+from naming.table.pools import Answering, MachineAddress, PlacedTask, Pool
 
-MACHINE = Machine(1, "m1", "10.0.0.1", 4)
-WEB = Job(1, "ubar", "web", "job", (), {})
+MACHINE = MachineAddress(1, "m1", "10.0.0.1", 4)
+WEB = NamedJob(1, "ubar", "web", "job", (), {})
 
 
 def pool_of(*weights: int) -> Pool:
     pool = Pool()
     for index, weight in enumerate(weights):
-        pool.put(Task(WEB, index, 1, MACHINE, (), (), weight=weight))
+        pool.put(PlacedTask(WEB, index, 1, MACHINE, (), (), weight=weight))
     return pool
 
 
@@ -109,7 +109,7 @@ def test_strata_are_the_pool_by_weight(steps: list[tuple[int, int, bool]]) -> No
     pool, slow = Pool(), dict[int, int]()
     for index, weight, there in steps:
         if there:
-            pool.put(Task(WEB, index, 1, MACHINE, (), (), weight=weight))
+            pool.put(PlacedTask(WEB, index, 1, MACHINE, (), (), weight=weight))
             slow[index] = weight
         else:
             pool.discard(index)

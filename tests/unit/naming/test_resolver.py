@@ -18,9 +18,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from naming.dns.protocol.cookies import Client
+from naming.dns.protocol.cookies import DnsClient
 from naming.dns.resolver import UDP_PAYLOAD, answer
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone_settings import read_reverse
 from naming.table.names import JobName
 from naming.table.reverse import apexes
@@ -45,7 +45,7 @@ JOB, TASK = "web.ubar.cc", "1.web.ubar.cc"
 
 
 @pytest.fixture
-def directory() -> Directory:
+def directory() -> ZoneDirectory:
     return directory_of(table_of(*running(3)))
 
 
@@ -77,7 +77,7 @@ def test_a_task_may_be_of_another_family_than_its_machine() -> None:
     assert texts(ask(directory, JOB)) == ["10.0.0.1"]
 
 
-def test_a_task_answers_with_its_machine(directory: Directory) -> None:
+def test_a_task_answers_with_its_machine(directory: ZoneDirectory) -> None:
     response = ask(directory, TASK)
     assert texts(response) == ["10.0.0.2"]
     assert response.answer[0].ttl == 5
@@ -85,19 +85,19 @@ def test_a_task_answers_with_its_machine(directory: Directory) -> None:
     assert response.rcode() == dns.rcode.NOERROR
 
 
-def test_a_job_answers_with_all_healthy_tasks_shuffled(directory: Directory) -> None:
+def test_a_job_answers_with_all_healthy_tasks_shuffled(directory: ZoneDirectory) -> None:
     answers = [tuple(texts(ask(directory, JOB, seed=seed))) for seed in range(30)]
     assert {tuple(sorted(addresses)) for addresses in answers} == {("10.0.0.1", "10.0.0.2", "10.0.0.3")}
     assert len(set(answers)) == 6
 
 
-def test_an_unhealthy_task_leaves_the_jobs_name_and_keeps_its_own(directory: Directory) -> None:
+def test_an_unhealthy_task_leaves_the_jobs_name_and_keeps_its_own(directory: ZoneDirectory) -> None:
     directory.cells["cc"].apply(reported(1, health="unhealthy"), 99)
     assert sorted(texts(ask(directory, JOB))) == ["10.0.0.1", "10.0.0.3"]
     assert texts(ask(directory, TASK)) == ["10.0.0.2"]
 
 
-def test_a_job_that_fails_open_says_so(directory: Directory) -> None:
+def test_a_job_that_fails_open_says_so(directory: ZoneDirectory) -> None:
     assert '"fail-open=no"' in texts(ask(directory, JOB, "TXT"))[0]
     for index in range(3):
         directory.cells["cc"].apply(reported(index, health="unhealthy"), 99)
@@ -105,7 +105,7 @@ def test_a_job_that_fails_open_says_so(directory: Directory) -> None:
     assert '"serving=0" "fail-open=yes"' in texts(ask(directory, JOB, "TXT"))[0]
 
 
-def test_the_case_of_the_question_is_kept(directory: Directory) -> None:
+def test_the_case_of_the_question_is_kept(directory: ZoneDirectory) -> None:
     response = ask(directory, "1.WeB.uBAr.CC.bOrG.inTERnal.")
     assert response.question[0].name.to_text() == "1.WeB.uBAr.CC.bOrG.inTERnal."
     assert response.answer[0].name.to_text() == "1.WeB.uBAr.CC.bOrG.inTERnal."
@@ -119,7 +119,7 @@ def test_the_case_of_the_question_is_kept(directory: Directory) -> None:
     ("1.web.ubar.cc", {20_001, 21_001}),
 ])  # fmt: skip
 def test_srv_gives_ports_with_the_targets_addresses_beside(
-    directory: Directory, question: str, ports: set[int]
+    directory: ZoneDirectory, question: str, ports: set[int]
 ) -> None:
     response = ask(directory, question, "SRV")
     assert {rdata.port for rdata in response.answer[0]} == ports
@@ -129,11 +129,11 @@ def test_srv_gives_ports_with_the_targets_addresses_beside(
         assert texts(ask(directory, rdata.target.to_text())) == [addresses[rdata.target]]
 
 
-def test_a_machine_has_a_name(directory: Directory) -> None:
+def test_a_machine_has_a_name(directory: ZoneDirectory) -> None:
     assert texts(ask(directory, "m2.machine.cc")) == ["10.0.0.3"]
 
 
-def test_ipv6_machines_answer_aaaa_beside_ipv4_ones(directory: Directory) -> None:
+def test_ipv6_machines_answer_aaaa_beside_ipv4_ones(directory: ZoneDirectory) -> None:
     directory.cells["cc"].apply(machine(1, "2001:db8::1"), 99)
     assert texts(ask(directory, TASK, "AAAA")) == ["2001:db8::1"]
     assert negative(ask(directory, TASK, "A"))
@@ -149,7 +149,7 @@ def test_ipv6_machines_answer_aaaa_beside_ipv4_ones(directory: Directory) -> Non
     "1.1.web.ubar.cc", "a._http._tcp.web.ubar.cc", "http._tcp.web.ubar.cc", "1._tcp.web.ubar.cc", "m9.machine.cc",
 ])  # fmt: skip
 @pytest.mark.parametrize("rdtype", ["A", "SRV", "TXT", "ANY"])
-def test_what_has_no_name_is_nxdomain(directory: Directory, name: str, rdtype: str) -> None:
+def test_what_has_no_name_is_nxdomain(directory: ZoneDirectory, name: str, rdtype: str) -> None:
     response = ask(directory, name, rdtype)
     assert response.rcode() == dns.rcode.NXDOMAIN
     assert negative(response)
@@ -160,27 +160,27 @@ def test_what_has_no_name_is_nxdomain(directory: Directory, name: str, rdtype: s
     ("_tcp.web.ubar.cc", "SRV"), ("_tcp.1.web.ubar.cc", "SRV"), ("_http._tcp.web.ubar.cc", "A"),
     ("cc", "A"), ("m1.machine.cc", "TXT"),
 ])  # fmt: skip
-def test_a_name_without_such_records_is_nodata(directory: Directory, name: str, rdtype: str) -> None:
+def test_a_name_without_such_records_is_nodata(directory: ZoneDirectory, name: str, rdtype: str) -> None:
     response = ask(directory, name, rdtype)
     assert response.rcode() == dns.rcode.NOERROR
     assert negative(response)
 
 
-def test_a_pending_task_has_a_name_and_no_address(directory: Directory) -> None:
+def test_a_pending_task_has_a_name_and_no_address(directory: ZoneDirectory) -> None:
     directory.cells["cc"].apply(evicted(1), 99)
     assert negative(ask(directory, TASK))
     assert negative(ask(directory, TASK, "SRV"))
     assert texts(ask(directory, TASK, "TXT")) == ['"placed=no"']
 
 
-def test_an_unknown_cell_is_nxdomain_of_the_parent(directory: Directory) -> None:
+def test_an_unknown_cell_is_nxdomain_of_the_parent(directory: ZoneDirectory) -> None:
     response = ask(directory, "web.ubar.zz")
     assert response.rcode() == dns.rcode.NXDOMAIN
     assert negative(response, "borg.internal.")
 
 
 def test_what_is_not_loaded_yet_is_servfail_not_nxdomain() -> None:
-    empty = Directory(zone="borg.internal")
+    empty = ZoneDirectory(zone="borg.internal")
     assert ask(empty, JOB).rcode() == dns.rcode.SERVFAIL
     empty.loaded = True
     empty.cells["cc"] = NameTable("cc")
@@ -189,7 +189,7 @@ def test_what_is_not_loaded_yet_is_servfail_not_nxdomain() -> None:
     assert '"status=loading"' in texts(ask(empty, "health", "TXT"))[0]
 
 
-def test_the_apex_of_a_cell_has_soa_ns_and_its_revision(directory: Directory) -> None:
+def test_the_apex_of_a_cell_has_soa_ns_and_its_revision(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     table.apply(events.LeaseTaken(scheduler="default", holder="w", epoch=1), 40)
     (soa,) = ask(directory, "cc", "SOA").answer[0]
@@ -202,21 +202,23 @@ def test_the_apex_of_a_cell_has_soa_ns_and_its_revision(directory: Directory) ->
 @pytest.mark.parametrize(
     "name", ["example.org.", "internal.", ".", "xborg.internal.", "1.0.0.127.in-addr.arpa."]
 )
-def test_other_peoples_names_are_refused(directory: Directory, name: str) -> None:
+def test_other_peoples_names_are_refused(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name)
     assert response.rcode() == dns.rcode.REFUSED
     assert not response.flags & dns.flags.AA
     assert not response.answer + response.authority + response.additional
 
 
-def test_any_gets_one_small_record(directory: Directory) -> None:
+def test_any_gets_one_small_record(directory: ZoneDirectory) -> None:
     assert texts(ask(directory, JOB, "ANY")) == ['"RFC8482" ""']
 
 
 @pytest.mark.parametrize("rdtype, rcode", [
     ("AXFR", dns.rcode.REFUSED), ("IXFR", dns.rcode.REFUSED), ("TKEY", dns.rcode.NOTIMP), ("OPT", dns.rcode.FORMERR),
 ])  # fmt: skip
-def test_types_that_are_no_records_are_not_answered(directory: Directory, rdtype: str, rcode: int) -> None:
+def test_types_that_are_no_records_are_not_answered(
+    directory: ZoneDirectory, rdtype: str, rcode: int
+) -> None:
     query = dns.message.make_query("cc.borg.internal.", "A")
     query.question[0].rdtype = dns.rdatatype.from_text(rdtype)
     wire = answer(query.to_wire(), directory, via="tcp", rng=Random(1))
@@ -224,7 +226,7 @@ def test_types_that_are_no_records_are_not_answered(directory: Directory, rdtype
     assert wire[3] & 15 == rcode
 
 
-def test_other_classes_are_refused(directory: Directory) -> None:
+def test_other_classes_are_refused(directory: ZoneDirectory) -> None:
     assert (
         ask_wire(directory, dns.message.make_query("cc.borg.internal.", "TXT", "CH")).rcode()
         == dns.rcode.REFUSED
@@ -232,7 +234,7 @@ def test_other_classes_are_refused(directory: Directory) -> None:
 
 
 @pytest.mark.parametrize("opcode", [1, 2, 3, 4, 5, 6, 15])
-def test_opcodes_other_than_query_are_not_implemented(directory: Directory, opcode: int) -> None:
+def test_opcodes_other_than_query_are_not_implemented(directory: ZoneDirectory, opcode: int) -> None:
     query = (
         struct.pack("!HHHHHH", 77, opcode << 11 | dns.flags.RD, 1, 0, 0, 0) + b"\x02cc\x00\x00\x01\x00\x01"
     )
@@ -242,7 +244,7 @@ def test_opcodes_other_than_query_are_not_implemented(directory: Directory, opco
     )
 
 
-def test_responses_and_fragments_are_dropped(directory: Directory) -> None:
+def test_responses_and_fragments_are_dropped(directory: ZoneDirectory) -> None:
     query = dns.message.make_query("cc.borg.internal.", "SOA")
     query.flags |= dns.flags.QR
     assert answer(query.to_wire(), directory, via="udp", rng=Random(1)) is None
@@ -260,7 +262,7 @@ def test_responses_and_fragments_are_dropped(directory: Directory) -> None:
     pytest.param((1, (b"\x01a" * 200) + b"\x00\x00\x01\x00\x01"), id="a name too long"),
     pytest.param((1, b"\x02cc\x00\x00\x01\x00\x01" + b"\x00" * 60_000), id="64 KiB"),
 ])  # fmt: skip
-def test_malformed_questions_get_a_bare_formerr(directory: Directory, body: tuple[int, bytes]) -> None:
+def test_malformed_questions_get_a_bare_formerr(directory: ZoneDirectory, body: tuple[int, bytes]) -> None:
     wire = answer(
         struct.pack("!HHHHHH", 5, 0, body[0], 0, 0, 0) + body[1], directory, via="udp", rng=Random(1)
     )
@@ -273,7 +275,7 @@ def test_malformed_questions_get_a_bare_formerr(directory: Directory, body: tupl
     ("key.", "hmac-sha256", b"guessed", dns.tsig.PeerBadSignature),
 ])  # fmt: skip
 def test_who_signs_wrongly_is_told_why(
-    directory: Directory, name: str, algorithm: str, secret: bytes, told: type[Exception]
+    directory: ZoneDirectory, name: str, algorithm: str, secret: bytes, told: type[Exception]
 ) -> None:
     ours, theirs = dns.tsig.Key("key.", b"secret", "hmac-sha256"), dns.tsig.Key(name, secret, algorithm)
     directory.keyring = {ours.name: ours}
@@ -289,7 +291,7 @@ def test_who_signs_wrongly_is_told_why(
     assert (plain.rcode(), query.is_response(plain), plain.tsig[0].mac) == (dns.rcode.NOTAUTH, True, b"")
 
 
-def test_whose_clock_is_wrong_is_told_ours_signed(directory: Directory) -> None:
+def test_whose_clock_is_wrong_is_told_ours_signed(directory: ZoneDirectory) -> None:
     key, now = dns.tsig.Key("key.", b"secret", "hmac-sha256"), 1_800_000_000
     directory.keyring = {key.name: key}
     query = dns.message.make_query("cc.borg.internal.", "SOA")
@@ -305,7 +307,7 @@ def test_whose_clock_is_wrong_is_told_ours_signed(directory: Directory) -> None:
         + struct.pack("!HHIH", 250, 255, 0, len(data))
         + data
     )
-    wire = answer(asked, directory, via="udp", rng=Random(1), client=Client(b"\x7f\0\0\1", now))
+    wire = answer(asked, directory, via="udp", rng=Random(1), client=DnsClient(b"\x7f\0\0\1", now))
     assert wire is not None
     told = dns.message.from_wire(wire, keyring=False).tsig[0]  # type: ignore[arg-type,index]
     assert (told.error, int.from_bytes(told.other), told.time_signed) == (dns.rcode.BADTIME, now, 1_000)
@@ -314,7 +316,7 @@ def test_whose_clock_is_wrong_is_told_ours_signed(directory: Directory) -> None:
     assert again.mac == told.mac
 
 
-def test_edns_is_answered_in_kind_and_later_versions_refused(directory: Directory) -> None:
+def test_edns_is_answered_in_kind_and_later_versions_refused(directory: ZoneDirectory) -> None:
     plain = ask(directory, TASK, use_edns=False)
     assert plain.edns == -1
     response = ask(directory, TASK, use_edns=0, payload=4096)

@@ -24,7 +24,7 @@ import pytest
 
 from naming.dns.primary import InvalidPeers, Peers
 from naming.following.news import MemoryNews
-from naming.server import Server
+from naming.server import DnsServer
 from naming.table.table import STARTS_A_SECOND, serial_start
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
@@ -126,7 +126,7 @@ def test_others_follow_every_change_and_a_cell_made_anew_under_its_name(
     assert "Unable" not in told["powerdns"]
 
 
-async def _all_equal(server: Server, peers: Peers, daemons: list[Daemon], number: int) -> None:
+async def _all_equal(server: DnsServer, peers: Peers, daemons: list[Daemon], number: int) -> None:
     async def equal() -> bool:
         serials = [await serial(port) for port in (server.port, *(daemon.port for daemon in daemons))]
         seen[:] = [f"serials {serials}"]

@@ -15,10 +15,10 @@ import dns.rcode
 import pytest
 
 from naming.dns.resolver import Steps, Transport
-from naming.dns.zones.directory import Directory, Status
+from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.following.follower import Follower
 from naming.following.news import MemoryNews
-from naming.server import Server, nameserver_address
+from naming.server import DnsServer, nameserver_address
 from scheduling.core.vocabulary import events
 from tests.unit.naming.cells import machine, reported, running, texts
 
@@ -29,7 +29,7 @@ BOUND_S = 30.0
 class Resolver:
     """A running server with its follower, and a client's way to ask it."""
 
-    def __init__(self, server: Server, news: MemoryNews) -> None:
+    def __init__(self, server: DnsServer, news: MemoryNews) -> None:
         self.server = server
         self.news = news
         self.directory = server.directory
@@ -52,7 +52,7 @@ class Resolver:
 
 @asynccontextmanager
 async def resolver(news: MemoryNews) -> AsyncIterator[Resolver]:
-    server = Server(Directory(zone="borg.internal"), "127.0.0.1", 0)
+    server = DnsServer(ZoneDirectory(zone="borg.internal"), "127.0.0.1", 0)
     await server.start()
     loaded = asyncio.Event()
     following = asyncio.create_task(Follower(server.directory, news, on_loaded=loaded.set).run())
@@ -369,7 +369,7 @@ def test_two_resolvers_never_share_a_port(news: MemoryNews) -> None:
         async with resolver(news) as first:
             for shared in (False, True):
                 with pytest.raises(OSError, match="in use"):
-                    await Server(first.directory, "127.0.0.1", first.server.port).start(shared=shared)
+                    await DnsServer(first.directory, "127.0.0.1", first.server.port).start(shared=shared)
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ import dns.tsig
 import pytest
 
 from naming.dns.resolver import Transport, answer, answering
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.services import STEP
 from naming.dns.zones.zone_settings import read_caa
 from scheduling.core.vocabulary import events
@@ -39,7 +39,7 @@ FRONT = "front.service.ubar.cc"
 
 
 @pytest.fixture
-def directory() -> Directory:
+def directory() -> ZoneDirectory:
     return directory_of(table_of(*in_service()))
 
 
@@ -50,7 +50,7 @@ def weights_of(response: dns.message.Message) -> dict[str, int]:
     }
 
 
-def test_a_service_answers_with_the_tasks_of_all_its_jobs(directory: Directory) -> None:
+def test_a_service_answers_with_the_tasks_of_all_its_jobs(directory: ZoneDirectory) -> None:
     assert sorted(texts(ask(directory, FRONT))) == [f"10.0.0.{n}" for n in range(1, 6)]
     assert negative(ask(directory, FRONT, "AAAA"))
     assert (
@@ -58,7 +58,7 @@ def test_a_service_answers_with_the_tasks_of_all_its_jobs(directory: Directory) 
     )
 
 
-def test_srv_of_a_service_is_by_port_over_all_its_jobs(directory: Directory) -> None:
+def test_srv_of_a_service_is_by_port_over_all_its_jobs(directory: ZoneDirectory) -> None:
     http = ask(directory, f"_http._tcp.{FRONT}", "SRV")
     assert set(weights_of(http)) == {"0.web", "1.web", "2.web", "0.canary", "1.canary"}
     addresses = {str(rrset.name): rrset[0].address for rrset in http.additional}
@@ -69,7 +69,7 @@ def test_srv_of_a_service_is_by_port_over_all_its_jobs(directory: Directory) -> 
 
 
 @pytest.mark.parametrize("name", ["service.ubar.cc", f"_tcp.{FRONT}", f"_http._tcp.{FRONT}"])
-def test_what_lies_between_exists_and_holds_nothing(directory: Directory, name: str) -> None:
+def test_what_lies_between_exists_and_holds_nothing(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name)
     assert response.rcode() == dns.rcode.NOERROR
     assert negative(response)
@@ -83,7 +83,7 @@ def test_what_lies_between_exists_and_holds_nothing(directory: Directory, name: 
         "front.service.machine.cc",
     ],
 )  # fmt: skip
-def test_what_is_no_service_is_nxdomain(directory: Directory, name: str) -> None:
+def test_what_is_no_service_is_nxdomain(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name)
     assert response.rcode() == dns.rcode.NXDOMAIN
     assert negative(response)
@@ -107,7 +107,7 @@ def test_a_job_called_service_from_before_keeps_its_names() -> None:
     assert len(texts(ask(directory, FRONT))) == 5
 
 
-def test_a_service_fails_open_as_a_whole_and_says_so(directory: Directory) -> None:
+def test_a_service_fails_open_as_a_whole_and_says_so(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     for index in range(3):
         table.apply(reported(index, health="unhealthy"), 100 + index)
@@ -122,7 +122,7 @@ def test_a_service_fails_open_as_a_whole_and_says_so(directory: Directory) -> No
     assert sorted(texts(ask(directory, FRONT))) == ["10.0.0.4", "10.0.0.5"]
 
 
-def test_srv_tells_weights_and_addresses_are_chosen_by_them(directory: Directory) -> None:
+def test_srv_tells_weights_and_addresses_are_chosen_by_them(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     table.apply(
         changed(labels={"service": "front"}, published=Published(weights=((0, 1, 40), (2, 2, 0)))), 100
@@ -137,7 +137,7 @@ def test_srv_tells_weights_and_addresses_are_chosen_by_them(directory: Directory
     assert texts(ask(directory, "2.web.ubar.cc")) == ["10.0.0.3"]  # its own name is its own
 
 
-def test_families_are_told_apart_before_weights_choose(directory: Directory) -> None:
+def test_families_are_told_apart_before_weights_choose(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     table.apply(changed(labels={"service": "front"}, published=Published(weights=((0, 0, 90),))), 100)
     table.apply(reported(0, address="fd00::1"), 101)
@@ -145,7 +145,7 @@ def test_families_are_told_apart_before_weights_choose(directory: Directory) -> 
     assert sorted(texts(ask(directory, FRONT))) == [f"10.0.0.{n}" for n in range(2, 6)]
 
 
-def test_a_name_lasts_as_long_as_its_job_says(directory: Directory) -> None:
+def test_a_name_lasts_as_long_as_its_job_says(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     table.apply(changed(labels={"service": "front"}, published=Published(ttl_s=60)), 100)
 
@@ -177,7 +177,7 @@ def test_no_is_remembered_as_long_as_the_soa_says_itself(name: str, rdtype: str)
 
 
 @pytest.mark.parametrize("name", ["borg.internal.", "cc"])
-def test_apexes_say_who_may_issue_certificates(directory: Directory, name: str) -> None:
+def test_apexes_say_who_may_issue_certificates(directory: ZoneDirectory, name: str) -> None:
     assert negative(ask(directory, name, "CAA"), "borg.internal." if name != "cc" else "cc.borg.internal.")
     directory.caa = read_caa('0 issue "ca.example"; 0 iodef "mailto:sre@example.org"')
     assert set(texts(ask(directory, name, "CAA"))) == {
@@ -187,7 +187,7 @@ def test_apexes_say_who_may_issue_certificates(directory: Directory, name: str) 
     assert negative(ask(directory, "web.ubar.cc", "CAA"))  # authorities climb to the apex (RFC 8659 §3)
 
 
-def test_the_apex_of_the_parent_zone(directory: Directory) -> None:
+def test_the_apex_of_the_parent_zone(directory: ZoneDirectory) -> None:
     directory.serial = 12
     (soa,) = ask(directory, "borg.internal.", "SOA").answer[0]
     assert (str(soa.mname), str(soa.rname), soa.serial) == (
@@ -220,7 +220,7 @@ def test_a_service_of_jobs_with_the_widest_names_is_whole_or_cut(via) -> None:
         assert len(response.answer[0]) > 300
 
 
-def test_jobs_that_end_take_their_service_along(directory: Directory) -> None:
+def test_jobs_that_end_take_their_service_along(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     table.apply(events.JobEnded(job_id=8, how="killed"), 100)
     assert len(texts(ask(directory, FRONT))) == 3

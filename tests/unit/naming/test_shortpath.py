@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from naming.dns.resolver import UDP_LIMITS, answer
 from naming.dns.shortpath import USES, ShortPath
-from naming.dns.zones.directory import Directory
-from naming.table.jobs import Job, Service
+from naming.dns.zones.directory import ZoneDirectory
+from naming.table.jobs import NamedJob, NamedService
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
@@ -50,12 +50,12 @@ def query_of(name: str, rdtype: str = "A", *, edns: bool = False, flags: int = 0
     return message
 
 
-def short_of(directory: Directory) -> ShortPath:
+def short_of(directory: ZoneDirectory) -> ShortPath:
     return ShortPath(directory, Random(1))
 
 
 def both(
-    short: ShortPath, directory: Directory, query: dns.message.Message
+    short: ShortPath, directory: ZoneDirectory, query: dns.message.Message
 ) -> tuple[dns.message.Message | None, dns.message.Message]:
     wire = query.to_wire()
     quick, slow = short.answer(wire), answer(wire, directory, via="udp", rng=Random(1))
@@ -81,7 +81,9 @@ def assert_same(quick: dns.message.Message, slow: dns.message.Message, query: dn
     ]
 
 
-def assert_legal(quick: dns.message.Message, slow: dns.message.Message, named: Job | Service | None) -> None:
+def assert_legal(
+    quick: dns.message.Message, slow: dns.message.Message, named: NamedJob | NamedService | None
+) -> None:
     """All addresses there are or, where weights differ, one of the draws that there may be."""
     if not quick.answer:
         return
@@ -95,7 +97,7 @@ def assert_legal(quick: dns.message.Message, slow: dns.message.Message, named: J
     assert 1 <= len(got) <= sum(weights) // max(weights)
 
 
-def named_by(table: NameTable, name: str) -> Job | Service | None:
+def named_by(table: NameTable, name: str) -> NamedJob | NamedService | None:
     """The job or service of this name, with or without its cell."""
     labels = name.lower().removesuffix(".cc").split(".")
     if len(labels) == 3 and labels[1] == "service":

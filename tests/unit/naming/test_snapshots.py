@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.dns.zones.directory import Directory, Status
+from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.following.follower import Follower
-from naming.following.keeping import Keeper
+from naming.following.keeping import SnapshotKeeper
 from naming.following.news import MemoryNews
 from naming.following.snapshots import SLICE, Capture, Unusable, read_head, restore
-from naming.table.jobs import Indexes, Job, Service
-from naming.table.pools import Pool, Task
-from naming.table.reverse import Index
+from naming.table.jobs import Indexes, NamedJob, NamedService
+from naming.table.pools import PlacedTask, Pool
+from naming.table.reverse import AddressIndex
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
@@ -37,9 +37,9 @@ def plain(thing: Any) -> Any:
     """All that is reachable from a table, so that a field added to it is compared too."""
     if isinstance(thing, Pool):
         return {task.index: plain(task) for task in thing}
-    if isinstance(thing, Service):
+    if isinstance(thing, NamedService):
         return sorted(thing.jobs)  # its revision is of this process, for answers that it keeps ready
-    if isinstance(thing, Index):
+    if isinstance(thing, AddressIndex):
         return {path: set(thing.owners(path, 99)) for path in thing._owners}
     if isinstance(thing, Indexes):
         return thing.ranges()
@@ -48,7 +48,7 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [plain(value) for value in thing]
     if dataclasses.is_dataclass(thing):
-        upwards = {Task: {"job"}, Job: {"service"}}.get(type(thing), set())
+        upwards = {PlacedTask: {"job"}, NamedJob: {"service"}}.get(type(thing), set())
         fields = {field.name for field in dataclasses.fields(thing)} - upwards
         return {name: plain(getattr(thing, name)) for name in fields}
     if isinstance(thing, NameTable):
@@ -197,10 +197,10 @@ class Process:
     """A follower and its keeper, as one run of the resolver has them."""
 
     def __init__(self, news: MemoryNews, folder: Path, now: float = 5_000.0) -> None:
-        self.directory = Directory(zone=ZONE)
+        self.directory = ZoneDirectory(zone=ZONE)
         self.loaded = asyncio.Event()
         self.follower = Follower(self.directory, news, on_loaded=self.loaded.set)
-        self.keeper = Keeper(self.follower, folder, clock=lambda: now)
+        self.keeper = SnapshotKeeper(self.follower, folder, clock=lambda: now)
 
     async def start(self) -> int:
         number = await self.keeper.load()

@@ -12,8 +12,8 @@ import dns.message
 import pytest
 
 from naming.dns.primary import Peers
-from naming.dns.protocol.streams import MOST_A_SOURCE, Stream, Streams, source_of
-from naming.dns.sockets import Server
+from naming.dns.protocol.streams import MOST_A_SOURCE, DnsStream, Streams, source_of
+from naming.dns.sockets import DnsServer
 from tests.unit.naming.cells import directory_of, running, table_of
 
 
@@ -25,10 +25,10 @@ class Room:
         self.gone: list[str] = []
         self.streams = Streams(self.bounds.append, most=most, most_a_source=most_a_source)
 
-    def open(self, address: str, name: str = "", *, secondary: bool = False) -> Stream | None:
+    def open(self, address: str, name: str = "", *, secondary: bool = False) -> DnsStream | None:
         return self.streams.open(address, lambda: self.gone.append(name or address), secondary=secondary)
 
-    def use(self, stream: Stream | None) -> None:
+    def use(self, stream: DnsStream | None) -> None:
         assert stream is not None
         self.streams.answering(stream)
         self.streams.answered(stream)
@@ -74,7 +74,7 @@ def test_a_secondary_has_more_room() -> None:
 
 
 def test_numbers_stay_right_whatever_opens_and_ends() -> None:
-    rng, room, alive = random.Random(5), Room(most=12, most_a_source=4), set[Stream]()
+    rng, room, alive = random.Random(5), Room(most=12, most_a_source=4), set[DnsStream]()
     for step in range(3_000):
         if rng.random() < 0.6:
             stream = room.streams.open(f"192.0.2.{rng.randrange(6)}", lambda: None)
@@ -126,7 +126,7 @@ def test_a_client_that_opens_connections_without_end_keeps_nobody_out() -> None:
     async def scenario() -> None:
         told: list[dict[str, object]] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
-        server = Server(directory_of(table_of(*running(1))), "127.0.0.1", 0)
+        server = DnsServer(directory_of(table_of(*running(1))), "127.0.0.1", 0)
         await server.start()
         try:
             opened = [

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.table.jobs import Indexes, Job, Service
+from naming.table.jobs import Indexes, NamedJob, NamedService
 from naming.table.reverse import path_of
 from naming.table.table import (
     GONE,
@@ -33,13 +33,13 @@ from tests.unit.naming.cells import (
 )
 
 
-def web(table: NameTable) -> Job:
+def web(table: NameTable) -> NamedJob:
     job = table.job("ubar", "web")
     assert job is not None
     return job
 
 
-def indexes(job: Job) -> list[int]:
+def indexes(job: NamedJob) -> list[int]:
     return sorted(task.index for task in job.answering)
 
 
@@ -243,7 +243,7 @@ def test_pools_equal_a_slow_obvious_table(steps: list[tuple[int, str]]) -> None:
         assert job.fails_open == (bool(slow) and not up)
 
 
-def of_service(table: NameTable, name: str = "front") -> Service:
+def of_service(table: NameTable, name: str = "front") -> NamedService:
     service = table.service("ubar", name)
     assert service is not None
     return service

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from naming.dns.resolver import answer
 from naming.dns.transfer import messages
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone import Zone
 from naming.dns.zones.zone_settings import read_caa
 from scheduling.core.vocabulary import events
@@ -44,7 +44,7 @@ KEY = dns.tsigkeyring.from_text(
 )
 
 
-def filled(directory: Directory, **bounds: int) -> Zone:
+def filled(directory: ZoneDirectory, **bounds: int) -> Zone:
     made = Zone(directory, directory.cells["cc"], **bounds)
     for _ in made.fill():
         pass
@@ -88,7 +88,7 @@ class Secondary:
         return count
 
 
-def assert_equal_to_answers(secondary: Secondary, directory: Directory) -> None:
+def assert_equal_to_answers(secondary: Secondary, directory: ZoneDirectory) -> None:
     """Each record of the secondary is answered here, and each answer it would give is the one given here.
 
     Where weights differ an answer of addresses given here is a choice of those in the zone.
@@ -266,7 +266,7 @@ def test_a_large_zone_takes_several_messages_each_signed() -> None:
     assert_equal_to_answers_of(secondary, ["599.web.ubar.cc", "web.ubar.cc"], directory)
 
 
-def assert_equal_to_answers_of(secondary: Secondary, names: Iterable[str], directory: Directory) -> None:
+def assert_equal_to_answers_of(secondary: Secondary, names: Iterable[str], directory: ZoneDirectory) -> None:
     for name in names:
         node = secondary.zone.nodes[dns.name.from_text(f"{name}.borg.internal.")]
         assert {rdataset.rdtype for rdataset in node.rdatasets} >= {dns.rdatatype.A, dns.rdatatype.SRV}

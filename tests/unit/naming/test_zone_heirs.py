@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from naming.dns.primary import Peers, Primary, current_soa
 from naming.dns.transfer import messages
-from naming.dns.zones.directory import Directory
+from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone import Zone
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
@@ -109,7 +109,7 @@ def test_a_network_of_ipv4_is_known_on_a_socket_of_both_families() -> None:
 
 def test_a_port_whose_name_is_too_long_for_dns_spoils_no_transfer() -> None:
     """Who asks can't even spell it; the task's own name has just room enough."""
-    directory = Directory(zone=".".join(["z" * 60] * 3))
+    directory = ZoneDirectory(zone=".".join(["z" * 60] * 3))
     long = "j" * (253 - len(f"0..ubar.cc.{directory.zone}"))
     events_ = (machine(0), submitted(long, tasks=1), placed(0, 0), reported(0))
     directory.cells["cc"] = table_of(*events_)

@@ -13,7 +13,7 @@ import pytest
 from quota.notifications.notice_kinds import wanted
 from quota.notifications.webhook_client import may_call, receiver
 from quota.notifications.webhooks import is_signed, secret_make, sign
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 
 BODY = b'{"id":"notice-1"}'
 
@@ -97,7 +97,7 @@ def test_networks_that_the_settings_allow_may_be_called() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         receiver(url)
     assert list(refused.value.fields) == ["target"]
 

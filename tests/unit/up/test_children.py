@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from portal.up.supervision import children
-from portal.up.supervision.account import Account, passable
+from portal.up.supervision.account import SystemUser, passable
 
 _SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
 _STUBBORN = (
@@ -77,10 +77,10 @@ def test_a_child_dies_with_the_process_that_started_it() -> None:
 
 
 def test_another_user_keeps_the_death_signal_and_only_the_capabilities_it_needs() -> None:
-    plain = Account(65534, 65534).command(["redis-server"], death_signal=signal.SIGTERM)
+    plain = SystemUser(65534, 65534).command(["redis-server"], death_signal=signal.SIGTERM)
     assert plain[-4:] == ["--pdeathsig", "TERM", "--", "redis-server"]
     assert "--ambient-caps" not in plain
-    kept = Account(65534, 65534, ("dac_override",)).command(["postgres"])
+    kept = SystemUser(65534, 65534, ("dac_override",)).command(["postgres"])
     assert kept[kept.index("--ambient-caps") + 1] == "+dac_override"
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from portal.up.supervision.patience import AT_LEAST_S, MORE_TIMES, Patience, Work, work_of
+from portal.up.supervision.patience import AT_LEAST_S, MORE_TIMES, ProcessPatience, Work, work_of
 
 
 def test_a_process_that_does_nothing_has_its_limit() -> None:
-    patience = Patience(60.0, now=100.0, work=Work())
+    patience = ProcessPatience(60.0, now=100.0, work=Work())
     assert not patience.is_due(159.0)
     assert patience.is_due(160.0)
     assert patience.verdict(160.0, Work(cpu_s=1.0)).over
@@ -17,7 +17,7 @@ def test_a_process_that_does_nothing_has_its_limit() -> None:
 
 @pytest.mark.parametrize("work", [Work(cpu_s=41.0), Work(log_bytes=10), Work(pulse_at=7.0)])
 def test_a_process_that_works_gets_another_window(work: Work) -> None:
-    patience = Patience(60.0, now=100.0, work=Work())
+    patience = ProcessPatience(60.0, now=100.0, work=Work())
     found = patience.verdict(160.0, work)
     assert not found.over
     assert found.told == f"it has used {work.cpu_s:.0f} s of CPU in 60 s"
@@ -26,13 +26,13 @@ def test_a_process_that_works_gets_another_window(work: Work) -> None:
 
 
 def test_a_log_that_grows_is_no_sign_of_health() -> None:
-    patience = Patience(60.0, now=0.0, work=Work(), count_log=False)
+    patience = ProcessPatience(60.0, now=0.0, work=Work(), count_log=False)
     assert patience.verdict(60.0, Work(log_bytes=10)).over
 
 
 @pytest.mark.parametrize("limit_s", [1.0, 300.0])
 def test_a_process_that_spins_for_ever_is_ended_too(limit_s: float) -> None:
-    patience, now = Patience(limit_s, now=0.0, work=Work()), 0.0
+    patience, now = ProcessPatience(limit_s, now=0.0, work=Work()), 0.0
     for _ in range(10_000):
         now += limit_s
         if patience.verdict(now, Work(cpu_s=now)).over:

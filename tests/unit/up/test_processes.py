@@ -7,7 +7,7 @@ import pytest
 from portal.up.home import Home
 from portal.up.options import Options
 from portal.up.processes import LONGEST_NOTICE_S, servers, stop_tasks
-from quota.vocabulary.errors import Refused
+from quota.vocabulary.errors import Rejected
 from scheduling.spec.parser import parse
 
 
@@ -18,7 +18,7 @@ def test_tasks_are_stopped_with_the_longest_notice_a_job_may_ask_for(more_s: flo
     if fits:
         parse(document)
     else:
-        with pytest.raises(Refused, match="notice_s"):
+        with pytest.raises(Rejected, match="notice_s"):
             parse(document)
     assert stop_tasks(Home(Path("/home")), {}).start_s > LONGEST_NOTICE_S
 

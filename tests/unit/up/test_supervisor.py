@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from portal.up.supervision import children, probes
-from portal.up.supervision.keeper import Spec, State
-from portal.up.supervision.supervisor import Supervisor, SupervisorError, in_order, stop_leftovers
+from portal.up.supervision.keeper import KeeperState, Spec
+from portal.up.supervision.supervisor import ProcessSupervisor, SupervisorError, in_order, stop_leftovers
 from tests.ports import free_port
 from tests.unit.up.dummies import listener, script, writes
 
-Scenario = Callable[[Supervisor], Coroutine[Any, Any, None]]
+Scenario = Callable[[ProcessSupervisor], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
-async def supervisor(folder: Path) -> AsyncIterator[Supervisor]:
+async def supervisor(folder: Path) -> AsyncIterator[ProcessSupervisor]:
     (folder / "run").mkdir()
     (folder / "log").mkdir()
-    made = Supervisor(run_folder=folder / "run", log_folder=folder / "log")
+    made = ProcessSupervisor(run_folder=folder / "run", log_folder=folder / "log")
     try:
         yield made
     finally:
@@ -199,7 +199,7 @@ def test_a_process_that_ignores_the_stop_signal_is_killed(
             assert pid is not None
             await kept.stop()
             assert children.start_time_ticks(pid) is None
-            assert kept.keepers["web"].state is State.STOPPED
+            assert kept.keepers["web"].state is KeeperState.STOPPED
 
     run(scenario())
     assert "web ignores SIGTERM; killing it" in caplog.text
