@@ -18,7 +18,7 @@ KILLS = 12
 PROGRAM = """
 import shutil, sys
 from pathlib import Path
-from borglet.messages import Package
+from borglet.messages import PackageRef
 from borglet.packages.store import PackageStore
 home, archive, digest, size = sys.argv[1:]
 store = PackageStore(Path(home), boot_id="boot")
@@ -27,7 +27,7 @@ print("ready", flush=True)
 while True:
     for each in found:
         store.remove(each.digest)
-    package = Package("app@v1", digest, int(size), "tar+gzip")
+    package = PackageRef("app@v1", digest, int(size), "tar+gzip")
     incoming = store.begin(package)
     shutil.copyfile(archive, incoming / "archive")
     found = [store.complete(package, incoming)]
