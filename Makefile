@@ -20,7 +20,7 @@ TEST_COMMANDS := chromium:chromium dig:bind9-dnsutils crun:crun catatonit:catato
 	knotd:knot named:bind9 ldns-read-zone:ldnsutils kdig:knot-dnsutils \
 	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus haproxy:haproxy
 
-.PHONY: help up test lint bench lock install backup restore clean system-packages
+.PHONY: help up test soak lint bench lock install backup restore clean system-packages
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +38,13 @@ test: install system-packages
 		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -q \
 		tests/browser tests/acceptance --durations=15 || status=$$?; \
+	exit $$status
+
+## make soak                    for the night: properties and made-up requests, with other examples at each run
+soak: install system-packages
+	@status=0; export HYPOTHESIS_PROFILE=search; \
+	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/properties || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/contracts || status=$$?; \
 	exit $$status
 
 ## make lint                    ruff, mypy, import-linter

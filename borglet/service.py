@@ -35,7 +35,7 @@ from borglet.runtimes.process import ProcessRuntime
 
 log = logging.getLogger(__name__)
 
-SOFTWARE = "borglet 0.1.0"
+SOFTWARE = "borglet 0.2.0"
 LOG_SWEEP_INTERVAL_S = 600.0
 # Beyond the notice a task has: the supervisor's kill, and the news of it.
 STOP_ALL_MARGIN_S = 15.0
