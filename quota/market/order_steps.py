@@ -194,10 +194,8 @@ def begin(entry: RecordEntry, order: Order) -> None:
     """Approved → active: charge, grant, end what it replaces. Paid is only from when it can be used."""
     now = clock.now()
     if order.ends_at <= now:
-        format_quantities = "its period was over before it could begin"
-        take_back(
-            entry, order, OrderEvent.CANCEL, by="system", reason=format_quantities, kind="order.cancelled"
-        )
+        text = "its period was over before it could begin"
+        take_back(entry, order, OrderEvent.CANCEL, by="system", reason=text, kind="order.cancelled")
         return
     step(order, OrderEvent.BEGIN)
     start = order.starts_at if now - order.starts_at <= LATE else now.replace(microsecond=0)

@@ -172,11 +172,11 @@ def machines_drain(
             drain.reason, drain.asked_by = reason[:300], principal.name
             drain.deadline, drain.break_budgets = deadline, break_budgets
             drain.save()
-            format_problems = events.MachineState(
+            state = events.MachineState(
                 machine_id=row.id, state=DRAINING, reason=reason, break_budgets=break_budgets,
                 deadline=deadline.timestamp() if deadline is not None else 0.0,
             )  # fmt: skip
-            _tell_wish(entry, row, format_problems)
+            _tell_wish(entry, row, state)
             changed.append(row)
         if changed:
             _set_rows(entry, [row.id for row in changed if row.state != DOWN], DRAINING, reason)
@@ -198,9 +198,9 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
     return machine
 
 
-def _tell_wish(entry: JournalEntry, row: Machine, told: events.MachineState) -> None:
+def _tell_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
     """What an SRE wants of a machine. One that is down stays down."""
-    entry.append(format_problems)
+    entry.append(state)
     if row.state == DOWN:
         entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
 
