@@ -194,10 +194,13 @@ class Market(RuleBasedStateMachine):
             quote_make(principal=SRE, **self.wanted(wish))
 
     @precondition(lambda self: Quote.objects.exists())
-    @rule(number=which)
-    def take(self, number: int) -> None:
+    @rule(number=which, late=st.sampled_from([False, False, True]))
+    def take(self, number: int, late: bool) -> None:
         quotes = list(Quote.objects.order_by("-id").select_related("tenant", "band"))
         quote = quotes[number % len(quotes)]
+        if late:
+            self.wait(2, 0)  # longer than any quote holds; the last to begin has not begun yet, if any
+            quote = max(quotes, key=lambda quote: quote.starts_at)
         with self.step("take", "sold-out", "over-budget", "quote-expired", "quote-used", "invalid"):
             order = order_place(
                 principal=SRE, tenant=quote.tenant, cell=quote.cell, band=quote.band.name, amounts=tuple(quote.amounts),
