@@ -1,4 +1,4 @@
-"""The port of a resolver: taken by one installation alone, however many of its processes share it, and who has it."""
+"""The port of a resolver. One installation reserves it, and all its processes share it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-ANY_PORT_TRIES = 20  # what is free for datagrams may be taken by some connection
-RECEIVE_BUFFER = 4 * 2**20  # bytes; absorbs a burst while a slice of news is applied
-# For one that is just ending: its workers have `naming.processes.STOP_S`.
+ANY_PORT_TRIES = 20  # a port that is free for UDP may be in use for TCP
+RECEIVE_BUFFER = 4 * 2**20  # bytes; holds a burst of questions while the resolver applies changes
+# Time for a previous resolver to end. Its workers have `naming.processes.STOP_S`.
 PATIENCE_S = 5.0
 _AGAIN_S = 0.05
-_LISTENS = ("07", "0A")  # states of a datagram's socket and of a stream's in /proc/net
+_LISTENS = ("07", "0A")  # states of an open UDP socket and of a listening TCP socket in /proc/net
 
 
 class NoPort(OSError):
-    """A port can't be had; the text names the setting, and who has it where that can be seen."""
+    """A port cannot be used. The text names the setting and, if possible, the process that has the port."""
 
 
 @contextmanager
 def wanted(setting: str, host: str, port: int) -> Iterator[None]:
-    """What is raised inside because of this port says so. Raises `NoPort`."""
+    """Convert an `OSError` in the block to `NoPort`, which names the setting and the port."""
     try:
         yield
     except NoPort:
@@ -39,11 +39,12 @@ def wanted(setting: str, host: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterator[int]:
-    """A port for this process and those it forks: the one wished or, for 0, one that is free for UDP and TCP.
+    """Reserve a port for this process and its children. For port 0, choose one that is free for UDP and TCP.
 
-    Workers share it (SO_REUSEPORT), which would let a second installation of the same user have a part of the questions
-    too. So it is looked at as one that is not shared, and who looks holds a lock until the end: of two that start at
-    once one is refused. Whoever has it is given `patience_s` seconds to end. Raises `NoPort`.
+    Workers share the port (SO_REUSEPORT). Without a check, a second installation of the same user could share it too
+    and would receive some of the questions. So this function first binds the port without sharing, and holds a lock
+    until the end of the block: if two installations start at once, one fails. It waits up to `patience_s` seconds for
+    another process to free the port. Raises `NoPort`.
     """
     if port:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
@@ -53,44 +54,46 @@ def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterato
     with wanted("BORG_DNS_PORT", host, port):
         datagrams, streams = both_bound(host, port, tcp=True, shared=True)
     free = int(datagrams.getsockname()[1])
-    datagrams.close()  # or questions would be lost to it
+    datagrams.close()  # otherwise this socket would receive questions, and they would be lost
     assert streams is not None
-    with streams:  # bound, not listening
+    with streams:  # bound, but not listening
         yield free
 
 
 def _take(lock: socket.socket, host: str, port: int, patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
-    told = False
+    logged = False
     while True:
         try:
             with wanted("BORG_DNS_PORT", host, port):
                 if not lock.getsockname():
-                    lock.bind(f"\0borg-resolver-{host}-{port}")  # of the network's namespace, as ports are
+                    lock.bind(
+                        f"\0borg-resolver-{host}-{port}"
+                    )  # abstract: scoped to the network namespace, like ports
                 bound(host, port, socket.SOCK_DGRAM, shared=False).close()
             return
         except NoPort as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
                 raise
-            if not told:
+            if not logged:
                 log.warning("waiting for the port", reason=error.strerror, patience_s=patience_s)
-                told = True
+                logged = True
             time.sleep(_AGAIN_S)
 
 
 def _no_port(setting: str, host: str, port: int, error: OSError) -> NoPort:
     if error.errno == errno.EACCES:
-        told = "this user may not listen there; choose one above 1023"
+        reason = "this user may not listen on it; choose a port above 1023"
     elif error.errno == errno.EADDRINUSE:
         found = holder(port, "udp") or holder(port, "tcp")
-        told = f"it is taken{f' by {found}' if found else ''}; stop that, or choose another port"
+        reason = f"it is taken{f' by {found}' if found else ''}; stop that process, or choose another port"
     else:
-        told = f"{error.strerror or error}"
-    return NoPort(error.errno, f"{setting}={port} on {host} can't be had: {told}")
+        reason = f"{error.strerror or error}"
+    return NoPort(error.errno, f"{setting}={port} on {host} cannot be used: {reason}")
 
 
 def holder(port: int, protocol: str) -> str | None:
-    """Who listens there, whatever the address: `process 42 (nginx)`; None where this user may not see it."""
+    """Return the process that listens on `port` at any address, such as `process 42 (nginx)`, or None if hidden."""
     inodes = set()
     for table in (protocol, f"{protocol}6"):
         with suppress(FileNotFoundError):  # a machine without IPv6
@@ -105,19 +108,19 @@ def holder(port: int, protocol: str) -> str | None:
         with suppress(OSError):
             for descriptor in (process / "fd").iterdir():
                 if os.readlink(descriptor) in inodes:
-                    return f"process {number} ({_called(process)})"
+                    return f"process {number} ({_program(process)})"
     return None
 
 
-def _called(process: Path) -> str:
-    """Of a module of Python which one it is; arguments are nobody's business."""
+def _program(process: Path) -> str:
+    """Return the name of a process and, for Python, its module. Other arguments are private."""
     arguments = (process / "cmdline").read_text(errors="replace").split("\0")
     module = f" -m {arguments[2]}" if arguments[1:2] == ["-m"] and len(arguments) > 2 else ""
     return (process / "comm").read_text().strip() + module
 
 
 def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True) -> socket.socket:
-    """A socket on an address that, if `shared`, other processes of this user may take too. Raises `OSError`."""
+    """Return a bound socket. If `shared`, other processes of this user may bind the address too. Raises `OSError`."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
     sock = socket.socket(family, kind)
     try:
@@ -137,17 +140,17 @@ def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True)
 def both_bound(
     host: str, port: int, *, tcp: bool, shared: bool
 ) -> tuple[socket.socket, socket.socket | None]:
-    """For datagrams and, with `tcp`, streams; for port 0 one that both have. Raises `OSError`.
+    """Return a UDP socket and, with `tcp`, a TCP socket on the same port. Raises `OSError`.
 
-    Not `shared` are datagrams: every resolver has them, so that they show whose the port is.
+    Without `shared`, only the UDP socket is exclusive: every resolver has one, so it shows whether the port is taken.
     """
-    for left in reversed(range(1 if port else ANY_PORT_TRIES)):
+    for tries_left in reversed(range(1 if port else ANY_PORT_TRIES)):
         datagrams = bound(host, port, socket.SOCK_DGRAM, shared=shared)
         try:
             number = datagrams.getsockname()[1]
             return datagrams, bound(host, number, socket.SOCK_STREAM) if tcp else None
         except OSError:
             datagrams.close()
-            if not left:
+            if not tries_left:
                 raise
     raise AssertionError("unreachable")

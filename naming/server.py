@@ -175,7 +175,9 @@ def main() -> int:
         )
         for name, least, most in NUMBERS:
             if not least <= getattr(settings, name) <= most:
-                raise ValueError(f"{name}={getattr(settings, name)}: give a number from {least} to {most}")
+                raise ValueError(
+                    f"{name}={getattr(settings, name)}: the number is out of range; give one from {least} to {most}"
+                )
         _check_address("BORG_DNS_HOST", settings.BORG_DNS_HOST)
     except (InvalidPeers, ValueError) as error:
         log.error("resolver can't start", error=str(error))
@@ -242,7 +244,7 @@ def _check_address(setting: str, host: str) -> None:
         ipaddress.ip_address(host)
     except ValueError:
         raise ValueError(
-            f"{setting}={host}: give an address, 0.0.0.0 or :: for all of this machine"
+            f"{setting}={host}: the value is not an IP address; give one, or 0.0.0.0 or :: for all of this machine"
         ) from None
 
 

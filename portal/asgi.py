@@ -30,10 +30,10 @@ from portal.live.hub import hub  # noqa: E402
 from portal.live.names import names_hub  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
 from portal.live.polls import NamePolls  # noqa: E402
-from portal.settings.environment import refuse  # noqa: E402
+from portal.settings.environment import exit_with  # noqa: E402
 
 if settings.STATIC_ROOT and not (Path(settings.STATIC_ROOT) / "staticfiles.json").is_file():
-    refuse(
+    exit_with(
         f"Cannot start the web process: there are no static files in {settings.STATIC_ROOT}. Run `make install`."
     )
 

@@ -1,4 +1,4 @@
-"""`/bns/`: where a job's tasks are, as JSON."""
+"""The endpoints below `/bns/`: where a job's tasks are, as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from quota.vocabulary.errors import Rejected
 from scheduling.access.selectors import cell_named
 
 MOST_WAIT_S = 60
-_HISTORY = "Rises when the cell is restored from a backup: give it to a watch with `revision`."
+_HISTORY = "Rises when the cell is restored from a backup. Give it to a watch together with `revision`."
 _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 
@@ -43,16 +43,20 @@ class TaskEndpointSerializer(serializers.Serializer):
     state = serializers.CharField()
     phase = serializers.CharField(allow_blank=True)
     health = serializers.CharField()
-    serving = serializers.BooleanField(help_text="Up, and healthy where a check is declared.")
-    weight = serializers.IntegerField(help_text="Its share of the clients; 0: only where nobody else serves.")
-    load = serializers.FloatField(
-        allow_null=True, help_text="CPU used now as a share of the limit; null: not known."
+    serving = serializers.BooleanField(
+        help_text="Whether the task is up, and healthy if its job has a health check."
     )
-    ttl_s = serializers.IntegerField(help_text="Seconds that its addresses may be remembered.")
+    weight = serializers.IntegerField(
+        help_text="The task's share of the clients; 0: clients use it only if no other task serves."
+    )
+    load = serializers.FloatField(
+        allow_null=True, help_text="Current CPU use as a share of the task's limit; null: not known."
+    )
+    ttl_s = serializers.IntegerField(help_text="Seconds for which clients may cache the task's address.")
     machine = serializers.CharField(allow_blank=True)
     address = serializers.CharField(allow_blank=True)
     ports = serializers.DictField(child=serializers.IntegerField())
-    revision = serializers.IntegerField(help_text="Of the cell when this was read.")
+    revision = serializers.IntegerField(help_text="The revision of the cell when this was read.")
     history = serializers.IntegerField(help_text=_HISTORY)
 
 
@@ -61,9 +65,11 @@ class _SummarySerializer(serializers.Serializer):
     tasks = serializers.IntegerField()
     placed = serializers.IntegerField()
     serving = serializers.IntegerField()
-    fail_open = serializers.BooleanField(help_text="No placed task serves: use all of them.")
-    ttl_s = serializers.IntegerField(help_text="Seconds that its answers may be remembered.")
-    revision = serializers.IntegerField(help_text="Of the cell when this was read: `after` of a watch.")
+    fail_open = serializers.BooleanField(help_text="No placed task serves, so use all of them.")
+    ttl_s = serializers.IntegerField(help_text="Seconds for which clients may cache the answer.")
+    revision = serializers.IntegerField(
+        help_text="The revision of the cell when this was read. Give it to a watch as `after`."
+    )
     history = serializers.IntegerField(help_text=_HISTORY)
 
 
@@ -75,7 +81,7 @@ class JobEndpointsSerializer(_SummarySerializer):
 
 class ServiceEndpointsSerializer(_SummarySerializer):
     name = serializers.CharField(help_text="/bns/<cell>/<tenant>/service/<name>")
-    jobs = serializers.ListField(child=serializers.CharField(), help_text="Their names, as /bns/…")
+    jobs = serializers.ListField(child=serializers.CharField(), help_text="The names of its jobs, as /bns/…")
     endpoints = TaskEndpointSerializer(many=True)
 
 
@@ -95,55 +101,55 @@ def _named(path: str) -> Name:
     try:
         return parse_path(path)
     except InvalidName as error:
-        raise _refused(error) from error
+        raise _rejected(error) from error
 
 
 _WATCH = [
     OpenApiParameter(
         "after",
         int,
-        description="The revision of an earlier answer: wait for one in which the name has changed.",
+        description="The revision of an earlier answer. The server waits until the name has changed since then.",
     ),
     OpenApiParameter(
         "wait_s",
         float,
-        description=f"Seconds to wait at most, 0 to {MOST_WAIT_S}; then the same state is told again.",
+        description=f"Longest wait in seconds, 0 to {MOST_WAIT_S}. After it the server returns the unchanged state.",
     ),
     OpenApiParameter(
         "history",
         int,
-        description="That of the earlier answer: don't wait where the cell was restored since. Without it nobody waits"
-        " from a revision that the cell's journal has not got.",
+        description="The `history` of the earlier answer. The server does not wait if the cell was restored since then."
+        " Without `history` it does not wait for a revision that the cell's journal does not contain.",
     ),
 ]
 
 
 def _check_watch(request: Request) -> None:
-    """Who may wait has waited in front of Django (`portal.live.polls`). Raises `Rejected`."""
+    """Check the parameters of a wait; the wait itself happened in `portal.live.polls`. Raises `Rejected`."""
     given = request.query_params
     problems = {
-        name: "a whole number, that of an earlier answer"
+        name: "is not a whole number; give the number from an earlier answer"
         for name in ("after", "history")
         if name in given and not (given[name].isascii() and given[name].isdecimal() and len(given[name]) < 19)
     }
     if "wait_s" in given:
         if not _SECONDS.fullmatch(given["wait_s"]) or float(given["wait_s"]) > MOST_WAIT_S:
-            problems["wait_s"] = f"seconds, 0 to {MOST_WAIT_S}"
+            problems["wait_s"] = f"is not a time in seconds; give a number from 0 to {MOST_WAIT_S}"
         elif "after" not in given:
-            problems["after"] = "missing: the revision of an earlier answer"
+            problems["after"] = "is missing; give the revision of an earlier answer"
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
         raise Rejected("invalid", detail, fields=problems)
 
 
-def _refused(error: InvalidName) -> Rejected:
+def _rejected(error: InvalidName) -> Rejected:
     return Rejected("invalid-name", str(error), fields={error.field: error.detail})
 
 
 _WITHIN = OpenApiParameter(
     "within_s",
     float,
-    description=f"Seconds that servers have to answer, at most {survey.TIMEOUT_S:g}, as without it.",
+    description=f"Seconds within which servers must answer, at most {survey.TIMEOUT_S:g}, which is the default.",
 )
 
 
@@ -151,33 +157,33 @@ def _within(request: Request) -> float:
     """Raises `Rejected`."""
     text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
     if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
-        told = f"seconds, more than 0 and at most {survey.TIMEOUT_S:g}"
-        raise Rejected("invalid", f"within_s: {told}", fields={"within_s": told})
+        wrong = f"is not a time in seconds; give a number above 0, at most {survey.TIMEOUT_S:g}"
+        raise Rejected("invalid", f"within_s: {wrong}", fields={"within_s": wrong})
     return float(text)
 
 
 class FollowerSerializer(serializers.Serializer):
-    address = serializers.CharField(help_text="With its port.")
+    address = serializers.CharField(help_text="The address with its port.")
     kind = serializers.ChoiceField(choices=[role.value for role in survey.ServerRole])
-    serial = serializers.IntegerField(allow_null=True, help_text="Of the zone it answers with.")
-    revision = serializers.IntegerField(allow_null=True, help_text="Of the cell; resolvers alone know.")
+    serial = serializers.IntegerField(allow_null=True, help_text="The serial of its zone.")
+    revision = serializers.IntegerField(
+        allow_null=True, help_text="The revision of the cell; null for secondaries."
+    )
     reached = serializers.BooleanField()
     caught_up = serializers.BooleanField(
-        help_text="It has all that the cell had (resolvers), or that resolvers have (secondaries)."
+        help_text="A resolver has all changes of the cell; a secondary has all changes of the resolvers."
     )
     error = serializers.CharField(
-        allow_blank=True, help_text="Why it has not caught up, where it said or showed."
+        allow_blank=True, help_text="Why the server has not caught up, if that is known."
     )
 
 
 class CellNamesSerializer(serializers.Serializer):
     zone = serializers.CharField()
     revision = serializers.IntegerField(
-        help_text="Of the cell, that the answers of all resolvers have followed to; 0 where one doesn't say."
+        help_text="The revision of the cell that all resolvers have reached; 0 if one does not report it."
     )
-    serial = serializers.IntegerField(
-        allow_null=True, help_text="The newest zone that resolvers answer with."
-    )
+    serial = serializers.IntegerField(allow_null=True, help_text="The newest serial among the resolvers.")
     resolvers = FollowerSerializer(many=True)
     secondaries = FollowerSerializer(many=True)
 
@@ -187,11 +193,11 @@ class CellNamesView(APIView):
         operation_id="bns_cell", parameters=[_WITHIN], responses=CellNamesSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str) -> Response:
-        """How far resolvers and secondaries have followed a cell: what `borgctl wait --for visible` asks."""
+        """How far resolvers and secondaries have followed a cell. `borgctl wait --for visible` uses this."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:
-            raise _refused(error) from error
+            raise _rejected(error) from error
         timeout_s = _within(request)
         wanted = cell_named(request.auth, cell).revision
         try:
@@ -229,7 +235,7 @@ class JobEndpointsView(APIView):
         operation_id="bns_job", parameters=_WATCH, responses=JobEndpointsSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """All placed tasks of a job with address, ports, health, weight and load."""
+        """All placed tasks of a job, with address, ports, health, weight and load."""
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}")
         assert isinstance(name, JobName)
@@ -243,7 +249,7 @@ class TaskEndpointView(APIView):
         operation_id="bns_task", parameters=_WATCH, responses=TaskEndpointSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: str) -> Response:
-        """Where one task is: address, ports, health, weight, load, machine, state."""
+        """Address, ports, health, weight, load, machine and state of one task."""
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}/{index}")
         assert isinstance(name, TaskName)
@@ -257,7 +263,7 @@ class ServiceEndpointsView(APIView):
         operation_id="bns_service", parameters=_WATCH, responses=ServiceEndpointsSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str, tenant: str, service: str) -> Response:
-        """All placed tasks of the jobs whose label `service` says so."""
+        """All placed tasks of the jobs whose label `service` names this service."""
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{SERVICE}/{service}")
         assert isinstance(name, ServiceName)

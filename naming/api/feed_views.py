@@ -1,7 +1,7 @@
-"""Feeds for load balancers and monitoring: the forms of `naming.api.feeds`, over HTTP, with a token that may read.
+"""Feeds for load balancers and monitoring: the formats of `naming.api.feeds` over HTTP. Callers need a token.
 
-Each answer carries an ETag; who shows it again (`If-None-Match`) gets 304 while it would be the same. That costs one
-look at the end of the journals, as long as no name has changed since; loads alone don't change it.
+Each answer has an ETag. A client that sends it back (`If-None-Match`) gets 304 while the answer would be the same. If
+no name has changed, that costs one query at the end of the journals. A change of load alone does not change the ETag.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ from naming.table.names import InvalidName, JobName, ServiceName, check_label, c
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
-MOST_CLUSTERS = 1_000  # of one discovery request
-_MOST_TAGS = 1_000  # that this process remembers
+MOST_CLUSTERS = 1_000  # in one discovery request
+_MOST_TAGS = 1_000  # kept by this process
 _FILTERS = {
-    "cell": "Of this cell.",
-    "tenant": "Of this tenant.",
-    "job": "Of jobs of this name.",
-    "service": "Of this service and its jobs.",
-    "label": "Of jobs with this label, as name:value; may be given several times.",
-    "port": "The port of this name.",
+    "cell": "Only tasks in this cell.",
+    "tenant": "Only tasks of this tenant.",
+    "job": "Only tasks of jobs with this name.",
+    "service": "Only this service and its jobs.",
+    "label": "Only tasks of jobs with this label, as name:value. It may be given several times.",
+    "port": "Only the port with this name.",
 }
-_PARAMETERS = [OpenApiParameter(name, str, description=told) for name, told in _FILTERS.items()]
+_PARAMETERS = [OpenApiParameter(name, str, description=text) for name, text in _FILTERS.items()]
 _PARAMETERS.append(
     OpenApiParameter(
-        "If-None-Match", str, "header", description="The ETag of the last answer: 304 if it still holds."
+        "If-None-Match",
+        str,
+        "header",
+        description="The ETag of the last answer; if the answer is still the same, the server returns 304.",
     )
 )
-_SAME = OpenApiResponse(description="The answer is the same as the one that the caller has.")
+_SAME = OpenApiResponse(description="The answer is the same as the one with the ETag given.")
 
 
 class _Tags:
-    """Of answers that this process gave: what was asked, and by whom -> how far names were, and the answer's ETag."""
+    """ETags of this process's answers: (request, caller's rights) -> (stamp of the names, ETag)."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, tuple[str, str]] = OrderedDict()
@@ -74,10 +77,10 @@ def _fed(
     form: Callable[[list[FeedService]], Any],
     compared: Callable[[Any], Any] = lambda form: form,
 ) -> Response:
-    """The answer, or 304 where it is the one whose ETag the caller shows. `compared`: what of it is news."""
+    """Return the answer, or 304 if the caller sent its ETag. `compared` returns the part of it that the ETag covers."""
     shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")}
-    stamp = selectors.names_stamp()  # first: what is read may be newer, never older
-    asked = (request.get_full_path(), _who(request.auth))
+    stamp = selectors.names_stamp()  # first, so that the rows read are never older than it
+    asked = (request.get_full_path(), _rights(request.auth))
     if (tag := _tags.get(asked, stamp)) and tag in shown:
         return _unchanged(tag)
     answer = form(read())
@@ -98,8 +101,8 @@ def _digest(answer: Any) -> str:
     return hashlib.sha256(json.dumps(answer, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _who(principal: Principal) -> Hashable:
-    """What decides which jobs somebody may see: whoever has the same may share."""
+def _rights(principal: Principal) -> Hashable:
+    """Return what decides which jobs the caller may see. Callers with the same rights share ETags."""
     return (
         principal.sre, principal.tenant, principal.cell, tuple(sorted(principal.scopes)),
         tuple(sorted(principal.roles.items())), tuple(sorted(principal.inherited.items())),
@@ -108,12 +111,14 @@ def _who(principal: Principal) -> Hashable:
 
 
 def _asked(request: Request, *also: str) -> dict[str, Any]:
-    """The filters of a request. Raises `Rejected`: a misspelt one would widen or empty the answer in silence."""
+    """Return the filters of a request. Raises `Rejected`: a misspelt one would silently widen or empty the answer."""
     known = (*_FILTERS, *also)
     for name, values in request.query_params.lists():
         if name not in known:
             raise Rejected(
-                "invalid", f"{name}: no such filter; there is {', '.join(known)}", fields={name: "unknown"}
+                "invalid",
+                f"{name}: this filter does not exist; use one of {', '.join(known)}",
+                fields={name: "unknown"},
             )
         if wrong := _wrong(name, values):
             raise Rejected("invalid", f"{name}: {wrong}", fields={name: wrong})
@@ -124,13 +129,13 @@ def _asked(request: Request, *also: str) -> dict[str, Any]:
 
 
 def _wrong(name: str, values: Sequence[str]) -> str:
-    """What is wrong with what a filter was given, and what to give; empty: nothing."""
+    """Return what is wrong with the values of a filter and what to give, or "" if they are valid."""
     if len(values) > 1 and name != "label":
-        return f"given {len(values)} times; give it once, and ask once for each"
+        return f"is given {len(values)} times; give it once, and send one request per value"
     if not all(values):
-        return "is empty; leave it out, or say which"
+        return "is empty; leave it out, or give a value"
     if any("\x00" in value for value in values):
-        return "holds a NUL character"
+        return "contains a NUL character; leave it out"
     if name == "label":
         return _wrong_labels(values)
     try:
@@ -147,14 +152,14 @@ def _wrong_labels(values: Sequence[str]) -> str:
     keys = [text.partition(":")[0] for text in values]
     for text, key in zip(values, keys, strict=True):
         if not key or ":" not in text:
-            return f"{text[:64]!r}; give name:value"
+            return f"{text[:64]!r} is not a label; give name:value"
         if keys.count(key) > 1:
-            return f"{key[:64]!r} stands there {keys.count(key)} times; no job has two values of one label"
+            return f"{key[:64]!r} is given {keys.count(key)} times; a job has one value per label, so give it once"
     return ""
 
 
 class PrometheusView(APIView):
-    """For `http_sd_configs` of Prometheus."""
+    """The feed for `http_sd_configs` of Prometheus."""
 
     @extend_schema(
         operation_id="feed_prometheus", parameters=_PARAMETERS, tags=["names"],
@@ -171,7 +176,7 @@ class PrometheusView(APIView):
         },
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """Every port of every placed task, with what is known of it as `__meta_borg_…` labels."""
+        """Every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
         asked, port = _asked(request), request.query_params.get("port", "")
 
         def targets(found: Iterable[FeedService]) -> list[dict[str, Any]]:
@@ -181,7 +186,7 @@ class PrometheusView(APIView):
 
 
 class TraefikView(APIView):
-    """For the HTTP provider of Traefik."""
+    """The feed for the HTTP provider of Traefik."""
 
     @extend_schema(
         operation_id="feed_traefik", tags=["names"],
@@ -192,13 +197,15 @@ class TraefikView(APIView):
         },
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """A service for each job (`<job>-<tenant>-<cell>`) and each service over jobs
-        (`<service>.service.<tenant>.<cell>`), a server for each task that serves."""
+        """One Traefik service per job (`<job>-<tenant>-<cell>`) and per service of jobs
+        (`<service>.service.<tenant>.<cell>`), each with one server per serving task."""
         asked, port = _asked(request, "scheme"), request.query_params.get("port", "")
         scheme = request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
             raise Rejected(
-                "invalid", f"scheme: {scheme!r}; one of http, https, h2c", fields={"scheme": "unknown"}
+                "invalid",
+                f"scheme: {scheme!r} is unknown; use http, https or h2c",
+                fields={"scheme": "unknown"},
             )
 
         def configuration(found: Iterable[FeedService]) -> dict[str, Any]:
@@ -211,8 +218,8 @@ class EnvoyRequestSerializer(serializers.Serializer):
     resource_names = serializers.ListField(
         child=serializers.CharField(max_length=300),
         max_length=MOST_CLUSTERS,
-        help_text="Clusters: `<job>.<tenant>.<cell>.<zone>` or `<service>.service.<tenant>.<cell>.<zone>`, also with a"
-        " port's name before it: `_http._tcp.<job>…`.",
+        help_text="Clusters: `<job>.<tenant>.<cell>.<zone>` or `<service>.service.<tenant>.<cell>.<zone>`. A port's"
+        " name may come first: `_http._tcp.<job>…`.",
     )
     version_info = serializers.CharField(required=False, allow_blank=True)
     type_url = serializers.CharField(required=False, allow_blank=True)
@@ -222,7 +229,7 @@ class EnvoyRequestSerializer(serializers.Serializer):
 
 
 class EnvoyView(APIView):
-    """For Envoy's endpoint discovery over REST (`EDS` with `api_type: REST`)."""
+    """The feed for Envoy's endpoint discovery over REST (`EDS` with `api_type: REST`)."""
 
     @extend_schema(
         operation_id="feed_envoy", request=EnvoyRequestSerializer, tags=["names"],
@@ -239,22 +246,22 @@ class EnvoyView(APIView):
         },
     )  # fmt: skip
     def post(self, request: Request) -> Response:
-        """Where the clusters' tasks are, with their health. 304 while nothing has changed since `version_info`."""
+        """Addresses and health of the clusters' tasks. 304 if nothing has changed since `version_info`."""
         given = EnvoyRequestSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         wanted = {cluster: _cluster(cluster) for cluster in given.validated_data["resource_names"]}
         names = {name for name, _ in wanted.values()}
         found = {one.name: one for one in selectors.services(request.auth, names=names)} if names else {}
         clusters = {cluster: (found.get(name), port) for cluster, (name, port) in wanted.items()}
-        said = feeds.envoy(clusters, version="")
-        version = _digest(said)
+        answer = feeds.envoy(clusters, version="")
+        version = _digest(answer)
         if given.validated_data.get("version_info") == version:
             return Response(status=304)
-        return Response({**said, "version_info": version})
+        return Response({**answer, "version_info": version})
 
 
 def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
-    """The job or service that a cluster is named for, and the port. Raises `Rejected`."""
+    """Return the job or service that a cluster is named after, and its port. Raises `Rejected`."""
     port, rest = "", cluster
     if cluster.startswith("_"):
         port, _, rest = cluster[1:].partition("._tcp.")
@@ -265,6 +272,6 @@ def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
             "invalid-name", f"resource_names: {error}", fields={"resource_names": error.detail}
         ) from error
     if not isinstance(name, JobName | ServiceName):
-        told = f"{cluster[:64]!r} is the name of one task or machine; name a job or a service"
-        raise Rejected("invalid-name", f"resource_names: {told}", fields={"resource_names": told})
+        wrong = f"{cluster[:64]!r} is the name of a task or machine; give the name of a job or service"
+        raise Rejected("invalid-name", f"resource_names: {wrong}", fields={"resource_names": wrong})
     return name, port

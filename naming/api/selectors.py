@@ -1,4 +1,4 @@
-"""Reads of rows about names: what `/bns/` and the feeds answer, and to whom."""
+"""Queries about names for `/bns/` and the feeds. They return only what the caller may see."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
 from scheduling.models import Cell, Job
 
-MOST_ENDPOINTS = 100_000  # of one answer
+MOST_ENDPOINTS = 100_000  # in one answer
 
 
 def task_endpoint(principal: Principal, name: TaskName, *, zone: str) -> TaskEndpoint:
-    """Raises `NotFound` for what is not there and for what `principal` may not see."""
+    """Return one task. Raises `NotFound` if it does not exist, and if `principal` may not see it."""
     job = job_visible(principal, name.of_job)
     rows = rows_of([job.id], tasks=[task_id(job.id, name.index)], pending=True)
     if not rows:
@@ -38,13 +38,13 @@ def task_endpoint(principal: Principal, name: TaskName, *, zone: str) -> TaskEnd
 
 
 def job_endpoints(principal: Principal, name: JobName, *, zone: str) -> JobEndpoints:
-    """All placed tasks, in the order of their indexes. Raises `NotFound` as `task_endpoint` does."""
+    """Return all placed tasks of a job in the order of their indexes. Raises `NotFound` as `task_endpoint` does."""
     job = job_visible(principal, name)
     return job_answer(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone), zone=zone)
 
 
 def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> ServiceEndpoints:
-    """All placed tasks of its jobs. Raises `NotFound` as `task_endpoint` does, and where no live job is of it."""
+    """Return all placed tasks of a service. Raises `NotFound` as `task_endpoint` does, and without a live job."""
     cell = service_visible(principal, name)
     jobs = {job.id: job for job in jobs_of_service(name)}
     if not jobs:
@@ -54,7 +54,7 @@ def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> 
 
 
 def machine_endpoint(principal: Principal, name: MachineName, *, zone: str) -> MachineEndpoint:
-    """Raises `NotFound`."""
+    """Return the address and state of a machine. Raises `NotFound`."""
     machine = machine_named(cell_named(principal, name.cell), name.host)
     return MachineEndpoint(
         name=name.path,
@@ -78,12 +78,15 @@ def services(
     labels: Mapping[str, str] | None = None,
     names: Collection[JobName | ServiceName] | None = None,
 ) -> list[FeedService]:
-    """Live jobs with their placed tasks, of the tenants whose jobs `principal` may see, then services over them.
+    """Return live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
 
-    `service`: this one and its jobs; `names`: no others than these. Where `job` or `labels` narrow what is read there
-    are no services: they would be told in part. Four queries, and one and a question to Redis a cell; see
-    `endpoints_of`. Raises `Rejected` beyond `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` for
-    a cell or tenant that is not there or may not be seen: a misspelt one must not look like one without tasks.
+    `service`: only this service and its jobs; `names`: only these. With `job` or `labels` the answer has no services,
+    because it would contain only a part of their tasks. It makes four queries, and one query and one request to Redis
+    per cell (`endpoints_of`).
+
+    Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task. Raises `NotFound` for a
+    cell or tenant that does not exist or that the caller may not see: a misspelt name must not look like one without
+    tasks.
     """
     if cell:
         cell_named(principal, cell)
@@ -111,12 +114,12 @@ def services(
     endpoints: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
     for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
         endpoints[row.job_id].append(endpoint)
-    told = [FeedService(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
-    return told if job or labels else [*told, *_over(found, endpoints)]
+    of_jobs = [FeedService(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
+    return of_jobs if job or labels else [*of_jobs, *_over(found, endpoints)]
 
 
 def _named(names: Collection[JobName | ServiceName]) -> Q:
-    """The jobs of these names and of these services. `names` is not empty."""
+    """Return the condition for jobs with these names or of these services. `names` is not empty."""
     of_jobs: dict[tuple[str, str], list[str]] = defaultdict(list)
     of_services: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in names:
@@ -135,8 +138,10 @@ def _named(names: Collection[JobName | ServiceName]) -> Q:
 
 
 def _check_number(principal: Principal, jobs: QuerySet[Job]) -> None:
-    """Raise `Rejected` where these jobs have more placed tasks than one answer holds. One query of sums of the jobs'
-    counters by cell and tenant."""
+    """Raise `Rejected` if these jobs have more placed tasks than one answer may list.
+
+    One query sums the jobs' counters by cell and tenant.
+    """
     sums = jobs.order_by().values_list("cell__name", "tenant__name").annotate(placed=Sum("tasks_running"))
     placed = sum(
         number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell)
@@ -144,15 +149,15 @@ def _check_number(principal: Principal, jobs: QuerySet[Job]) -> None:
     if placed > MOST_ENDPOINTS:
         raise Rejected(
             "too-many-endpoints",
-            f"The feed would list {placed:,} tasks, and one answer lists at most {MOST_ENDPOINTS:,}."
-            " Ask for less with the filters cell, tenant, job, service or label.",
+            f"The feed would list {placed:,} tasks, and one answer may list at most {MOST_ENDPOINTS:,}."
+            " Ask for fewer tasks with the filters cell, tenant, job, service or label.",
             fields={"cell": "choose fewer tasks"},
             figures={"tasks": placed, "most": MOST_ENDPOINTS},
         )
 
 
 def _check_tenant(principal: Principal, tenant: str) -> None:
-    """Raises `NotFound` unless `principal` may see it, or any job of it by a capability."""
+    """Raise `NotFound` unless `principal` may see the tenant, or one of its jobs by a capability."""
     visible = tenants_visible(principal)
     if visible.filter(name=tenant).exists():
         return
@@ -162,18 +167,18 @@ def _check_tenant(principal: Principal, tenant: str) -> None:
 
 
 def _over(jobs: Mapping[int, Job], endpoints: Mapping[int, list[TaskEndpoint]]) -> list[FeedService]:
-    """The services over these jobs."""
+    """Return the services of these jobs."""
     found: dict[ServiceName, list[TaskEndpoint]] = defaultdict(list)
     for job_id, job in jobs.items():
         if (name := service_of(job)) is not None:
             found[name] += endpoints[job_id]
-    return [FeedService(name, {SERVICE: name.service}, behind) for name, behind in found.items()]
+    return [FeedService(name, {SERVICE: name.service}, tasks) for name, tasks in found.items()]
 
 
 def names_stamp() -> str:
-    """Moves with every change of any name: each cell's history and the last revision that may have changed one.
+    """Return a text that changes with every change of a name: each cell's history and its last revision of a name.
 
-    One query, which looks at the end of each cell's journal.
+    One query reads the end of each cell's journal.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -186,7 +191,7 @@ def names_stamp() -> str:
 
 
 def job_visible(principal: Principal, name: JobName) -> Job:
-    """Raises `NotFound`, whether it is not there or may not be seen."""
+    """Return a live job. Raises `NotFound` if it does not exist, and if `principal` may not see it."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     job = live_job(name) if visible else None
     if job is None:
@@ -195,7 +200,7 @@ def job_visible(principal: Principal, name: JobName) -> Job:
 
 
 def service_visible(principal: Principal, name: ServiceName) -> Cell:
-    """Its cell. Raises `NotFound` where `principal` may not see the tenant's jobs."""
+    """Return the service's cell. Raises `NotFound` if `principal` may not see the tenant's jobs."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     cell = Cell.objects.filter(name=name.cell).first() if visible else None
     if cell is None:
@@ -209,7 +214,7 @@ def live_job(name: JobName) -> Job | None:
 
 
 def jobs_of_service(name: ServiceName) -> list[Job]:
-    """Its live jobs, oldest first."""
+    """Return the service's live jobs, oldest first."""
     jobs = Job.objects.filter(
         cell__name=name.cell, tenant__name=name.tenant, kind="job", **{f"labels__{SERVICE}": name.service}
     )
@@ -217,7 +222,7 @@ def jobs_of_service(name: ServiceName) -> list[Job]:
 
 
 def service_of(job: Job) -> ServiceName | None:
-    """That its label names. Labels from before there were services may be no name; alloc sets answer nobody."""
+    """Return the service in the job's label, or None for an alloc set or an old label that is not a valid name."""
     label = job.labels.get(SERVICE)
     if label is None or not is_service(label) or job.kind != "job":
         return None

@@ -1,4 +1,4 @@
-"""Who answers for a cell's names, asked for real: resolvers and secondaries, all at once, within a bound."""
+"""Query all resolvers and secondaries of a cell's names at once, within a time limit, and report how far each is."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class FollowState(StrEnum):
     CAUGHT_UP = "caught-up"
     BEHIND = "behind"
     LOADING = "loading"
-    STALE = "stale"  # it says that it has not reached the journal for long
+    STALE = "stale"  # it reports that it has not reached the journal for long
     SILENT = "silent"
-    NO_ZONE = "no-zone"  # it answers, and not with this zone
-    UNKNOWN = "unknown"  # of a secondary, while no resolver tells how far it is
+    NO_ZONE = "no-zone"  # it answers, but does not have this zone
+    UNKNOWN = "unknown"  # a secondary, while no resolver reports its own serial
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class SurveyedServer:
 
 @dataclass(frozen=True, slots=True)
 class FollowerReport:
-    """What a server said of a cell's zone. `serial`, `revision`: None where it did not say; `detail`: what it did.
+    """The state of a cell's zone on a server. `serial`, `revision`: None if not reported; `detail`: the error.
 
-    `behind`: of a secondary, how much its serial is less than a resolver's.
+    `behind`: for a secondary, how far its serial is below a resolver's.
     """
 
     server: SurveyedServer
@@ -74,8 +74,8 @@ class FollowerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """`facts`: of TXT records, by name; `rcode`: empty without an answer, and then `error` says why."""
+class _Answer:
+    """An answer. `facts`: from TXT records, by name. Without an answer `rcode` is empty and `error` is the reason."""
 
     rcode: str = ""
     serial: int | None = None
@@ -84,12 +84,12 @@ class _Said:
 
 
 def servers() -> list[SurveyedServer]:
-    """Those that the settings know. Raises `naming.dns.primary.InvalidPeers`."""
-    told = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
+    """Return the servers that the settings name. Raises `naming.dns.primary.InvalidPeers`."""
+    secondaries = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
     resolvers = [_resolver_at(text) for text in settings.BORG_DNS_RESOLVERS]
     return [
         *(resolvers or [_own_resolver()]),
-        *(SurveyedServer(ServerRole.SECONDARY, address, port) for address, port in told),
+        *(SurveyedServer(ServerRole.SECONDARY, address, port) for address, port in secondaries),
     ]
 
 
@@ -98,7 +98,7 @@ def _own_resolver() -> SurveyedServer:
         return SurveyedServer(ServerRole.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)
     except ValueError:
         raise InvalidPeers(
-            f"BORG_DNS_HOST: {settings.BORG_DNS_HOST!r}: give an address, such as 127.0.0.1"
+            f"BORG_DNS_HOST: {settings.BORG_DNS_HOST!r} is not an IP address; give one such as 127.0.0.1"
         ) from None
 
 
@@ -111,12 +111,12 @@ def _resolver_at(text: str) -> SurveyedServer:
         return SurveyedServer(ServerRole.RESOLVER, _reachable(host), number)
     except ValueError:
         raise InvalidPeers(
-            f"BORG_DNS_RESOLVERS: {text!r}: give addresses, with another port as 192.0.2.1@5353"
+            f"BORG_DNS_RESOLVERS: {text!r} is not a server; give an address, or 192.0.2.1@5353 for another port than 53"
         ) from None
 
 
 def _reachable(host: str) -> str:
-    """Who listens on all addresses of this host is asked on loopback."""
+    """Return the address to query: loopback if the resolver listens on all addresses of this host."""
     address = ipaddress.ip_address(host)
     if not address.is_unspecified:
         return str(address)
@@ -126,28 +126,28 @@ def _reachable(host: str) -> str:
 def followers(
     cell: str, *, wanted: int, asked: Sequence[SurveyedServer], timeout_s: float = TIMEOUT_S
 ) -> list[FollowerReport]:
-    """How far each of `asked` has followed a cell whose journal had come to revision `wanted`.
+    """Return how far each server of `asked` has followed a cell whose journal is at revision `wanted`.
 
-    Takes `timeout_s` at most, however many are silent.
+    Takes at most `timeout_s`, even if many servers are silent.
     """
     zone = f"{cell}.{settings.BORG_ZONE}"
-    said = asyncio.run(_ask_all(zone, asked, timeout_s))
+    answers = asyncio.run(_ask_all(zone, asked, timeout_s))
     newest = [
         facts[0].serial
-        for server, facts in zip(asked, said, strict=True)
+        for server, facts in zip(asked, answers, strict=True)
         if server.role is ServerRole.RESOLVER
     ]
     serials = [serial for serial in newest if serial is not None]
     return [
-        _resolver(server, zone_said, health, wanted)
+        _resolver(server, zone_answer, health, wanted)
         if server.role is ServerRole.RESOLVER
-        else _secondary(server, zone_said, serials)
-        for server, (zone_said, health) in zip(asked, said, strict=True)
+        else _secondary(server, zone_answer, serials)
+        for server, (zone_answer, health) in zip(asked, answers, strict=True)
     ]
 
 
 def newest_serial(found: Sequence[FollowerReport]) -> int | None:
-    """By the arithmetic of RFC 1982; None where none says one."""
+    """Return the newest serial by the arithmetic of RFC 1982, or None if no server reported one."""
     newest: int | None = None
     for one in found:
         if one.serial is not None and (newest is None or serial_newer(one.serial, newest)):
@@ -155,9 +155,9 @@ def newest_serial(found: Sequence[FollowerReport]) -> int | None:
     return newest
 
 
-def _resolver(server: SurveyedServer, zone: _Said, health: _Said, wanted: int) -> FollowerReport:
-    status, told = health.facts.get("status"), zone.facts.get("revision", "")
-    revision = int(told) if told.isdecimal() else None
+def _resolver(server: SurveyedServer, zone: _Answer, health: _Answer, wanted: int) -> FollowerReport:
+    status, reported = health.facts.get("status"), zone.facts.get("revision", "")
+    revision = int(reported) if reported.isdecimal() else None
     if zone.error and health.error:
         return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     if revision is None:
@@ -171,8 +171,8 @@ def _resolver(server: SurveyedServer, zone: _Said, health: _Said, wanted: int) -
     return FollowerReport(server, state, zone.serial, revision)
 
 
-def _secondary(server: SurveyedServer, zone: _Said, serials: Sequence[int]) -> FollowerReport:
-    """`serials`: of the resolvers that answered; equal to, or newer than, one of them is caught up."""
+def _secondary(server: SurveyedServer, zone: _Answer, serials: Sequence[int]) -> FollowerReport:
+    """Return a secondary's state. It has caught up if its serial is not older than all `serials` of the resolvers."""
     if zone.error:
         return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     serial = zone.serial
@@ -186,30 +186,32 @@ def _secondary(server: SurveyedServer, zone: _Said, serials: Sequence[int]) -> F
     return FollowerReport(server, FollowState.CAUGHT_UP, serial)
 
 
-async def _ask_all(zone: str, asked: Sequence[SurveyedServer], timeout_s: float) -> list[tuple[_Said, _Said]]:
+async def _ask_all(
+    zone: str, asked: Sequence[SurveyedServer], timeout_s: float
+) -> list[tuple[_Answer, _Answer]]:
     return list(await asyncio.gather(*(_ask_one(zone, server, timeout_s) for server in asked)))
 
 
-async def _ask_one(zone: str, server: SurveyedServer, timeout_s: float) -> tuple[_Said, _Said]:
-    """What it says of the zone and of itself."""
+async def _ask_one(zone: str, server: SurveyedServer, timeout_s: float) -> tuple[_Answer, _Answer]:
+    """Return the server's answers about the zone and about its own health."""
     if server.role is ServerRole.SECONDARY:
-        return await _ask(zone, "SOA", server, timeout_s), _Said()
+        return await _ask(zone, "SOA", server, timeout_s), _Answer()
     soa, text, health = await asyncio.gather(
         _ask(zone, "SOA", server, timeout_s),
         _ask(zone, "TXT", server, timeout_s),
         _ask(f"health.{settings.BORG_ZONE}", "TXT", server, timeout_s),
     )
-    return _Said(text.rcode, soa.serial, text.facts, text.error), health
+    return _Answer(text.rcode, soa.serial, text.facts, text.error), health
 
 
-async def _ask(name: str, rdtype: str, server: SurveyedServer, timeout_s: float) -> _Said:
+async def _ask(name: str, rdtype: str, server: SurveyedServer, timeout_s: float) -> _Answer:
     question = dns.message.make_query(name, rdtype)
     try:
         answer = await dns.asyncquery.udp(question, server.address, timeout=timeout_s, port=server.port)
     except (dns.exception.DNSException, OSError) as error:
-        return _Said(error=f"{type(error).__name__}")
+        return _Answer(error=f"{type(error).__name__}")
     records = [record for rrset in answer.answer for record in rrset]
     texts = [text.decode("utf-8", "replace") for record in records for text in getattr(record, "strings", ())]
     facts = dict(match.groups() for text in texts if (match := _FACT.fullmatch(text)))
     serial = next((record.serial for record in records if hasattr(record, "serial")), None)
-    return _Said(dns.rcode.to_text(answer.rcode()), serial, facts)
+    return _Answer(dns.rcode.to_text(answer.rcode()), serial, facts)

@@ -284,7 +284,7 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise InvalidPeers(
-            f"BORG_DNS_TRANSFER: {text!r}: {error}; give networks such as 192.0.2.0/24"
+            f"BORG_DNS_TRANSFER: {text!r} is not a network ({error}); give networks such as 192.0.2.0/24"
         ) from error
 
 
@@ -296,11 +296,13 @@ def _key(text: str) -> dns.tsig.Key:
         key = dns.tsig.Key(name, secret, algorithm)
     except (dns.exception.DNSException, ValueError) as error:
         raise InvalidPeers(
-            f"BORG_DNS_KEYS: a key named {name[:32]!r} can't be read; give name:hmac-sha256:base64"
+            f"BORG_DNS_KEYS: the key {name[:32]!r} cannot be read; give name:hmac-sha256:base64"
         ) from error
     if not name or not key.secret or key.algorithm not in known:
         names = ", ".join(one.to_text(omit_final_dot=True) for one in known)
-        raise InvalidPeers(f"BORG_DNS_KEYS: key {name[:32]!r} wants a secret and one of {names}")
+        raise InvalidPeers(
+            f"BORG_DNS_KEYS: the key {name[:32]!r} lacks its name, its secret or a known algorithm; use one of {names}"
+        )
     return key
 
 
@@ -313,5 +315,6 @@ def _secondary(text: str) -> tuple[str, int]:
         return str(ipaddress.ip_address(address)), number
     except ValueError as error:
         raise InvalidPeers(
-            f"BORG_DNS_SECONDARIES: {text!r}: give addresses, with another port as 192.0.2.1@5353"
+            f"BORG_DNS_SECONDARIES: {text!r} is not a server; give an address,"
+            " or 192.0.2.1@5353 for another port than 53"
         ) from error

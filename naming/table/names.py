@@ -1,7 +1,7 @@
 """The two spellings of a name: `/bns/<cell>/<tenant>/<job>[/<index>]` and `[<index>.]<job>.<tenant>.<cell>.<zone>`.
 
 §2.6: "the fiftieth task in job jfoo owned by user ubar in cell cc would be reachable via
-50.jfoo.ubar.cc.borg.google.com". Every part is a DNS label in lower case, so that both spellings carry the
+50.jfoo.ubar.cc.borg.google.com". Every part is a DNS label in lower case, so that both spellings have the
 same letters and neither needs escaping.
 """
 
@@ -16,7 +16,7 @@ MAX_LABEL = 63  # octets (RFC 1035 §2.3.4)
 MAX_NAME = 253  # characters without the final dot
 PREFIX = "/bns/"
 
-# Labels that the zones use for themselves: `ns.<zone>`, `health.<zone>`, `<host>.machine.<cell>.<zone>`,
+# Labels that zones reserve: `ns.<zone>`, `health.<zone>`, `<host>.machine.<cell>.<zone>`,
 # `<name>.service.<tenant>.<cell>.<zone>`.
 RESERVED_CELLS = frozenset({"ns", "health"})
 MACHINE, SERVICE = "machine", "service"
@@ -27,7 +27,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,6}")
 
 
 class InvalidName(ValueError):
-    """A name that breaks a rule. `field` is the part at fault; the text says what to write instead."""
+    """A name that breaks a rule. `field` is the part that is wrong; the text says what to write instead."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}")
@@ -75,7 +75,7 @@ class TaskName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServiceName:
-    """A name over the jobs of a tenant and cell whose label `service` says so."""
+    """The name of a service: all jobs of a tenant in a cell whose label `service` has this value."""
 
     cell: str
     tenant: str
@@ -105,9 +105,9 @@ class MachineName:
 
 
 def check_label(label: str, field: str) -> str:
-    """`label` itself. Raises `InvalidName` unless it is a DNS label in lower case of at most 63 characters."""
+    """Return `label`. Raises `InvalidName` unless it is a DNS label in lower case of at most 63 characters."""
     if not label:
-        raise InvalidName(field, "is empty; give it 1 to 63 letters, digits and hyphens")
+        raise InvalidName(field, "is empty; give 1 to 63 letters, digits and hyphens")
     if len(label) > MAX_LABEL:
         raise InvalidName(
             field, f"{label[:16]!r}… has {len(label)} characters; a DNS label has at most {MAX_LABEL}"
@@ -120,26 +120,30 @@ def check_label(label: str, field: str) -> str:
         raise InvalidName(field, f"{label!r} has an underscore; use hyphens: {label.replace('_', '-')!r}")
     if label.startswith("-") or label.endswith("-"):
         raise InvalidName(
-            field, f"{label!r} begins or ends with a hyphen; begin and end with a letter or digit"
+            field, f"{label!r} begins or ends with a hyphen; begin and end it with a letter or digit"
         )
-    raise InvalidName(field, f"{label!r} is no DNS label; use lower-case letters, digits and inner hyphens")
+    raise InvalidName(
+        field, f"{label!r} is not a DNS label; use lower-case letters, digits and inner hyphens"
+    )
 
 
 def is_service(text: str) -> bool:
-    """Whether it can be a service's name: a DNS label in lower case that begins with a letter, as no index does."""
+    """Return whether `text` can be a service's name: a DNS label in lower case that begins with a letter."""
     return _SERVICE.fullmatch(text) is not None
 
 
 def check_service(text: str) -> str:
-    """`text` itself. Raises `InvalidName` unless it can be a service's name."""
+    """Return `text`. Raises `InvalidName` unless it can be a service's name."""
     check_label(text, "service")
     if not is_service(text):
-        raise InvalidName("service", f"{text!r} begins with a digit, as indexes do; begin with a letter")
+        raise InvalidName(
+            "service", f"{text!r} begins with a digit, as task indexes do; begin it with a letter"
+        )
     return text
 
 
 def check_zone(zone: str) -> str:
-    """`zone` in lower case without the final dot, e.g. `borg.internal`. Raises `InvalidName`."""
+    """Return `zone` in lower case without the final dot, e.g. `borg.internal`. Raises `InvalidName`."""
     name = zone.removesuffix(".").lower()
     for label in name.split("."):
         check_label(label, "zone")
@@ -149,9 +153,11 @@ def check_zone(zone: str) -> str:
 
 
 def parse_index(text: str) -> int:
-    """A task's index as written in names: no sign, no leading zero. Raises `InvalidName`."""
+    """Return a task's index as written in names: no sign, no leading zero. Raises `InvalidName`."""
     if not _INDEX.fullmatch(text) or int(text) >= MAX_TASKS:
-        raise InvalidName("index", f"{text[:16]!r} is no task index; give a number from 0 to {MAX_TASKS - 1}")
+        raise InvalidName(
+            "index", f"{text[:16]!r} is not a task index; give a number from 0 to {MAX_TASKS - 1}"
+        )
     return int(text)
 
 
@@ -168,8 +174,10 @@ def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
 
 
 def parse_path(path: str) -> Name:
-    """`/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`,
-    a final slash allowed. Raises `InvalidName`."""
+    """Parse a path of BNS. A final slash is allowed. Raises `InvalidName`.
+
+    `/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`.
+    """
     if not path.startswith(PREFIX):
         raise InvalidName(
             "name", f"{path[:32]!r} does not begin with {PREFIX}; write /bns/<cell>/<tenant>/<job>[/<index>]"
@@ -183,8 +191,10 @@ def parse_path(path: str) -> Name:
 
 
 def parse_dns(name: str, zone: str) -> Name:
-    """`[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or
-    `<host>.machine.<cell>.<zone>` in any case, a final dot allowed. Raises `InvalidName`."""
+    """Parse a DNS name in any letter case. A final dot is allowed. Raises `InvalidName`.
+
+    `[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or `<host>.machine.<cell>.<zone>`.
+    """
     lowered = name.removesuffix(".").lower()
     if not lowered.endswith("." + zone):
         raise InvalidName(

@@ -1,4 +1,4 @@
-"""Django's settings. What differs between hosts comes from the environment (`portal.settings.environment`)."""
+"""Django's settings. Values that differ between hosts come from the environment (`portal.settings.environment`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ env.check()
 
 
 def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, object]:
-    """A libpq URI as Django's DATABASES entry: `postgresql://user@host:port/name?host=/socket/folder`.
+    """Return Django's DATABASES entry for a libpq URI: `postgresql://user@host:port/name?host=/socket/folder`.
 
-    `pool`: under ASGI each request may run in a thread of its own, so connections can't belong to threads. Connections
-    of a pool are bounded by `deadline_s`, the seconds within which a request is answered.
+    `pool`: number of pooled connections. Under ASGI each request may run in its own thread, so connections cannot
+    belong to threads. `deadline_s`: seconds within which a request is answered; it bounds the pool's connections.
     """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
@@ -102,7 +102,7 @@ DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("BORG_MAIL_FROM")
 BORG_WEBHOOK_NETWORKS = env.networks("BORG_WEBHOOK_NETWORKS")
 
 INSTALLED_APPS = [
-    "portal",  # first: its templates dress the pages of the others
+    "portal",  # first, so that its templates override those of the other apps
     "unfold",
     "unfold.contrib.filters",
     "unfold.contrib.forms",
@@ -168,7 +168,7 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTHENTICATION_BACKENDS = [
     "portal.accounts.PasswordBackend",
-    # Checks no password, but sessions that it began, before the one above did, are still valid.
+    # Checks no password. Sessions that this backend began, before the one above existed, stay valid.
     "django.contrib.auth.backends.ModelBackend",
 ]
 PASSWORD_HASHERS = ["portal.http.hashing.BoundedHasher"]
@@ -191,22 +191,24 @@ LANGUAGES = [("en", _("English"))]
 TIME_ZONE = "UTC"
 USE_I18N = USE_TZ = True
 STATIC_URL = "/static/"
-# `make install` collects the files beside the packages that they come from: compressed, and named by their content, so
-# that browsers may keep each one for ever.
+# `make install` collects the files beside the packages that they come from. It compresses them and names them by their
+# content, so that browsers may cache them for ever.
 STATIC_ROOT = Path(sys.prefix) / "borg-static"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
 
-# Only rate limits of signing in are cached, per process: signing in must not depend on Redis.
+# The cache holds only the rate limits of signing in, per process, because signing in must not depend on Redis.
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-        "OPTIONS": {"MAX_ENTRIES": 50_000},  # an attacker must not push out the counts by making new ones
+        "OPTIONS": {
+            "MAX_ENTRIES": 50_000
+        },  # many, so that an attacker cannot displace counts by adding new ones
     }
 }
-# Nor may sessions.
+# Sessions must not depend on Redis either.
 SESSION_ENGINE = "django.contrib.sessions.backends.db"
 
 REST_FRAMEWORK = {

@@ -1,6 +1,6 @@
-"""What settings may say. A check takes the text of one and tells what is wrong and what to give; "" for nothing.
+"""Checks of settings. A check takes a setting's text and returns what is wrong and what to give, or "" if it is valid.
 
-Quick where a setting is not used: what needs dnspython loads it only to read what was given.
+Checks that need dnspython import it only when they run, so that other processes start quickly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Check = Callable[[str], str]
 MOST_NSID = 64  # octets
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(r"\*|\.?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]")
-_MOST_ZONE = 120  # characters: three labels of 63 are still to come before it, within 253 for most
+_MOST_ZONE = (
+    120  # characters; most names put up to three labels before the zone, within 253 characters in all
+)
 
 
 def anything(_: str) -> str:
@@ -27,9 +29,13 @@ def anything(_: str) -> str:
 def number(least: int, most: int) -> Check:
     def check(text: str) -> str:
         try:
-            return "" if least <= int(text) <= most else f"give a number from {least} to {most}"
+            return (
+                ""
+                if least <= int(text) <= most
+                else f"the number is out of range; give a number from {least} to {most}"
+            )
         except ValueError:
-            return f"is no whole number; give one from {least} to {most}"
+            return f"the value is not a whole number; give a number from {least} to {most}"
 
     return check
 
@@ -38,36 +44,39 @@ port = number(1, 65_535)
 
 
 def one_of(*known: str) -> Check:
-    return lambda text: "" if text in known else f"give {', '.join(known[:-1])} or {known[-1]}"
+    return lambda text: (
+        "" if text in known else f"the value is unknown; give {', '.join(known[:-1])} or {known[-1]}"
+    )
 
 
 def flag(text: str) -> str:
-    """As `environment.flag` reads it: anything else would mean no."""
-    return "" if text.lower() in ("0", "1", "true", "false", "yes", "no", "on", "off") else "give 1 or 0"
+    """Accept the words that `environment.flag` reads. It would read any other text as no."""
+    known = ("0", "1", "true", "false", "yes", "no", "on", "off")
+    return "" if text.lower() in known else "the value is neither yes nor no; give 1 or 0"
 
 
 def address(text: str) -> str:
     try:
         ip_address(text)
     except ValueError:
-        return "is no address; give one such as 127.0.0.1, or 0.0.0.0 for all of this host"
+        return "the value is not an IP address; give one such as 127.0.0.1, or 0.0.0.0 for all of this host"
     return ""
 
 
 def host(text: str) -> str:
     fits = _HOST.fullmatch(text) and not text.startswith((".", "*"))
-    return (
-        "" if fits or not address(text) else "give a host's name or address alone, without a port or https://"
-    )
+    if fits or not address(text):
+        return ""
+    return "the value is not a host; give only the name or address of a host, without a port or https://"
 
 
 def parts(check: Check) -> Check:
-    """Of a list by comma; the first that is wrong is told."""
+    """Apply `check` to each part of a comma-separated list. The answer describes the first part that is wrong."""
 
     def check_all(text: str) -> str:
         for part in filter(None, (part.strip() for part in text.split(","))):
             if wrong := check(part):
-                return wrong if part == text else f"{part!r} {wrong}"
+                return wrong if part == text else f"{part!r} is wrong: {wrong}"
         return ""
 
     return check_all
@@ -76,30 +85,36 @@ def parts(check: Check) -> Check:
 def pattern_of_hosts(text: str) -> str:
     if _HOST.fullmatch(text):
         return ""
-    return "give names of hosts alone, such as borg.example, without a port or https://; * for any"
+    return (
+        "the value is not a host name; give only names such as borg.example, without a port or https://,"
+        " or * for any host"
+    )
 
 
 def network(text: str) -> str:
     try:
         ip_network(text)
     except ValueError as error:
-        return f"is no network ({error}); give networks such as 10.1.0.0/16, by comma"
+        return f"the value is not a network ({error}); give networks such as 10.1.0.0/16, separated by commas"
     return ""
 
 
 def url(*schemes: str, bare: bool = False) -> Check:
-    """`bare`: no path behind the host, not even a slash."""
+    """`bare`: nothing may follow the host, not even a slash."""
 
     def check(text: str) -> str:
-        example = f"give an address such as {schemes[0]}://borg.example:8443"
+        example = f"give a URL such as {schemes[0]}://borg.example:8443"
         try:
             found = urlsplit(text)
             fits = found.scheme in schemes and found.hostname and found.port != 0
         except ValueError:
-            return f"can't be read; {example}"
+            return f"the value cannot be read as a URL; {example}"
         if not fits or text != text.strip():
-            return f"{example}, with {' or '.join(f'{scheme}://' for scheme in schemes)}"
-        return f"leave out what follows the host; {example}" if bare and found.path + found.query else ""
+            known = " or ".join(f"{scheme}://" for scheme in schemes)
+            return f"the value is not a URL with {known} and a host; {example}"
+        return (
+            f"a path follows the host; {example}, without a path" if bare and found.path + found.query else ""
+        )
 
     return check
 
@@ -110,7 +125,11 @@ def database(text: str) -> str:
         fits = found.scheme in ("postgresql", "postgres") and found.port != 0
     except ValueError:
         fits = False
-    return "" if fits else "give a libpq URI such as postgresql://user:password@host:5432/borg"
+    return (
+        ""
+        if fits
+        else "the value is not a libpq URI; give one such as postgresql://user:password@host:5432/borg"
+    )
 
 
 def redis(text: str) -> str:
@@ -119,51 +138,64 @@ def redis(text: str) -> str:
         fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
     except ValueError:
         fits = False
-    fits = fits and text.startswith(("redis://", "rediss://", "unix://"))  # without a host it is this one
-    return "" if fits else "give redis://host:6379/0, rediss://… for TLS, or unix:///path/to/socket"
+    fits = fits and text.startswith(
+        ("redis://", "rediss://", "unix://")
+    )  # redis:///0, without a host, means this host
+    return (
+        ""
+        if fits
+        else "the value is not a Redis URL; give redis://host:6379/0, rediss://… for TLS, or unix:///path/to/socket"
+    )
 
 
 def secret_key(text: str) -> str:
-    return "" if len(text) >= 50 else f"has {len(text)} characters; {KEY_CURE}"
+    return "" if len(text) >= 50 else f"the value has {len(text)} characters; {KEY_CURE}"
 
 
-KEY_CURE = "give at least 50 random ones, from python3 -c 'import secrets; print(secrets.token_urlsafe(64))'"
+KEY_CURE = (
+    "give at least 50 random characters, from python3 -c 'import secrets; print(secrets.token_urlsafe(64))'"
+)
 
 
 def label(text: str) -> str:
     if _LABEL.fullmatch(text):
         return ""
-    return "is no DNS label; give lower-case letters, digits and inner hyphens, at most 63"
+    return "the value is not a DNS label; give at most 63 lower-case letters, digits and inner hyphens"
 
 
 def zone(text: str) -> str:
     if len(text) <= _MOST_ZONE and all(_LABEL.fullmatch(part) for part in text.split(".")):
         return ""
-    return f"give a DNS name in lower case without a dot at its end, such as borg.internal, at most {_MOST_ZONE} long"
+    return (
+        "the value is not a DNS name in lower case; give a name such as borg.internal,"
+        f" without a dot at its end, of at most {_MOST_ZONE} characters"
+    )
 
 
 def file(text: str) -> str:
-    """It may be on another host that has the same settings."""
-    return "is a folder; give the path of a file" if Path(text).is_dir() else ""
+    """Accept a file that is missing: it may be on another host that has the same settings."""
+    return "this is a folder; give the path of a file" if Path(text).is_dir() else ""
 
 
 def folder(text: str) -> str:
-    """It may be yet to be made."""
-    return "is a file; give the path of a folder" if Path(text).is_file() else ""
+    """Accept a folder that does not exist yet."""
+    return "this is a file; give the path of a folder" if Path(text).is_file() else ""
 
 
 def folder_there(text: str) -> str:
-    return "" if Path(text).is_dir() else "is no folder; make it, or give another"
+    return "" if Path(text).is_dir() else "this folder does not exist; create it, or give another folder"
 
 
 def nsid(text: str) -> str:
-    return "" if len(text.encode()) <= MOST_NSID else f"give at most {MOST_NSID} octets"
+    return (
+        "" if len(text.encode()) <= MOST_NSID else f"the value is too long; give at most {MOST_NSID} octets"
+    )
 
 
 def mailbox(text: str) -> str:
     _, at = parseaddr(text)
     fits = text.isprintable() and "@" in at and not at.startswith("@") and not at.endswith("@")
-    return "" if fits else "give an address such as Borg Portal <borg@example.org>"
+    return "" if fits else "the value is not a mail address; give one such as Borg Portal <borg@example.org>"
 
 
 def package_store(text: str) -> str:
@@ -172,7 +204,7 @@ def package_store(text: str) -> str:
         return ""
     if found.scheme == "s3" and found.netloc:
         return ""
-    return "give file:///folder or s3://bucket/prefix"
+    return "the value is not a package store; give file:///folder or s3://bucket/prefix"
 
 
 def reverse_networks(text: str) -> str:
@@ -181,15 +213,19 @@ def reverse_networks(text: str) -> str:
 
 def _own_network(text: str) -> str:
     return network(text) or (
-        "is every address there is; give your own" if ip_network(text).prefixlen == 0 else ""
+        "the network holds all addresses; give your own networks" if ip_network(text).prefixlen == 0 else ""
     )
 
 
 def server(text: str) -> str:
-    """A name server: an address, with another port than 53 as 192.0.2.1@5353."""
+    """Accept a name server as an address, or as address@port where the port is not 53."""
     at, separator, number = text.partition("@")
     fits = not address(at) and not (separator and port(number))
-    return "" if fits else "give addresses, with another port than 53 as 192.0.2.1@5353, by comma"
+    return (
+        ""
+        if fits
+        else "the value is not a name server; give an address, or 192.0.2.1@5353 for another port than 53"
+    )
 
 
 def caa(text: str) -> str:
@@ -207,6 +243,6 @@ def keys(text: str) -> str:
 
     try:
         Peers.read(networks=(), keys=[key for key in text.split(",") if key.strip()], secondaries=())
-    except InvalidPeers:  # whose text may hold what is secret
-        return "give keys as name:hmac-sha256:base64, by comma; also hmac-sha384 and hmac-sha512"
+    except InvalidPeers:  # its text may contain the secret
+        return "a key cannot be read; give name:hmac-sha256:base64 (or hmac-sha384, hmac-sha512), separated by commas"
     return ""

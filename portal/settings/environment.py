@@ -1,6 +1,6 @@
-"""Every setting that the environment may give, read in one place.
+"""All settings, read from the environment.
 
-`deploy/borg.env` explains each for operators; a test compares the two.
+`deploy/borg.env` explains each setting for operators. A test compares the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from portal.settings.checks import Check
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`name` in the environment, the value without it, what it is for, what makes sense. `secret` is never shown."""
+    """A setting: its name in the environment, default, purpose and check. A `secret` value is never shown."""
 
     name: str
     default: str
@@ -28,33 +28,33 @@ class Setting:
     secret: bool = False
 
     def complaint(self, value: str) -> str:
-        """One line with setting, value and cure; "" where it makes sense."""
+        """Return one line with setting, value, problem and cure, or "" if the value is valid."""
         wrong = self.check(value) if value not in ("", self.default) else ""
-        told = self.name if self.secret else f"{self.name}={value!r}"
-        return wrong and f"{told}: {wrong} ({self.about.rstrip('.')})."
+        setting = self.name if self.secret else f"{self.name}={value!r}"
+        return wrong and f"{setting}: {wrong} ({self.about.rstrip('.')})."
 
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_HOME", ".borg", "Folder that holds all data of this host.", checks.folder),
     Setting(
-        "BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as libpq URI.", checks.database, secret=True
+        "BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as a libpq URI.", checks.database, secret=True
     ),
     Setting(
         "BORG_DATABASE_POOL",
         "0",
-        "Connections that a web process shares among its requests; 0: one a thread.",
+        "Connections that a web process shares among its requests; 0: one per thread.",
         checks.number(0, 1_000),
     ),
     Setting(
         "BORG_REQUEST_DEADLINE_S",
         "50",
-        "Seconds within which a web process answers a request, if only with 503.",
+        "Seconds within which a web process answers a request, with 503 at the latest.",
         checks.number(5, 600),
     ),
     Setting(
         "BORG_REDIS_URL",
         "redis://127.0.0.1:6379/0",
-        "Redis; unix:///path/to/socket too.",
+        "Redis, as a URL or as unix:///path/to/socket.",
         checks.redis,
         secret=True,
     ),
@@ -65,116 +65,124 @@ SETTINGS: tuple[Setting, ...] = (
         checks.secret_key,
         secret=True,
     ),
-    Setting("BORG_DEBUG", "0", "1 shows error pages to everybody: development only.", checks.flag),
+    Setting(
+        "BORG_DEBUG",
+        "0",
+        "1: the portal shows error pages with code to everybody; for development only.",
+        checks.flag,
+    ),
     Setting(
         "BORG_ALLOWED_HOSTS",
         "127.0.0.1,localhost,[::1]",
-        "Host names the portal answers to, by comma.",
+        "Host names that the portal answers to, separated by commas.",
         checks.parts(checks.pattern_of_hosts),
     ),
     Setting(
         "BORG_PORTAL_URL",
         "http://127.0.0.1:8000",
-        "Where people and clients reach the portal.",
+        "URL where people and clients reach the portal.",
         checks.url("https", "http", bare=True),
     ),
     Setting(
         "BORG_HSTS_SECONDS",
         "31536000",
-        "Seconds for which browsers reach an https BORG_PORTAL_URL by TLS only (HSTS); 0: not told.",
+        "Seconds for which browsers use only TLS to reach an https BORG_PORTAL_URL (HSTS); 0: HSTS is off.",
         checks.number(0, 2**31 - 1),
     ),
     Setting(
-        "BORG_ZONE", "borg.internal", "DNS zone above all cells: <cell>.<zone> is a cell's.", checks.zone
+        "BORG_ZONE",
+        "borg.internal",
+        "DNS zone above all cells; the zone of a cell is <cell>.<zone>.",
+        checks.zone,
     ),
     Setting("BORG_DNS_HOST", "127.0.0.1", "Address the resolver listens on.", checks.address),
     Setting("BORG_DNS_PORT", "5353", "Port the resolver listens on, UDP and TCP.", checks.port),
     Setting(
         "BORG_DNS_RESOLVERS",
         "",
-        "All resolvers, as address or address@port, by comma; empty: the one at BORG_DNS_HOST and its port.",
+        "All resolvers, as address or address@port, separated by commas; empty: the one at BORG_DNS_HOST.",
         checks.parts(checks.server),
     ),
     Setting(
         "BORG_DNS_TTL",
         "5",
-        "Seconds that clients may remember a name, unless its job says otherwise.",
+        "Seconds for which clients may cache a name, unless its job has a TTL of its own.",
         checks.number(0, 86_400),
     ),
     Setting(
         "BORG_DNS_NEGATIVE_TTL",
         "5",
-        "Seconds that clients may remember that a name is not there.",
+        "Seconds for which clients may cache that a name does not exist.",
         checks.number(0, 86_400),
     ),
     Setting(
         "BORG_DNS_REVERSE",
         "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,198.18.0.0/15,127.0.0.0/8,fc00::/7,::1/128",
-        "Networks whose reverse names (PTR) the resolver answers, by comma; none: of no network.",
+        "Networks whose reverse names (PTR) the resolver answers, separated by commas; none: no network.",
         checks.reverse_networks,
     ),
     Setting(
         "BORG_DNS_CAA",
         "",
-        'CAA records of the zones, such as 0 issue "ca.example", by semicolon.',
+        'CAA records of the zones, such as 0 issue "ca.example", separated by semicolons.',
         checks.caa,
     ),
     Setting(
         "BORG_DNS_TRANSFER",
         "",
-        "Networks that may transfer cells' zones, by comma; empty: none.",
+        "Networks that may transfer cells' zones, separated by commas; empty: none.",
         checks.parts(checks.network),
     ),
     Setting(
         "BORG_DNS_KEYS",
         "",
-        "TSIG keys whose holders may transfer zones, as name:hmac-sha256:base64, by comma.",
+        "TSIG keys whose holders may transfer zones, as name:hmac-sha256:base64, separated by commas.",
         checks.keys,
         secret=True,
     ),
     Setting(
         "BORG_DNS_NSID",
         "",
-        "What a resolver calls itself to clients that ask (NSID); empty: nothing.",
+        "Name that a resolver returns to clients that ask for it (NSID); empty: no name.",
         checks.nsid,
     ),
     Setting(
         "BORG_DNS_RATE",
         "0",
-        "UDP answers a second to one network that is not private and has no cookie; 0: any number.",
+        "UDP answers per second to one public network without a DNS cookie; 0: no limit.",
         checks.number(0, 10_000_000),
     ),
     Setting(
         "BORG_DNS_SECONDARIES",
         "",
-        "Name servers told of changes, as address or address@port, by comma.",
+        "Name servers that are notified of changes, as address or address@port, separated by commas.",
         checks.parts(checks.server),
     ),
     Setting(
         "BORG_DNS_PROCESSES",
         "1",
-        "Processes of a resolver that share its port, one a core.",
+        "Number of processes of a resolver that share its port; use one per core.",
         checks.number(1, 256),
     ),
     Setting(
-        "BORG_DNS_METRICS_HOST", "127.0.0.1", "Address where a resolver tells its figures.", checks.address
+        "BORG_DNS_METRICS_HOST", "127.0.0.1", "Address where a resolver serves its metrics.", checks.address
     ),
     Setting(
         "BORG_DNS_METRICS_PORT",
         "0",
-        "Port where a resolver tells its figures, as /metrics over HTTP; 0: none.",
+        "Port where a resolver serves its metrics, as /metrics over HTTP; 0: none.",
         checks.number(0, 65_535),
     ),
     Setting(
         "BORG_DNS_SNAPSHOT",
         "",
-        "Folder where a resolver keeps names for its next start; empty: names/ in BORG_HOME; off: none.",
+        "Folder where a resolver stores names for its next start; empty: names/ in BORG_HOME; off: none.",
         checks.folder,
     ),
     Setting(
         "BORG_DNS_STALE",
         "30",
-        "Seconds without PostgreSQL after which a resolver calls its answers stale.",
+        "Seconds without PostgreSQL after which a resolver reports its answers as stale.",
         checks.number(1, 86_400),
     ),
     Setting("BORG_LINK_HOST", "127.0.0.1", "Address a link shard listens on.", checks.host),
@@ -182,13 +190,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "BORG_LINK_SHARED_PORT",
         "0",
-        "1: link shards of one host share BORG_LINK_PORT; run any number of them.",
+        "1: several link shards on one host share BORG_LINK_PORT.",
         checks.flag,
     ),
     Setting(
         "BORG_LINK_URL",
         "https://127.0.0.1:8443",
-        "Where Borglets reach the link shards, all as one.",
+        "URL where Borglets reach all link shards.",
         checks.url("https"),
     ),
     Setting(
@@ -197,46 +205,59 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "BORG_PACKAGE_STORE",
         "",
-        "Where packages are kept: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
+        "Where packages are stored: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
         checks.package_store,
     ),
     Setting(
         "BORG_LINK_CERTIFICATE",
         "",
-        "File with the chain of a link certificate issued elsewhere; empty: the authority here issues one.",
+        "File with the chain of a link certificate from another authority; empty: the portal issues it.",
         checks.file,
     ),
-    Setting("BORG_LINK_KEY", "", "File with its key; empty: it is in the same file.", checks.file),
-    Setting("BORG_SMTP_HOST", "", "Mail server; empty: mail is printed, into the worker's log.", checks.host),
+    Setting(
+        "BORG_LINK_KEY",
+        "",
+        "File with the key of BORG_LINK_CERTIFICATE; empty: the key is in the same file.",
+        checks.file,
+    ),
+    Setting("BORG_SMTP_HOST", "", "Mail server; empty: the worker prints mail into its log.", checks.host),
     Setting("BORG_SMTP_PORT", "587", "Port of the mail server.", checks.port),
     Setting(
         "BORG_SMTP_TLS",
         "starttls",
-        "starttls, tls (from the first byte, port 465) or none.",
+        "How to encrypt the connection to the mail server: starttls, tls (port 465) or none.",
         checks.one_of("starttls", "tls", "none"),
     ),
     Setting(
         "BORG_SMTP_USER",
         "",
-        "Who the portal is to the mail server; empty: it does not sign in.",
+        "User name for the mail server; empty: the portal does not sign in.",
         checks.anything,
     ),
-    Setting("BORG_SMTP_PASSWORD", "", "Its password there.", checks.anything, secret=True),
-    Setting("BORG_MAIL_FROM", "Borg Portal <borg-portal@localhost>", "Whom mail comes from.", checks.mailbox),
+    Setting("BORG_SMTP_PASSWORD", "", "Password for the mail server.", checks.anything, secret=True),
+    Setting(
+        "BORG_MAIL_FROM",
+        "Borg Portal <borg-portal@localhost>",
+        "Sender of the portal's mail.",
+        checks.mailbox,
+    ),
     Setting(
         "BORG_WEBHOOK_NETWORKS",
         "",
-        "Private networks that webhooks may reach, by comma, such as 10.1.0.0/16; empty: none.",
+        "Private networks that webhooks may reach, such as 10.1.0.0/16, separated by commas; empty: none.",
         checks.parts(checks.network),
     ),
     Setting(
         "BORG_USAGE_KEEP_HOURS",
         "24",
-        "Hours that five-minute windows of usage are kept, 3 at least.",
+        "Hours for which five-minute windows of usage are kept, at least 3.",
         checks.number(3, 87_600),
     ),
     Setting(
-        "BORG_MAX_BODY_BYTES", "33554432", "Largest request body that is read.", checks.number(1_024, 2**31)
+        "BORG_MAX_BODY_BYTES",
+        "33554432",
+        "Largest size of a request body, in bytes.",
+        checks.number(1_024, 2**31),
     ),
     Setting(
         "BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job.", checks.number(1, 2**20)
@@ -250,31 +271,31 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "BORG_MAX_WATCHES",
         "5000",
-        "Live pages, WebSockets and long polls of names that one web process holds at a time.",
+        "Largest number of live pages, WebSockets and long polls of names in one web process.",
         checks.number(1, 1_000_000),
     ),
     Setting(
         "BORG_MAX_WATCHES_PER_CALLER",
         "1000",
-        "How many of them one user, service account or task has in one web process.",
+        "Largest number of these per user, service account or task.",
         checks.number(1, 1_000_000),
     ),
     Setting(
         "PROMETHEUS_MULTIPROC_DIR",
         "",
-        "Folder where the processes of a host share figures; empty: none.",
+        "Folder where the processes of a host share metrics; empty: none.",
         checks.folder_there,
     ),
     Setting(
         "BORG_LOG_LEVEL",
         "INFO",
-        "DEBUG, INFO, WARNING or ERROR.",
+        "Lowest level of log lines: DEBUG, INFO, WARNING or ERROR.",
         checks.one_of("DEBUG", "INFO", "WARNING", "ERROR"),
     ),
     Setting(
         "BORG_CELLS",
         "",
-        "Cells that this process serves, by comma; empty: all of the database.",
+        "Cells that this process serves, separated by commas; empty: all cells of the database.",
         checks.parts(checks.label),
     ),
 )
@@ -285,19 +306,19 @@ BAD_SETTING = 2  # exit status
 
 
 def complaints(environ: Mapping[str, str]) -> Iterator[str]:
-    """A line for each setting that makes no sense."""
+    """Yield a line for each setting that is not valid."""
     for setting in SETTINGS:
-        if told := setting.complaint(environ.get(setting.name, "")):
-            yield told
+        if line := setting.complaint(environ.get(setting.name, "")):
+            yield line
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
-    """End the process, whichever it is, where a setting makes no sense: nobody is to read a traceback to find it."""
-    if told := list(complaints(environ)):
-        refuse(*told)
+    """End the process with one line per invalid setting, so that nobody has to read a traceback."""
+    if lines := list(complaints(environ)):
+        exit_with(*lines)
 
 
-def refuse(*lines: str) -> NoReturn:
+def exit_with(*lines: str) -> NoReturn:
     print(*lines, sep="\n", file=sys.stderr)
     raise SystemExit(BAD_SETTING)
 
@@ -315,7 +336,7 @@ def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def folder(name: str, below: str) -> Path | None:
-    """Where something is kept: `below` in BORG_HOME unless said otherwise; `off` for nowhere."""
+    """Return the folder that the setting names, `below` in BORG_HOME if it is empty, or None if it is `off`."""
     value = text(name)
     if value == "off":
         return None

@@ -1,4 +1,4 @@
-"""One structured line an event, on stderr; whoever runs the process keeps and rotates the files."""
+"""Logging: one line of JSON per event, on stderr. The supervisor of the process keeps and rotates the files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What browsers may do with the pages: Content-Security-Policy of Sigma and of the console, and related headers.
+"""Headers that limit what browsers may do with the pages: the Content-Security-Policy of Sigma and of the console.
 
-Django 6.0 has `SECURE_CSP`; Django 5.2 has not, so django-csp writes the header.
+django-csp writes the header, because `SECURE_CSP` came only with Django 6.0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 
-# Sigma, the pages of accounts, error pages and everything else that is not the console: no unsafe source.
+# All pages except the console: Sigma, account pages, error pages. No unsafe source is allowed.
 SIGMA: dict[str, Any] = {
     "default-src": [NONE],
     "script-src": [SELF],
@@ -26,14 +26,14 @@ SIGMA: dict[str, Any] = {
     "require-trusted-types-for": ["'script'"],
     "trusted-types": ["borg", "default"],
 }
-# What the console has instead. The README of `portal` gives the reason for each exception.
+# Directives that the console overrides. The README of `portal` gives the reason for each exception.
 CONSOLE: dict[str, Any] = {
     "script-src": [SELF, NONCE, UNSAFE_EVAL],
     "style-src-attr": [UNSAFE_INLINE],
     "require-trusted-types-for": None,
     "trusted-types": None,
 }
-# Features of browsers that no page uses. Copying to the clipboard is the one that is used.
+# Browser features that no page uses, and the one that is used: writing to the clipboard.
 PERMISSIONS = (
     "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), magnetometer=(), microphone=(), "
     "midi=(), payment=(), usb=(), clipboard-write=(self)"

@@ -1,4 +1,4 @@
-"""Settings of every process that serves a cell, on a laptop and in production alike."""
+"""Settings of every process of the server, on a laptop and in production."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from portal.settings.base import SECRET_KEY
 from portal.settings.checks import KEY_CURE
 
 if not SECRET_KEY:
-    env.refuse(f"BORG_SECRET_KEY is not set: {KEY_CURE}.")
+    env.exit_with(f"BORG_SECRET_KEY is not set: {KEY_CURE}.")

@@ -9,10 +9,10 @@ from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES, STORAGES
 SECRET_KEY = "only-for-tests-" + "x" * 50
 ALLOWED_HOSTS = ["*"]
 DATABASES["default"]["CONN_MAX_AGE"] = 0
-# Tests share a home, and each has a database of its own: only who asks for a folder keeps names.
+# Tests share a home, but each has its own database. So a test keeps names only if it asks for a folder.
 BORG_DNS_SNAPSHOT = BORG_DNS_SNAPSHOT if env.text("BORG_DNS_SNAPSHOT") else None
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-# Static files as they are in the source: nothing has to be collected before a test.
+# Serve static files from the source, so that nothing has to be collected before a test.
 STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True

@@ -241,7 +241,7 @@ def test_a_service_is_found_without_its_cell(service) -> None:
         ("a" * 64, 422, "a DNS label has at most 63"),
         ("ubar/none", 404, "no job &#x27;ubar/none&#x27;"),
         ("none/3", 404, "no job &#x27;none&#x27;"),
-        ("x/../y", 422, "is no DNS label"),
+        ("x/../y", 422, "is not a DNS label"),
         ("jf", 200, "jfoo.ubar.cc.borg.internal"),
         ("nothing", 200, "No job has such a name."),
     ],

@@ -1,4 +1,4 @@
-"""What settings may say: each that makes no sense ends every process with one line that names it and the cure."""
+"""Settings: an invalid one ends every process with one line that names it, its value and the cure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOORS = (
 )
 
 
-def told(**given: str) -> list[str]:
+def complaints_of(**given: str) -> list[str]:
     return list(complaints(given))
 
 
@@ -34,7 +34,7 @@ def told(**given: str) -> list[str]:
         ("BORG_DEBUG", "perhaps", "give 1 or 0"),
         ("BORG_ALLOWED_HOSTS", "127.0.0.1,https://borg.example", "without a port or https://"),
         ("BORG_PORTAL_URL", "borg.example", "https://borg.example"),
-        ("BORG_PORTAL_URL", "https://borg.example/", "leave out what follows the host"),
+        ("BORG_PORTAL_URL", "https://borg.example/", "a path follows the host"),
         ("BORG_PORTAL_URL", "https://borg.example:99999", "https://borg.example"),
         ("BORG_ZONE", "Borg.Internal.", "borg.internal"),
         ("BORG_ZONE", "borg..internal", "borg.internal"),
@@ -60,14 +60,14 @@ def told(**given: str) -> list[str]:
         ("BORG_WEBHOOK_NETWORKS", "intranet", "10.1.0.0/16"),
         ("BORG_USAGE_KEEP_HOURS", "2", "from 3 to"),
         ("BORG_MAX_TASKS_PER_JOB", "-1", "from 1 to"),
-        ("PROMETHEUS_MULTIPROC_DIR", "/nowhere", "make it"),
+        ("PROMETHEUS_MULTIPROC_DIR", "/nowhere", "create it"),
         ("BORG_LOG_LEVEL", "info", "DEBUG, INFO, WARNING or ERROR"),
         ("BORG_CELLS", "cc, DD", "lower-case"),
     ],
     ids=lambda value: "file" if value == __file__ else value[:24],
 )
-def test_what_makes_no_sense_is_told_with_its_value_and_the_cure(name: str, value: str, cure: str) -> None:
-    (line,) = told(**{name: value})
+def test_an_invalid_setting_is_reported_with_its_value_and_the_cure(name: str, value: str, cure: str) -> None:
+    (line,) = complaints_of(**{name: value})
     assert line.startswith(f"{name}={value!r}: ")
     assert cure in line
     assert "\n" not in line
@@ -83,17 +83,17 @@ def test_what_makes_no_sense_is_told_with_its_value_and_the_cure(name: str, valu
         ("BORG_DNS_KEYS", "hidden"),
     ],
 )
-def test_secrets_are_complained_of_and_not_told(name: str, value: str) -> None:
-    (line,) = told(**{name: value})
+def test_the_value_of_an_invalid_secret_is_not_printed(name: str, value: str) -> None:
+    (line,) = complaints_of(**{name: value})
     assert line.startswith(f"{name}: ")
     assert "hidden" not in line
 
 
-def test_what_is_not_set_and_what_operators_write_makes_sense(tmp_path: Path) -> None:
-    assert told(**{setting.name: setting.default for setting in SETTINGS}) == []
+def test_defaults_and_usual_values_are_valid(tmp_path: Path) -> None:
+    assert complaints_of(**{setting.name: setting.default for setting in SETTINGS}) == []
     assert [setting.name for setting in SETTINGS if setting.default and setting.check(setting.default)] == []
     assert (
-        told(
+        complaints_of(
             BORG_HOME=str(tmp_path / "new"),
             BORG_DATABASE_URL="postgresql://borg:p%40ss@db.example:5432/borg?sslmode=require",
             BORG_REDIS_URL="rediss://:p@redis.example:6380/1", BORG_ALLOWED_HOSTS=".borg.example, 192.0.2.1,*",
@@ -107,11 +107,11 @@ def test_what_is_not_set_and_what_operators_write_makes_sense(tmp_path: Path) ->
         )
         == []
     )  # fmt: skip
-    assert told(BORG_REDIS_URL="redis:///1") == []  # on this host
+    assert complaints_of(BORG_REDIS_URL="redis:///1") == []  # on this host
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door[-1])
-def test_no_process_starts_with_it(tmp_path: Path, door: tuple[str, ...]) -> None:
+def test_no_process_starts_with_an_invalid_setting(tmp_path: Path, door: tuple[str, ...]) -> None:
     env = {
         "PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "BORG_HOME": str(tmp_path / "home"),
         "BORG_SECRET_KEY": KEY, "BORG_SMTP_PORT": "smtp", "BORG_LOG_LEVEL": "loud",

@@ -1,4 +1,4 @@
-"""What an installation says of its zones, read from settings: reverse zones, CAA records, times. Pure."""
+"""Settings of an installation's zones: reverse zones, CAA records and TTLs. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dns.rdatatype import CAA
 from naming.table.reverse import Network
 
 _caa: Any = dns.rdtypes.ANY.CAA.CAA  # untyped in dnspython
-# Of the registry of RFC 8659 §7. A tag that no authority knows would forbid nothing, silently.
+# Tags in the registry of RFC 8659 §7. Authorities ignore unknown tags, so a misspelt tag would forbid nothing.
 TAGS = ("issue", "issuewild", "iodef", "issuemail", "issuevmc", "contactemail", "contactphone")
 _RECORD = re.compile(r'\s*(\d{1,3})\s+([A-Za-z0-9]+)\s+(?:"([^"]*)"|([^\s";]+))\s*(?:[;\n]|$)')
-MOST_TTL_S = 86_400  # as of jobs
+MOST_TTL_S = 86_400  # the same limit as for jobs
 _EXAMPLE = 'give records such as 0 issue "ca.example", separated by ;'
 
 
 class InvalidZones(ValueError):
-    """A setting of zones that can't be read; the text names it and says what to write instead."""
+    """An invalid setting of zones. The text names it and says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneSettings:
-    """As in `naming.dns.zones.directory.ZoneDirectory`."""
+    """The settings of all zones. `naming.dns.zones.directory.ZoneDirectory` explains the fields."""
 
     reverse: tuple[Network, ...]
     caa: tuple[dns.rdata.Rdata, ...]
@@ -41,12 +41,14 @@ class ZoneSettings:
         """Raises `InvalidZones`."""
         for name, seconds in (("BORG_DNS_TTL", ttl_s), ("BORG_DNS_NEGATIVE_TTL", negative_ttl_s)):
             if not 0 <= seconds <= MOST_TTL_S:
-                raise InvalidZones(f"{name}={seconds}: give seconds from 0 to {MOST_TTL_S}")
+                raise InvalidZones(
+                    f"{name}={seconds}: the time is out of range; give seconds from 0 to {MOST_TTL_S}"
+                )
         return cls(read_reverse(reverse), read_caa(caa), ttl_s, negative_ttl_s)
 
 
 def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Of `BORG_DNS_REVERSE`, the word none for none. Networks that touch are put together. Raises `InvalidZones`."""
+    """Return the networks of `BORG_DNS_REVERSE`, adjacent ones merged; "none" means none. Raises `InvalidZones`."""
     if list(texts) == ["none"]:
         return ()
     networks = [_network(text) for text in texts]
@@ -60,31 +62,32 @@ def _network(text: str) -> Network:
         network = ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise InvalidZones(
-            f"BORG_DNS_REVERSE: {text!r}: {error}; give networks such as 10.0.0.0/8"
+            f"BORG_DNS_REVERSE: {text!r} is not a network ({error}); give networks such as 10.0.0.0/8"
         ) from error
     if network.prefixlen == 0:
-        raise InvalidZones(f"BORG_DNS_REVERSE: {text!r} is every address there is; give your own networks")
+        raise InvalidZones(f"BORG_DNS_REVERSE: {text!r} holds all addresses; give your own networks")
     return network
 
 
 def read_caa(text: str) -> tuple[dns.rdata.Rdata, ...]:
-    """Of `BORG_DNS_CAA`: `flags tag value`, separated by `;` or lines, a value with blanks or `;` in quotes (RFC 8659).
+    """Return the records of `BORG_DNS_CAA` (RFC 8659).
 
-    Raises `InvalidZones`.
+    Records are written `flags tag value`, separated by `;` or line ends. Values with blanks or
+    `;` are quoted. Raises `InvalidZones`.
     """
     found: list[dns.rdata.Rdata] = []
     rest = text.strip()
     while rest:
         match = _RECORD.match(rest)
         if match is None:
-            raise InvalidZones(f"BORG_DNS_CAA: {rest[:64]!r} can't be read; {_EXAMPLE}")
+            raise InvalidZones(f"BORG_DNS_CAA: {rest[:64]!r} cannot be read as a record; {_EXAMPLE}")
         flags, tag, quoted, plain = match.groups()
         if int(flags) not in (0, 128):
             raise InvalidZones(
-                f"BORG_DNS_CAA: {flags} before {tag!r}: the flags are 0, or 128 for critical; {_EXAMPLE}"
+                f"BORG_DNS_CAA: the flags {flags} before {tag!r} are unknown; the flags are 0, or 128 for critical"
             )
         if tag.lower() not in TAGS:
-            raise InvalidZones(f"BORG_DNS_CAA: {tag!r} is no tag; use one of {', '.join(TAGS)}")
+            raise InvalidZones(f"BORG_DNS_CAA: {tag!r} is not a tag; use one of {', '.join(TAGS)}")
         value = (plain if quoted is None else quoted).encode()
         found.append(_caa(IN, CAA, int(flags), tag.lower().encode(), value))
         rest = rest[match.end() :].lstrip("; \t\r\n")

@@ -41,12 +41,12 @@ def test_both_spellings_parse_back(name: JobName | TaskName) -> None:
         ("my_job", "'my-job'"),
         ("-a", "begins or ends with a hyphen"),
         ("a-", "begins or ends with a hyphen"),
-        ("a.b", "is no DNS label"),
-        ("a\n", "is no DNS label"),
-        ("jöb", "is no DNS label"),
+        ("a.b", "is not a DNS label"),
+        ("a\n", "is not a DNS label"),
+        ("jöb", "is not a DNS label"),
     ],
 )
-def test_what_is_no_label_is_refused_with_its_field_and_the_cure(label: str, cure: str) -> None:
+def test_an_invalid_label_is_rejected_with_its_field_and_the_cure(label: str, cure: str) -> None:
     with pytest.raises(InvalidName, match=cure) as caught:
         check_label(label, "tenant")
     assert caught.value.field == "tenant"
@@ -90,7 +90,7 @@ def test_dns_names_of_another_shape_are_refused(name: str) -> None:
 
 
 def test_no_service_begins_with_a_digit() -> None:
-    with pytest.raises(InvalidName, match="begin with a letter") as caught:
+    with pytest.raises(InvalidName, match="begin it with a letter") as caught:
         parse_path("/bns/cc/ubar/service/9lives")
     assert caught.value.field == "service"
 

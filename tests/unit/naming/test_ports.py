@@ -59,7 +59,7 @@ def test_whoever_just_ends_is_waited_for() -> None:
 
 def test_an_address_of_others_is_named_with_its_setting() -> None:
     with (
-        pytest.raises(NoPort, match=r"BORG_DNS_METRICS_PORT=9 on 192\.0\.2\.1 can't be had: "),
+        pytest.raises(NoPort, match=r"BORG_DNS_METRICS_PORT=9 on 192\.0\.2\.1 cannot be used: "),
         wanted("BORG_DNS_METRICS_PORT", "192.0.2.1", 9),
     ):
         bound("192.0.2.1", 9, socket.SOCK_STREAM)

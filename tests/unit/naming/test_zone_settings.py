@@ -30,11 +30,11 @@ def zones_of(*texts: str) -> set[str]:
         ([], set()),
     ],
 )
-def test_networks_make_zones_at_whole_labels(networks: list[str], zones: set[str]) -> None:
+def test_networks_become_zones_at_label_boundaries(networks: list[str], zones: set[str]) -> None:
     assert zones_of(*networks) == zones
 
 
-def test_private_networks_and_loopback_are_ours_unless_said_otherwise() -> None:
+def test_the_default_is_private_networks_and_loopback() -> None:
     found = zones_of(*DEFAULT)
     assert {"10.in-addr.arpa", "127.in-addr.arpa", "168.192.in-addr.arpa", "c.f.ip6.arpa"} < found
     assert len(found) == 1 + 16 + 1 + 2 + 1 + 2 + 1
@@ -45,11 +45,11 @@ def test_private_networks_and_loopback_are_ours_unless_said_otherwise() -> None:
     [
         ("10.0.0.1/8", "has host bits set"),
         ("here", "give networks"),
-        ("0.0.0.0/0", "every address"),
-        ("::/0", "every"),
+        ("0.0.0.0/0", "all addresses"),
+        ("::/0", "all addresses"),
     ],
 )
-def test_networks_that_are_nonsense_are_refused(network: str, told: str) -> None:
+def test_invalid_networks_are_rejected(network: str, told: str) -> None:
     with pytest.raises(InvalidZones, match=f"BORG_DNS_REVERSE: '{network}'.*{told}"):
         read_reverse(["10.0.0.0/8", network])
 
@@ -75,22 +75,24 @@ def test_caa_records_as_they_are_written(text: str, records: list[str]) -> None:
 @pytest.mark.parametrize(
     "text, told",
     [
-        ("ca.example", "can't be read"),
-        ('0 issue "ca.example', "can't be read"),
-        ('0 issue "a" "b"', "can't be read"),
+        ("ca.example", "cannot be read"),
+        ('0 issue "ca.example', "cannot be read"),
+        ('0 issue "a" "b"', "cannot be read"),
         ("1 issue ca.example", "flags are 0, or 128"),
-        ("0 isue ca.example", "'isue' is no tag; use one of issue"),
-        ("0 issue a.example; nonsense", "'nonsense' can't be read"),
+        ("0 isue ca.example", "'isue' is not a tag; use one of issue"),
+        ("0 issue a.example; nonsense", "'nonsense' cannot be read"),
     ],
 )
-def test_caa_records_that_are_nonsense_are_refused(text: str, told: str) -> None:
+def test_invalid_caa_records_are_rejected(text: str, told: str) -> None:
     with pytest.raises(InvalidZones, match=f"BORG_DNS_CAA: .*{told}"):
         read_caa(text)
 
 
 @pytest.mark.parametrize("name, seconds", [("ttl_s", -1), ("ttl_s", 86_401), ("negative_ttl_s", -5)])
-def test_times_that_no_record_can_carry_are_refused(name: str, seconds: int) -> None:
+def test_times_that_no_record_can_hold_are_rejected(name: str, seconds: int) -> None:
     given = {"reverse": [], "caa": "", "ttl_s": 5, "negative_ttl_s": 5, name: seconds}
     setting = {"ttl_s": "BORG_DNS_TTL", "negative_ttl_s": "BORG_DNS_NEGATIVE_TTL"}[name]
-    with pytest.raises(InvalidZones, match=f"{setting}={seconds}: give seconds from 0 to 86400"):
+    with pytest.raises(
+        InvalidZones, match=f"{setting}={seconds}: the time is out of range; give seconds from 0 to 86400"
+    ):
         ZoneSettings.read(**given)

@@ -23,7 +23,7 @@ def up(home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     ("name", "told"),
     [
         ("PORT", "PORT='http': a port is a number"),
-        ("BORG_SMTP_PORT", "BORG_SMTP_PORT='http': is no whole number"),
+        ("BORG_SMTP_PORT", "BORG_SMTP_PORT='http': the value is not a whole number"),
     ],
 )
 def test_a_bad_setting_ends_with_status_2_and_makes_no_home(tmp_path: Path, name: str, told: str) -> None:
