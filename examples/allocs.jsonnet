@@ -1,4 +1,4 @@
-// Reserved room on three machines (§2.4). What runs inside: shelf-web.jsonnet and shelf-logs.jsonnet.
+// Reserved capacity on three machines (§2.4). These jobs run inside: shelf-web.jsonnet and shelf-logs.jsonnet.
 local borg = import 'borg.libsonnet';
 
 borg.allocSet('shelf') {

@@ -1,5 +1,5 @@
-// A service whose first task tries the new version with a twentieth of the clients: borgctl submit examples/canary.jsonnet
-// Without the override, `borgctl update` rolls it through the others. Change `weighted` alone, and nothing is restarted.
+// A service whose first task runs the new version for a twentieth of the clients: borgctl submit examples/canary.jsonnet
+// To roll it out to the others, remove the override and run `borgctl update`. A change of only `weighted` restarts no task.
 local borg = import 'borg.libsonnet';
 
 borg.service('shop-web') + borg.partOf('shop') + borg.weighted('1-2', 10) {

@@ -1,4 +1,4 @@
-// A program of one's own, installed on every machine that runs it. First put it into the cell's store:
+// Your own program, installed on every machine that runs it. First upload it to the cell's store:
 //
 //   mkdir -p greeter/bin
 //   printf '#!/bin/sh\nwhile :; do echo "Hello from task $BORG_INDEX"; sleep 10; done\n' > greeter/bin/greet
@@ -6,8 +6,8 @@
 //   borgctl package upload greeter --name greeter --tag v1
 //   borgctl submit examples/packaged.jsonnet
 //
-// The job runs what greeter@v1 means at that moment. After another upload under the same tag, `borgctl update` with this
-// file rolls its tasks over to the new content.
+// The job runs the content that greeter@v1 has when you submit it. After another upload under the same tag, `borgctl update`
+// with this file moves its tasks to the new content.
 local borg = import 'borg.libsonnet';
 
 borg.job('greeter') {

@@ -1,5 +1,5 @@
-// A helper beside each server: less urgent, in the same envelope, at no further quota. It copies what the server logs;
-// when its alloc has left a machine it runs there again for up to three days, until it has copied the rest.
+// A helper beside each server: lower priority, in the same alloc, without more quota. It copies the server's logs. When its
+// alloc has left a machine, the helper runs there again for up to three days, until it has copied the rest.
 local borg = import 'borg.libsonnet';
 
 borg.job('shelf-logs') + borg.inside('shelf') {

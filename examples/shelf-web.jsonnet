@@ -1,4 +1,4 @@
-// A server in each alloc of `shelf`, which it leaves and enters together with the logs saver beside it.
+// A server in each alloc of `shelf`. It moves together with the logs saver beside it.
 local borg = import 'borg.libsonnet';
 
 borg.service('shelf-web') + borg.inside('shelf') {

@@ -1,6 +1,6 @@
-"""Figures of a resolver for Prometheus: `GET /metrics` on a port of its own, for all of its processes together.
+"""Metrics of a resolver for Prometheus: `GET /metrics` on its own port, for all processes together.
 
-What to do about them stands in `deploy/README.md`.
+`deploy/README.md` says when to alert on them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LARGEST_REQUEST = 16_384
 
 
 class Figured(Collector):
-    """The figures of all processes in words. `restarts`: how often each worker was started anew."""
+    """The metrics of all processes. `restarts`: how often each worker was restarted."""
 
     def __init__(self, figures: ServerCounters, restarts: Sequence[int] = (), *, now: float) -> None:
         self._figures = figures
@@ -36,7 +36,7 @@ class Figured(Collector):
         yield from self._freshness()
         yield from self._cells()
         yield from self._followers()
-        restarts = _counter("worker_restarts", "Processes started anew, by place", "worker")
+        restarts = _counter("worker_restarts", "Restarts of processes, by worker", "worker")
         for number, times in enumerate(self._restarts):
             restarts.add_metric([str(number)], times)
         yield restarts
@@ -55,19 +55,19 @@ class Figured(Collector):
             if number or rcode in _USUAL:
                 answers.add_metric([dns.rcode.to_text(dns.rcode.Rcode(rcode))], number)
         yield answers
-        limited = _counter("limited", "Questions beyond BORG_DNS_RATE, by what became of them", "verdict")
+        limited = _counter("limited", "Questions beyond BORG_DNS_RATE, by how they were handled", "verdict")
         for verdict in ("truncate", "drop"):
             limited.add_metric([verdict], figures.limited.get(verdict, 0))
         yield limited
-        yield _gauge("tcp_connections", "Connections over TCP that are open", figures.streams)
-        bounded = _counter("tcp_bounded", "Connections over TCP ended or refused, by the bound", "bound")
+        yield _gauge("tcp_connections", "Open TCP connections", figures.streams)
+        bounded = _counter("tcp_bounded", "TCP connections ended or rejected, by the limit", "bound")
         for bound in ("source", "all"):
             bounded.add_metric([bound], figures.streams_bounded.get(bound, 0))
         yield bounded
         for name, text, value in (
-            ("unanswered", "Datagrams that were no question", figures.unanswered),
+            ("unanswered", "Datagrams that were not a valid question", figures.unanswered),
             ("truncated", "Answers with the TC bit", figures.truncated),
-            ("errors", "Questions that failed here and got SERVFAIL", figures.errors),
+            ("errors", "Questions that failed by an error and got SERVFAIL", figures.errors),
         ):
             yield CounterMetricFamily(f"borg_resolver_{name}", text, value=value)
 
@@ -75,21 +75,21 @@ class Figured(Collector):
         figures = self._figures
         yield _gauge("stale", "1 while answers may be stale", int(figures.status == "stale"))
         yield _gauge("loading", "1 while some names are not known yet", int(figures.status == "loading"))
-        yield _gauge("unheard_seconds", "Since the journal was reached last", figures.unheard_s)
+        yield _gauge("unheard_seconds", "Seconds since the journal was last reached", figures.unheard_s)
         made, so_far = [], 0
         for bound, count in zip((*LAG_BOUNDS_S, "+Inf"), figures.lags, strict=True):
             so_far += count
             made.append((str(bound), so_far))
         yield HistogramMetricFamily(
-            "borg_resolver_news_lag_seconds", "From the commit of news to answers, the oldest of each read",
+            "borg_resolver_news_lag_seconds", "Seconds from a commit to answers, for the oldest change of each read",
             buckets=made, sum_value=figures.lag_sum_s,
         )  # fmt: skip
 
     def _cells(self) -> Iterator[Metric]:
-        revision = _gauge_of("revision", "Revision of the journal that is answered", "cell")
+        revision = _gauge_of("revision", "Revision of the journal that answers are from", "cell")
         serial = _gauge_of("serial", "Serial of the cell's zone", "cell")
-        names = _gauge_of("names", "What has names, by kind", "cell", "kind")
-        age = _gauge_of("snapshot_age_seconds", "Since the cell's file was written", "cell")
+        names = _gauge_of("names", "Jobs and tasks with names, by kind", "cell", "kind")
+        age = _gauge_of("snapshot_age_seconds", "Seconds since the cell's snapshot was written", "cell")
         for cell, figures in self._figures.cells.items():
             revision.add_metric([cell], figures.revision)
             serial.add_metric([cell], figures.serial)
@@ -99,22 +99,22 @@ class Figured(Collector):
                 age.add_metric([cell], self._now - figures.snapshot_at)
         yield from (revision, serial, names, age)
         yield CounterMetricFamily(
-            "borg_resolver_snapshot_failures", "Files of names that could not be written",
+            "borg_resolver_snapshot_failures", "Snapshots of names that could not be written",
             value=self._figures.snapshot_failures,
         )  # fmt: skip
 
     def _followers(self) -> Iterator[Metric]:
-        transfers = _counter("transfers", "Answers to AXFR and IXFR, by what was given", "given")
+        transfers = _counter("transfers", "Answers to AXFR and IXFR, by kind of transfer", "given")
         for given, number in sorted(self._figures.transfers.items()):
             transfers.add_metric([given], number)
         yield transfers
-        failures = _counter("notify_failures", "Secondaries that acknowledged no NOTIFY", "secondary")
+        failures = _counter(
+            "notify_failures", "NOTIFY messages that a secondary did not acknowledge", "secondary"
+        )
         for secondary, number in sorted(self._figures.notify_failures.items()):
             failures.add_metric([secondary], number)
         yield failures
-        serial = _gauge_of(
-            "secondary_serial", "Newest serial that a secondary was given", "cell", "secondary"
-        )
+        serial = _gauge_of("secondary_serial", "Newest serial sent to a secondary", "cell", "secondary")
         for cell, secondaries in self._figures.secondaries.items():
             for secondary, number in secondaries.items():
                 serial.add_metric([cell, secondary], number)
@@ -127,7 +127,7 @@ _USUAL = {
 
 
 def exposition(figures: ServerCounters, restarts: Sequence[int] = ()) -> bytes:
-    """In the text format of Prometheus."""
+    """Return the metrics in the text format of Prometheus."""
     registry = CollectorRegistry()
     registry.register(Figured(figures, restarts, now=time.time()))
     return generate_latest(registry)
@@ -146,7 +146,7 @@ def _gauge_of(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 class MetricsServer:
-    """HTTP/1.1 with one request a connection, which is all that a scrape needs. `port` is the one in use."""
+    """HTTP/1.1 with one request per connection, which is all that a scrape needs. `port` is the one in use."""
 
     def __init__(self, host: str, port: int, read: Callable[[], bytes]) -> None:
         self.host, self.port = host, port

@@ -104,7 +104,7 @@ async def serve(
     if teller is not None and metrics is not None:
         with wanted("BORG_DNS_METRICS_PORT", *metrics):
             await teller.start()
-        log.info("figures told", host=teller.host, port=teller.port)
+        log.info("metrics served", host=teller.host, port=teller.port)
     if not worker.waits:
         await _listen(server, worker)
     if keeper is not None and await keeper.load(frozenset(cells)):
@@ -180,7 +180,7 @@ def main() -> int:
                 )
         _check_address("BORG_DNS_HOST", settings.BORG_DNS_HOST)
     except (InvalidPeers, ValueError) as error:
-        log.error("resolver can't start", error=str(error))
+        log.error("resolver cannot start", error=str(error))
         return 1
     processes = settings.BORG_DNS_PROCESSES
     try:
@@ -192,7 +192,7 @@ def main() -> int:
                 processes, lambda one: _work(one, peers, zones, port, board), on_end=board.ended
             ).run()
     except NoPort as error:
-        return _refused(error)
+        return _log_no_port(error)
 
 
 def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: Board | None = None) -> int:
@@ -235,7 +235,7 @@ def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: B
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(running)
     except NoPort as error:
-        return _refused(error)
+        return _log_no_port(error)
     return 0
 
 
@@ -248,8 +248,8 @@ def _check_address(setting: str, host: str) -> None:
         ) from None
 
 
-def _refused(error: NoPort) -> int:
-    log.error("resolver can't start", error=error.strerror)
+def _log_no_port(error: NoPort) -> int:
+    log.error("resolver cannot start", error=error.strerror)
     return 1
 
 

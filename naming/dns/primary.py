@@ -198,7 +198,7 @@ class Primary:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 tries += 1
-                log.debug("secondary not told yet", address=address, port=port, reason=reason)
+                log.debug("secondary not notified yet", address=address, port=port, reason=reason)
                 await asyncio.sleep(2.0 ** (tries - 1))
                 continue
             now = self._zones.get(cell)
@@ -206,7 +206,7 @@ class Primary:
                 return
             tries = 0  # it moved on while we waited
         self.figures.notify_failed(f"{address}@{port}")
-        log.warning("secondary not told", address=address, port=port, cell=cell, reason=reason)
+        log.warning("secondary not notified", address=address, port=port, cell=cell, reason=reason)
 
 
 class _Seldom:
@@ -243,7 +243,7 @@ def table_asked(
     """The table whose zone this peer may have, or why not."""
     if not peers.may_transfer(query, source):
         if _refusals.due(time.monotonic()):
-            log.info("transfer refused", source=source, zone=query.question[0].name.to_text())
+            log.info("transfer rejected", source=source, zone=query.question[0].name.to_text())
         return dns.rcode.REFUSED, None
     labels = tuple(label.lower() for label in query.question[0].name.labels[:-1])
     if labels[1:] != directory.labels:

@@ -90,7 +90,7 @@ class Follower:
         if self._kept:
             for table in self._kept:
                 table.ready = True
-            log.warning("answering from names kept before", cells=len(self._kept))
+            log.warning("answering from stored names", cells=len(self._kept))
             self._kept.clear()
             self.directory.status = Status.STALE
             self.answers.set()
@@ -187,7 +187,7 @@ class Follower:
                 if not news or news[0].revision != table.revision + 1:
                     raise NewsUnreadable(f"revision {table.revision + 1} is not in the journal any more")
             except NewsUnreadable as error:
-                log.warning("journal can't be followed, reading rows", cell=facts.name, reason=str(error))
+                log.warning("journal has a gap, reading rows", cell=facts.name, reason=str(error))
                 await self._take_snapshot(facts)
                 return
             await self._apply(table, news)

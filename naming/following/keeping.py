@@ -57,7 +57,7 @@ class SnapshotKeeper:
                 other = loaded.get(head.cell_id)
                 if other is not None and other.written_at > head.written_at:
                     self._written[head.cell] = (asyncio.get_running_loop().time(), head)  # to be removed
-                    raise Unusable(f"a newer one has this cell under the name {other.cell}")
+                    raise Unusable(f"a newer snapshot has this cell under the name {other.cell}")
                 table = NameTable(head.cell)
                 for _ in restore(data, head, table):
                     await asyncio.sleep(0)

@@ -231,7 +231,7 @@ def read_head(data: bytes) -> Head:
         known = msgspec.json.decode(line)
         found = known["format"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise Unusable("it is no snapshot of names") from None
+        raise Unusable("it is not a snapshot of names") from None
     if found != FORMAT:
         raise Unusable(f"it has format {found}, this version reads {FORMAT}")
     if not newline or hashlib.blake2b(content, digest_size=_DIGEST_SIZE).digest() != digest:
@@ -239,7 +239,7 @@ def read_head(data: bytes) -> Head:
     try:
         return _head_decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise Unusable(f"its head can't be read: {error}") from None
+        raise Unusable(f"its head cannot be read: {error}") from None
 
 
 def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
@@ -252,7 +252,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
             _apply(table, block)
             yield
     except (msgspec.DecodeError, LookupError) as error:
-        raise Unusable(f"its content can't be read: {error}") from None
+        raise Unusable(f"its content cannot be read: {error}") from None
     for machine_id in gone:
         table.apply(events.MachineRemoved(machine_id=machine_id), 0)
     for machine in table.machines.values():  # one that has left may have had the name of one that came

@@ -1,7 +1,8 @@
-"""Request bodies, bounded before anything else reads them, and always with their length.
+"""A limit on the size of request bodies, which applies before anything else reads them.
 
-Django spools whatever comes, and Django REST framework takes a body of unknown length (`Transfer-Encoding: chunked`)
-for none: `{"indexes": [1]}` sent so would have killed the whole job. So those are read here, up to the bound.
+Django spools bodies of any size. Django REST framework ignores a body of unknown length (`Transfer-Encoding: chunked`):
+a kill with the body `{"indexes": [1]}` would have killed the whole job. So this module reads such bodies, up to the
+limit, and passes them on with their length.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class _TooLarge(Exception):
 
 
 class BoundedBodies:
-    """An ASGI application that answers 413 in place of `inner` to bodies of more than `most_bytes`."""
+    """An ASGI application that answers 413 to bodies of more than `most_bytes`, and passes all others to `inner`."""
 
     def __init__(self, inner: Application, *, most_bytes: int) -> None:
         self._inner, self._most_bytes = inner, most_bytes
@@ -33,12 +34,12 @@ class BoundedBodies:
         headers = dict(scope["headers"])
         if length := headers.get(b"content-length"):
             if int(length) > self._most_bytes:  # the server has checked that it is a number
-                return await self._refuse(send)
+                return await self._reject(send)
         elif b"transfer-encoding" in headers:
             try:
                 body = await self._body(receive)
             except _TooLarge:
-                return await self._refuse(send)
+                return await self._reject(send)
             if body is None:
                 return None
             known = [pair for pair in scope["headers"] if pair[0] != b"transfer-encoding"]
@@ -47,7 +48,7 @@ class BoundedBodies:
         return await self._inner(scope, receive, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """All of it, or None when the other side left before the end. Raises `_TooLarge`."""
+        """Return the whole body, or None if the client disconnected before the end. Raises `_TooLarge`."""
         parts: list[bytes] = []
         size = 0
         while True:
@@ -61,10 +62,11 @@ class BoundedBodies:
             if not message.get("more_body"):
                 return b"".join(parts)
 
-    async def _refuse(self, send: Send) -> None:
+    async def _reject(self, send: Send) -> None:
         request_id = uuid.uuid4().hex
         detail = (
-            f"the request body is larger than the {self._most_bytes} bytes that this server reads; send less"
+            f"the request body is larger than the {self._most_bytes} bytes that this server accepts;"
+            " send a smaller one"
         )
         body = json.dumps(document(413, "too-large", detail, request_id=request_id)).encode()
         headers = {
@@ -81,7 +83,7 @@ class BoundedBodies:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """`body` in one piece, then whatever else is received: that the other side has left."""
+    """Return a receive function that yields `body` in one piece, then later messages, such as the disconnect."""
     waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:

@@ -1,4 +1,4 @@
-"""Compressed answers: pages and JSON, but nothing that is streamed or compressed already."""
+"""Compression of pages and JSON, but not of answers that are streamed or already compressed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _COMPRESSIBLE = ("text/", "application/json", "application/problem+json", "appli
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """Django's, which hides lengths by random bytes (BREACH); CSRF tokens in pages are masked in each answer.
+    """Django's middleware, which hides lengths with random bytes (BREACH). Pages mask CSRF tokens in each answer.
 
-    Downloads stream, and files of packages, PDFs and static files are compressed already.
+    Downloads are streamed. Packages, PDFs and static files are already compressed.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

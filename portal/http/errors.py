@@ -20,7 +20,7 @@ from quota.vocabulary.errors import Rejected
 CONTENT_TYPE = "application/problem+json"
 _FOR_PROGRAMS = ("/api/", "/bns/", "/v3/", "/metrics", "/healthz", "/readyz", "/.well-known/")
 _BROKEN = (
-    "The portal could not answer because of a fault of its own. The fault is in its log under this request's id. "
+    "The portal could not answer because of an internal error. Its log has the error under this request's id. "
     "Report it to an SRE."
 )
 
@@ -34,7 +34,7 @@ def document(
     figures: dict[str, Any] | None = None,
     request_id: str = "",
 ) -> dict[str, Any]:
-    """The body of a problem; `type` names the code, so it is stable while `detail` may be reworded."""
+    """Return the body of a problem. `type` contains the code, so it is stable even if `detail` is reworded."""
     body: dict[str, Any] = {"type": f"urn:borg:{code}", "status": status_code, "code": code, "detail": detail}
     if fields:
         body["fields"] = fields
@@ -46,7 +46,7 @@ def document(
 
 
 def _writable(value: Any) -> Any:
-    """The same where half a character that somebody sent, and a message repeats, is written as what it is."""
+    """Return `value` with lone surrogates escaped: a message may repeat one that a client sent."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -55,10 +55,10 @@ def _writable(value: Any) -> Any:
 
 
 class LaterPage(HttpResponse):
-    """Stands for a page about an error until `portal.http.requests` makes it, in the thread of the request.
+    """A placeholder for an error page. `portal.http.requests` renders the page in the thread of the request.
 
-    Django answers errors in threads that it has few of. A page that needs the database would keep one waiting, and its
-    connection would be returned to the pool by nothing.
+    Django answers errors in a small pool of threads. A page that needs the database would block one of them, and
+    nothing would return its connection to the pool.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class LaterPage(HttpResponse):
 
 
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Addresses that lead nowhere: a document for programs, a page for people."""
+    """Answer 404 for an unknown address: a problem document for programs, a page for people."""
     if not request.path.startswith(_FOR_PROGRAMS):
         return LaterPage(page_not_found, request, exception, 404)
-    detail = f"there is nothing at {request.path[:200]}; /api/v1/schema/ lists what there is"
+    detail = f"there is nothing at {request.path[:200]}; /api/v1/schema/ lists all addresses"
     body = document(404, "not-found", detail, request_id=getattr(request, "borg_request_id", ""))
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """What the caller may not do, as a page."""
+    """Answer 403 with a page."""
     return LaterPage(permission_denied, request, exception, 403)
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Django's answer to an error that nothing else explains: 503 for an outage, else 500.
+    """Answer an error that no other handler covers: 503 for an outage, else 500.
 
     Programs get a problem document and people get a page. Nothing here needs the database. Django calls this for
     errors of views and of every middleware, inside the `except` block.
@@ -100,7 +100,7 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpResponse:
-    """The answer to a request for `path` during an outage, with Retry-After."""
+    """Return the answer to a request for `path` during an outage, with Retry-After."""
     answer: HttpResponse
     if path.startswith(_FOR_PROGRAMS):
         body = document(outage.status, outage.code, outage.detail, request_id=request_id)
@@ -135,7 +135,10 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
         body = document(403, "forbidden", str(error) or "you may not do this", request_id=request_id)
     elif isinstance(error, RequestDataTooBig):
         body = document(
-            413, "too-large", "the request body is larger than this server reads", request_id=request_id
+            413,
+            "too-large",
+            "the request body is larger than this server accepts; send a smaller one",
+            request_id=request_id,
         )
     elif isinstance(error, exceptions.ValidationError):
         fields = {str(name): _first(value) for name, value in _as_mapping(error.detail).items()}

@@ -1,11 +1,11 @@
-"""What stands in front of everything else in a web process: liveness, deadlines, bounds, and answers during outages.
+"""The outermost ASGI application of a web process: liveness, deadlines, limits, and answers during outages.
 
-* `GET /healthz` is answered here, in the loop: no thread, no Django, no database. It says that the process lives.
-* Each request has a deadline, which begins when its body has been read. The database gives up by itself before
-  (`portal.database`); whatever else takes too long is answered with 503 here and left to end alone.
-* At most `most` requests are under way, those included that were left alone: more are answered with 503 at once. Long
-  polls of names are not counted: they hold no thread, and have a bound of their own (`portal.live.watches`).
-* Errors of what lies in front of Django become problem documents, and those of WebSockets become close codes.
+* It answers `GET /healthz` in the event loop, without a thread, Django or the database: the process is alive.
+* Each request has a deadline, which starts when its body has been read. Database calls end before it
+  (`portal.database`). A request that takes longer for another reason gets 503, and its work ends alone.
+* At most `most` requests run at once, including those that exceeded their deadline. Any more get 503 at once. Long
+  polls of names do not count: they hold no thread, and have their own limit (`portal.live.watches`).
+* Errors in front of Django become problem documents, and errors of WebSockets become close codes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from portal.http.outages import LATE, Outage, outage_of
 
 log = structlog.get_logger(__name__)
 
-# What may take long for good reason: uploads of packages and bulk submissions. As long as `borgctl` waits for them.
+# Deadline of requests that may take long: uploads of packages and bulk submissions. `borgctl` waits as long.
 LONG_S = 900.0
 _LONG = re.compile(r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/jobs:bulk/?")
-# The database gives up at the deadline and its error becomes an answer; this much later nobody waits for that any more.
+# Database calls fail at the deadline, and their error becomes the answer. This is the extra time for that answer.
 GRACE_S = 2.0
 MOST_REQUESTS = 500
 # WebSockets close with 4000 + the HTTP status.
@@ -39,7 +39,7 @@ _ALIVE = json.dumps({"status": "ok"}).encode()
 
 
 class Front:
-    """The ASGI application of the process: `http` and `websocket` behind these bounds, `lifespan` as it is."""
+    """The ASGI application of the process: `http` and `websocket` behind these limits, and `lifespan` unchanged."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Front:
                 send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"}
             )
         elif len(self._under_way) >= self._most and not _waits(scope):
-            detail = f"This process has {self._most} requests under way, the most it takes. Try again in 5 seconds."
+            detail = f"This process already handles {self._most} requests, its limit. Try again in 5 seconds."
             await _answer(send, scope, Outage("overloaded", detail), close=True)
         else:
             await self._request(scope, receive, send)
@@ -87,23 +87,23 @@ class Front:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             await self._failed(scope, reply, error)
         elif not task.done() and reply.begun:
-            await task  # a body that is being sent has begun in time
+            await task  # the answer began in time, so let it finish
         elif not task.done():
             reply.over = True
             task.cancel()
-            log.warning("a request was given up", method=scope["method"], path=scope["path"])
+            log.warning("a request exceeded its deadline", method=scope["method"], path=scope["path"])
             await _answer(send, scope, LATE, close=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # read, or the loop complains
+            task.exception()  # read the exception, or asyncio logs it as never retrieved
 
     async def _failed(self, scope: dict[str, Any], reply: _Reply, error: BaseException) -> None:
         found = outage_of(error)
         if reply.begun or found is None:
             raise error
-        log.warning("a request met an outage", path=scope["path"], code=found.code, error=str(error))
+        log.warning("a request failed in an outage", path=scope["path"], code=found.code, error=str(error))
         await _answer(reply, scope, found)
 
     async def _socket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -120,14 +120,16 @@ class Front:
             found = outage_of(error)
             if found is None or state["closed"]:
                 raise
-            log.warning("a WebSocket met an outage", path=scope["path"], code=found.code, error=str(error))
-            if not state["accepted"]:  # else the browser sees neither code nor reason
+            log.warning(
+                "a WebSocket failed in an outage", path=scope["path"], code=found.code, error=str(error)
+            )
+            if not state["accepted"]:  # before that, a browser sees neither code nor reason
                 await send({"type": "websocket.accept"})
             await send({"type": "websocket.close", "code": AWAY, "reason": found.code})
 
 
 class _Reply:
-    """`begun`: the answer's head was sent. Once `over`, what else comes is dropped."""
+    """The answer of a request. `begun`: its head was sent. Once `over`, later messages are dropped."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -176,7 +178,7 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 
 
 def _waits(scope: dict[str, Any]) -> bool:
-    """Whether the caller wants to wait for a name to change (`portal.live.polls`)."""
+    """Return whether the caller wants to wait for a name to change (`portal.live.polls`)."""
     return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
 
 
@@ -189,12 +191,12 @@ async def _answer(send: Send, scope: dict[str, Any], outage: Outage, *, close: b
 
 
 async def _respond(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
-    told = {**headers, "content-length": str(len(body))}
+    all_headers = {**headers, "content-length": str(len(body))}
     await send(
         {
             "type": "http.response.start",
             "status": status,
-            "headers": [(name.encode(), value.encode()) for name, value in told.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
         }
     )
     await send({"type": "http.response.body", "body": body})

@@ -1,8 +1,8 @@
 """Password hashing, at most one at a time per core in each process, and with a bounded queue.
 
-A hash takes about 0.4 s of CPU on purpose, so a burst of sign-ins could take all of it. Every door hashes here: the
-form, REST, the console, changes of passwords and invitations. A request that waits gives its connection back to the
-pool meanwhile. Requests inside a transaction cannot do so, and go first.
+A hash takes about 0.4 s of CPU on purpose, so a burst of sign-ins could take all of it. All of them hash here: the
+sign-in form, REST, the console, changes of passwords and invitations. A waiting request gives its connection back to
+the pool meanwhile. A request inside a transaction cannot do so, and goes first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HashingSlots:
     def _begin(self, urgent: bool) -> None:
         with self._changed:
             if self._waiting >= self._most_waiting:
-                raise _overloaded(f"{self._waiting} others wait for theirs")
+                raise _overloaded(f"{self._waiting} other checks are waiting")
             self._waiting += 1
             self._urgent += urgent
             began = time.monotonic()
@@ -54,7 +54,7 @@ class HashingSlots:
                 self._waiting -= 1
                 self._urgent -= urgent
             if not free:
-                raise _overloaded(f"its turn did not come within {time.monotonic() - began:.0f} s")
+                raise _overloaded(f"the check could not start within {time.monotonic() - began:.0f} s")
             self._running += 1
 
     def _free(self, urgent: bool) -> bool:
@@ -67,7 +67,7 @@ _turns = HashingSlots(
 
 
 class BoundedHasher(PBKDF2PasswordHasher):
-    """Django's hasher, with its format and its strength, in turns."""
+    """Django's hasher with its format and strength, limited by `HashingSlots`."""
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
         in_transaction = give_connections_back()

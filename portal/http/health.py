@@ -1,6 +1,6 @@
-"""`/readyz`: the process can serve, writes included. `/metrics`: figures for Prometheus.
+"""`/readyz`: whether the process can serve requests, including writes. `/metrics`: metrics for Prometheus.
 
-`/healthz` is answered in front of Django (`portal.http.front`).
+`portal.http.front` answers `/healthz`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from quota.metrics import MarketCollector
 from scheduling.journal import wakeups
 from scheduling.master.metrics import CellCollector
 
-# Whoever asks wants an answer while it still matters; an engine that stands still gives none.
+# Longest wait for an answer: an engine that hangs gives none.
 _CHECK_S = 2.0
-# An answer is good for so long: a probe writes, and anybody may ask.
+# An answer is reused for this time, because a probe writes, and anybody may ask.
 _KEPT_S = 3.0
 _STATEMENT_MS = 5_000
-# Enough to need new blocks of a file, whatever is free in old ones.
+# Enough rows to need new blocks of the file.
 _PROBE_ROWS = 16
 
 
 class Check:
-    """A question that may block, asked in a thread of its own, once at a time, whoever waits for its answer."""
+    """A check that may block. It runs in its own thread, once at a time, and all callers share its answer."""
 
     def __init__(self, question: Callable[[], str]) -> None:
         self._question = question
@@ -45,7 +45,7 @@ class Check:
         self._asked_at = 0.0
 
     async def answer(self) -> str:
-        """The answer, at most `_KEPT_S` seconds old, or that there is none within `_CHECK_S` seconds."""
+        """Return an answer that is at most `_KEPT_S` seconds old, or "no answer" after `_CHECK_S` seconds."""
         try:
             async with asyncio.timeout(_CHECK_S):
                 return await asyncio.shield(asyncio.wrap_future(self._asked()))
@@ -62,15 +62,15 @@ class Check:
 
 
 async def readyz(request: HttpRequest) -> HttpResponse:
-    """503 while PostgreSQL is away or takes no writes. Redis away is reported, but the portal serves without it."""
+    """Answer 503 while PostgreSQL is away or accepts no writes. The state of Redis is only reported."""
     postgresql, redis_ = await asyncio.gather(_POSTGRESQL.answer(), _REDIS.answer())
     ready = postgresql == "ok"
-    told = {"status": "ok" if ready else "unready", "postgresql": postgresql, "redis": redis_}
-    return JsonResponse(told, status=200 if ready else 503, headers={} if ready else {"Retry-After": "5"})
+    report = {"status": "ok" if ready else "unready", "postgresql": postgresql, "redis": redis_}
+    return JsonResponse(report, status=200 if ready else 503, headers={} if ready else {"Retry-After": "5"})
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Figures of all cells and of the market, and those that the processes of this host have counted."""
+    """Return metrics of all cells, of the market, and of the processes of this host."""
     registry = CollectorRegistry()
     registry.register(CellCollector())
     registry.register(MarketCollector())
@@ -80,10 +80,10 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _postgresql() -> str:
-    """Write to PostgreSQL for real, over a connection of its own: the pool may be busy with good reason.
+    """Write to PostgreSQL over a new connection, because the pool may be busy.
 
-    A truncated table begins a new file, so the rows need new blocks on the disk. A table that merely reuses the blocks
-    it has would not notice that the disk is full.
+    A truncated table begins a new file, so the rows need new blocks on the disk. A table that reuses its blocks would
+    not show that the disk is full.
     """
     params = connection.get_connection_params()
     params["connect_timeout"] = _STATEMENT_MS // 1000
@@ -101,7 +101,7 @@ def _postgresql() -> str:
     except psycopg.Error as error:
         found = outage_of(error)
         if found is STORAGE_FULL:
-            return f"writes fail, its disk is full: {error.diag.message_primary}"
+            return f"writes fail, because its disk is full: {error.diag.message_primary}"
         if found is READ_ONLY:
             return "writes fail, it accepts only reads"
         return f"unreachable: {type(error).__name__}: {error.diag.message_primary or error}"

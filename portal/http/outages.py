@@ -1,8 +1,8 @@
-"""Which errors are outages: what a request needs is away, full or busy. They answer 503 with Retry-After, never 500.
+"""Outages: errors because something that a request needs is away, full or busy. They get 503 with Retry-After.
 
-An outage is no fault of the request, and the same request may work in a moment. Every door asks `outage_of` about an
-error that nothing else explains: Django's views and middlewares (`portal.http.errors.broken`), and what lies in front
-of Django (`portal.http.front`).
+An outage is not the fault of the request, and the same request may succeed later. `outage_of` classifies errors that
+no other handler covers, in Django's views and middlewares (`portal.http.errors.broken`) and in front of Django
+(`portal.http.front`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RETRY_AFTER_S = 5
 
 _STORAGE_FULL = frozenset({"53100"})
 _READ_ONLY = frozenset({"25006"})
-# Classes of SQLSTATE: lost connections, no resources, an operator's action, errors of the system below PostgreSQL.
+# Classes of SQLSTATE: lost connections, insufficient resources, an operator's action, system errors.
 _AWAY_CLASSES = ("08", "53", "57P", "58")
 # Timeouts of statements, of locks, of transactions and of idle ones; deadlocks and serialisation failures.
 _GIVEN_UP = frozenset({"57014", "55P03", "25P03", "25P04", "40001", "40P01"})
@@ -66,12 +66,12 @@ REDIS_UNAVAILABLE = Outage(
 LATE = Outage(
     "deadline-exceeded",
     "The request was not finished within its deadline. It may still take effect if it had finished its work; a retry "
-    "with the same idempotency key does nothing twice.",
+    "with the same idempotency key has no second effect.",
 )
 
 
 def outage_of(error: BaseException) -> Outage | None:
-    """The outage that `error`, or what caused it, stands for. None when it is a fault of ours or of the request."""
+    """Return the outage behind `error` or its causes, or None for a bug and for a fault of the request."""
     for each in _chain(error):
         if isinstance(each, Overloaded):
             return Outage("overloaded", str(each))
@@ -88,7 +88,7 @@ def outage_of(error: BaseException) -> Outage | None:
 def _of_database(error: Exception) -> Outage | None:
     state = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
     if state is None:
-        # Without a word of the server: the connection is lost, never came, or was given up.
+        # No answer of the server: the connection was lost, never made, or given up.
         lost = (psycopg.OperationalError, psycopg.InterfaceError, django.db.OperationalError)
         return UNAVAILABLE if isinstance(error, (*lost, django.db.InterfaceError)) else None
     if state in _STORAGE_FULL:
@@ -101,7 +101,7 @@ def _of_database(error: Exception) -> Outage | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes. What merely happened while another was handled counts for errors of databases alone."""
+    """Yield the error and its causes. The implicit context counts only for database errors."""
     each: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):
         if each is None:

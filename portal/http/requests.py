@@ -17,9 +17,10 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMiddleware:
-    """Takes the caller's `X-Request-ID` when it is safe to log, else makes one; answers with it.
+    """Use the caller's `X-Request-ID` if it is safe to log, or else create one, and return it in the answer.
 
-    Every answer also says which features of browsers the pages do without (`Permissions-Policy`)."""
+    Every answer also lists the browser features that pages may not use (`Permissions-Policy`).
+    """
 
     sync_capable = async_capable = True
 
@@ -55,11 +56,11 @@ class RequestMiddleware:
 
 
 def _unreadable(request: HttpRequest) -> HttpResponse | None:
-    """PostgreSQL has no NUL character, so no page has a name with one. The API names the field by itself."""
+    """Reject an address with a NUL character, which PostgreSQL cannot store. The API has its own error for that."""
     if request.path.startswith(("/api/", "/bns/")):
         return None
     if "\x00" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
         return HttpResponseBadRequest(
-            "The address holds a NUL character; leave it out.\n", content_type="text/plain"
+            "The address contains a NUL character. Leave it out.\n", content_type="text/plain"
         )
     return None

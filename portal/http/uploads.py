@@ -1,7 +1,7 @@
-"""Bodies larger than this server reads otherwise, for those who may upload packages: asked before a byte is read.
+"""Large bodies of package uploads. The portal checks the caller's rights before it reads a byte.
 
-Django spools a whole body to disk before any view sees who sent it. So whoever announces a large one is looked at
-first, with the token in the request's head; the view asks again.
+Django spools a whole body to disk before a view checks the caller. So for a large body this module first checks the
+token in the request's headers. The view checks it again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _PATH = re.compile(r"/api/v1/cells/([^/]+)/packages/([^/]+)/[^/]+/[^/]+/")
 
 
 class PackageUploads:
-    """An ASGI application: `inner` takes a package's archive whatever its size, where its sender may upload it;
-    everything else goes to `bounded`, which takes bodies up to `most_bytes`."""
+    """An ASGI application. It passes large archives of packages to `inner` if the caller may upload them.
+
+    All other requests go to `bounded`, which accepts bodies of up to `most_bytes`.
+    """
 
     def __init__(self, inner: Application, bounded: Application, *, most_bytes: int) -> None:
         self._inner, self._bounded, self._most_bytes = inner, bounded, most_bytes
@@ -42,16 +44,20 @@ class PackageUploads:
         request_id = uuid.uuid4().hex
         try:
             if scheme.lower() != "bearer":
-                raise Rejected("unauthorized", "Authorization: give 'Bearer' and a token", status=401)
+                raise Rejected(
+                    "unauthorized",
+                    "Authorization: the header is missing or not a bearer token; give 'Bearer' and a token",
+                    status=401,
+                )
             cell, tenant = map(unquote, path.groups())
             await database_sync_to_async(_check)(secret.strip(), cell, tenant, length, request_id)
         except Rejected as problem:
-            return await _refuse(send, problem, request_id)
+            return await _reject(send, problem, request_id)
         return await self._inner(scope, receive, send)
 
 
 def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) -> None:
-    """Raises `Rejected`."""
+    """Raise `Rejected` unless the token's owner may upload a package of this length."""
     try:
         _, principal = principal_of_token(secret, request_id=request_id)
     except InvalidToken as error:
@@ -61,12 +67,12 @@ def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) ->
         raise too_large(length, allowed.most)
 
 
-async def _refuse(send: Send, problem: Rejected, request_id: str) -> None:
-    told = document(
+async def _reject(send: Send, problem: Rejected, request_id: str) -> None:
+    problem_document = document(
         problem.status, problem.code, problem.detail, fields=problem.fields, figures=problem.figures,
         request_id=request_id,
     )  # fmt: skip
-    body = json.dumps(told).encode()
+    body = json.dumps(problem_document).encode()
     headers = {
         "content-type": CONTENT_TYPE,
         "content-length": str(len(body)),

@@ -1,4 +1,4 @@
-"""Public keys of task identities, where verifiers look for them (RFC 7517, OpenID Connect Discovery)."""
+"""Public keys of task identities at well-known addresses (RFC 7517, OpenID Connect Discovery)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduling.identity.tokens import ALGORITHM, jwk
 
 @require_safe
 def keys(request: HttpRequest) -> HttpResponse:
-    """A JWK Set. Keys are in it before they sign, for longer than an answer may be kept."""
+    """Return a JWK Set. A key is in it before it signs, for longer than clients may cache the answer."""
     answer = JsonResponse({"keys": [jwk(kid, public) for kid, public in public_keys().items()]})
     answer["Cache-Control"] = f"public, max-age={int(PUBLISH_S / 2)}"
     return answer
@@ -21,7 +21,7 @@ def keys(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def configuration(request: HttpRequest) -> HttpResponse:
-    """Enough for verifiers that ask for the issuer of a token by name; nobody signs in here."""
+    """Return the metadata that verifiers of tokens need. The portal does not offer sign-in by OpenID Connect."""
     issuer = settings.PORTAL_URL
     return JsonResponse(
         {

@@ -81,7 +81,7 @@ class LivePage(AsyncWebsocketConsumer):
                 if await self._allowed() is None:
                     return
             except DatabaseError as error:
-                log.info("rights to a live page are asked for again later", error=str(error))
+                log.info("rights to a live page could not be checked, trying again later", error=str(error))
 
     async def _allowed(self) -> tuple[Principal, Topic] | None:
         """Who looks at what, or None after the socket was closed with the reason."""

@@ -147,7 +147,7 @@ class Hub:
                 connection.close()
                 self._stopped.wait(wakeups.POLL_S)
             except Exception:  # one page's fault must not end the thread that all others live by
-                log.exception("live pages not followed")
+                log.exception("live pages could not be updated")
                 self._stopped.wait(wakeups.POLL_S)
             self._stopped.wait(max(0.0, TICK_S - (time.monotonic() - began)))
             waiter.wait(wakeups.POLL_S)

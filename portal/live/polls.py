@@ -70,10 +70,10 @@ class NamePolls:
         try:
             answer = await self._news(scope, asked, body)
         except TooManyWatches as problem:
-            await _refuse(send, problem)
+            await _reject(send, problem)
             return
         except (Rejected, DatabaseError) as problem:
-            log.info("a watcher of names is left to Django", path=asked.path, why=str(problem))
+            log.info("Django answers a poll of a name", path=asked.path, why=str(problem))
             answer = None
         if body.left:
             return
@@ -113,12 +113,12 @@ class NamePolls:
                     if leaving.done():
                         return None
                     message = coming.result()
-                    told = message.get("names")
-                    if told is None:  # messages were lost
+                    news = message.get("names")
+                    if news is None:  # messages were lost
                         if names.changed_at > asked.after or names.history != history:
                             return None
-                    elif told.changed_at > asked.after or told.history != history:
-                        return told.body
+                    elif news.changed_at > asked.after or news.history != history:
+                        return news.body
         except TimeoutError:
             return None
         finally:
@@ -187,7 +187,7 @@ def _asked(scope: dict[str, Any]) -> _Asked | None:
     return _Asked(path[1], int(after), float(wait_s), int(history) if history else None)
 
 
-async def _refuse(send: Send, problem: TooManyWatches) -> None:
+async def _reject(send: Send, problem: TooManyWatches) -> None:
     request_id = uuid.uuid4().hex
     body = document(
         problem.status, problem.code, problem.detail, figures=problem.figures, request_id=request_id
@@ -197,7 +197,7 @@ async def _refuse(send: Send, problem: TooManyWatches) -> None:
 
 
 async def _send(send: Send, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
-    told = {
+    all_headers = {
         "content-type": kind,
         "content-length": str(len(body)),
         "x-request-id": uuid.uuid4().hex,
@@ -207,7 +207,7 @@ async def _send(send: Send, status: int, body: bytes, kind: str, headers: dict[s
         {
             "type": "http.response.start",
             "status": status,
-            "headers": [(name.encode(), value.encode()) for name, value in told.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
         }
     )
     await send({"type": "http.response.body", "body": body})

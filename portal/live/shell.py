@@ -4,8 +4,8 @@
     borgctl: Authorization: Bearer borg_…  ──┴─► Shell ── in ──► Redis ──► shard ──► Borglet
                                                        ◄─ out ──
 
-Every few seconds the rights, the session or token, and the task are asked for again. However it ends, that is
-journalled once, with what went in each direction. Refusals come as a last frame, and as the code of the close.
+Every few seconds the portal checks the rights, the session or token, and the task again. It journals the end of each
+shell once, with the bytes in each direction. A rejection is sent as the last frame and as the close code.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ log = structlog.get_logger(__name__)
 
 RECHECK_S = 5.0
 ALIVE_S = 5.0
-# The machine, or what lies between, says something at least every few seconds.
+# The machine sends a frame at least every few seconds.
 SILENCE_S = 30.0
 SIGN_IN, UNREADABLE, NOT_WELL = 4401, 4422, 4503
-# And it opens a shell, or says why not, within this.
+# The machine opens a shell, or reports why it cannot, within this time.
 OPENED_WITHIN_S = 15.0
 _FROM_CLIENT = frozenset(
     {ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZE, ShellFrame.END, ShellFrame.ALIVE}
@@ -46,7 +46,7 @@ _FROM_CLIENT = frozenset(
 
 
 class Shell(AsyncWebsocketConsumer):
-    """One client and its shell."""
+    """The WebSocket of one client and its shell."""
 
     session: ShellSession | None = None
     principal: Principal | None = None
@@ -65,7 +65,7 @@ class Shell(AsyncWebsocketConsumer):
         except Rejected as refused:
             await self._end(refused.detail, code=4000 + refused.status)
         except RedisError as error:
-            await self._end(f"shells travel through Redis, which does not answer: {error}", code=NOT_WELL)
+            await self._end(f"shells need Redis, which does not answer: {error}", code=NOT_WELL)
 
     async def _ask(self) -> None:
         self.principal, self.session = await database_sync_to_async(self._open)()
@@ -110,7 +110,7 @@ class Shell(AsyncWebsocketConsumer):
     # -- bytes
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Waits for Redis, and so do the next frames."""
+        """Pass a frame on. The next frames wait until Redis has taken it."""
         if self.session is None or self.over:
             return
         try:
@@ -118,7 +118,8 @@ class Shell(AsyncWebsocketConsumer):
             kind, payload = shell_frame_of(raw)
             if kind not in _FROM_CLIENT or len(payload) > SHELL_FRAME_BYTES:
                 raise MalformedMessage(
-                    f"a client sends no frame {kind.value!r} of {len(payload)} bytes; at most {SHELL_FRAME_BYTES}"
+                    f"a client may not send a frame {kind.value!r} of {len(payload)} bytes;"
+                    f" the limit is {SHELL_FRAME_BYTES}"
                 )
             if kind is ShellFrame.DATA:
                 self.typed += len(payload)
@@ -126,7 +127,7 @@ class Shell(AsyncWebsocketConsumer):
         except (MalformedMessage, link.Overrun) as error:
             await self._end(str(error), code=UNREADABLE)
         except RedisError as error:
-            await self._end(f"shells travel through Redis, which does not answer: {error}", code=NOT_WELL)
+            await self._end(f"shells need Redis, which does not answer: {error}", code=NOT_WELL)
 
     async def _print(self) -> None:
         while True:
@@ -147,7 +148,7 @@ class Shell(AsyncWebsocketConsumer):
         while True:
             await asyncio.sleep(min(RECHECK_S, ALIVE_S))
             if self.loop.time() - self.heard_at > self.patience_s:
-                await self._end(f"nothing was heard of the machine for {self.patience_s:g} s", code=NOT_WELL)
+                await self._end(f"the machine sent nothing for {self.patience_s:g} s", code=NOT_WELL)
                 return
             why = await database_sync_to_async(self._why_not)()
             if why:
@@ -167,12 +168,14 @@ class Shell(AsyncWebsocketConsumer):
             return
         if not isinstance(error, RedisError | MalformedMessage):
             log.error("a shell failed", exc_info=error)
-        self.ending = asyncio.ensure_future(self._end(f"the shell's way broke: {error}", code=NOT_WELL))
+        self.ending = asyncio.ensure_future(
+            self._end(f"the connection to the shell failed: {error}", code=NOT_WELL)
+        )
 
     # -- the end
 
     async def _end(self, reason: str, *, code: int) -> None:
-        """Tell the client why, and let the machine know by the silence that follows."""
+        """Send the client the reason. The machine ends the shell because nothing follows."""
         if self.over:
             return
         self.over, self.how = True, reason
@@ -199,12 +202,14 @@ class Shell(AsyncWebsocketConsumer):
 
 
 def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
-    """Raises `Rejected` naming it."""
+    """Return a whole number of the query. Raises `Rejected`, which names the parameter."""
     given = query.get(name, [""])[0]
     if not given:
         return default
     if not (given.isdecimal() and len(given) < 6):
         raise Rejected(
-            "invalid", f"{name}: {given[:20]!r} is no whole number", fields={name: "a whole number"}
+            "invalid",
+            f"{name}: {given[:20]!r} is not a whole number; give 0 to 99999",
+            fields={name: "a whole number"},
         )
     return int(given)

@@ -150,7 +150,7 @@ class NamesWatch(AsyncWebsocketConsumer):
         if told.visible:
             await self.send(message["text"])
         if told.facts is None:
-            await self.close(NOT_FOUND, reason="there is no such name any more")
+            await self.close(NOT_FOUND, reason="the name no longer exists")
         return told.facts is not None
 
     async def _say_all(self) -> bool:
@@ -159,7 +159,7 @@ class NamesWatch(AsyncWebsocketConsumer):
         self.version, revision, body = await body_of(names)
         if body is None:
             await self.send(f'{{"type":"gone","revision":{revision}}}')
-            await self.close(NOT_FOUND, reason="there is no such name any more")
+            await self.close(NOT_FOUND, reason="the name no longer exists")
             return False
         await self.send(f'{{"type":"state","revision":{revision},"state":{body.decode()}}}')
         return True
@@ -172,7 +172,7 @@ class NamesWatch(AsyncWebsocketConsumer):
                     await self.close(SIGN_IN, reason="the session or token ended")
                     return
             except DatabaseError as error:
-                log.info("rights to watch a name are asked for again later", error=str(error))
+                log.info("rights to watch a name could not be checked, trying again later", error=str(error))
             except Rejected as problem:
                 await self.close(4000 + problem.status, reason=reason_of(problem))
                 return

@@ -1,7 +1,7 @@
-"""How many watch at a time: pages that are live, WebSockets of names, and long polls that wait.
+"""Limits on watches: live pages, WebSockets of names, and waiting long polls.
 
-Each holds a connection and memory for as long as its caller likes, so there is a bound for one caller and for all of
-this process. Who comes to it is told to come again later, and changes nothing for those who watch already.
+Each watch holds a connection and memory for as long as its caller likes. So there is a limit per caller and a limit
+per process. A watch beyond a limit is rejected, and existing watches go on.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ RETRY_AFTER_S = 10
 
 
 class TooManyWatches(Rejected):
-    """WebSockets close with 4429, polls are answered 429 with `Retry-After`."""
+    """Too many watches. WebSockets close with 4429, and polls get 429 with `Retry-After`."""
 
     status = 429
 
-    def __init__(self, whose: str, most: int, cure: str) -> None:
-        detail = f"{whose} {most} watches, the most; {cure}, or come again in {RETRY_AFTER_S} s"
+    def __init__(self, owner: str, most: int, cure: str) -> None:
+        detail = f"{owner} {most} watches, which is the limit; {cure}, or try again in {RETRY_AFTER_S} s"
         super().__init__("too-many-watches", detail, figures={"most": most, "retry_after_s": RETRY_AFTER_S})
 
 
 class OpenWatch:
-    """One of them, until its end."""
+    """An open watch."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end: Callable[[], None] | None = on_end
 
     def end(self) -> None:
-        """Again is the same."""
+        """End the watch. A second call has no effect."""
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
 
 
 class Watches:
-    """Of one process. From any thread."""
+    """All watches of a process. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,13 +53,13 @@ class Watches:
         return self._all
 
     def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
-        """Raises `TooManyWatches`. All tokens and sessions of a user are one caller."""
+        """Open a watch. Raises `TooManyWatches`. All tokens and sessions of a user are one caller."""
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:
             if self._of[caller] >= most_of_one:
-                raise TooManyWatches(f"{principal.name} has", most_of_one, "end some of yours")
+                raise TooManyWatches(f"{principal.name} has", most_of_one, "end some of them")
             if self._all >= most:
-                raise TooManyWatches("this process of the portal has", most, "try another")
+                raise TooManyWatches("this process of the portal has", most, "try another process")
             self._of[caller] += 1
             self._all += 1
         return OpenWatch(lambda: self._ended(caller))
@@ -76,7 +76,7 @@ watches = Watches()
 
 
 def watch_begin(principal: Principal) -> OpenWatch:
-    """Within the bounds of the settings. Raises `TooManyWatches`."""
+    """Open a watch within the limits of the settings. Raises `TooManyWatches`."""
     return watches.begin(
         principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER
     )
