@@ -1,4 +1,4 @@
-"""Who opens a WebSocket or holds a request: by the same tokens, identities of tasks and sessions as the REST API."""
+"""The caller of a WebSocket or long poll, by the same tokens, task identities and sessions as in the REST API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 def principal_of(scope: dict[str, Any]) -> Principal | None:
-    """Asks the database afresh. None when nobody is signed in (any more), or the token is worth nothing."""
+    """Check the caller in the database. None if it is not signed in or its token is not valid."""
     header = dict(scope["headers"]).get(b"authorization")
     if header is not None:
         scheme, _, secret = header.decode("latin-1").partition(" ")
@@ -25,7 +25,7 @@ def principal_of(scope: dict[str, Any]) -> Principal | None:
 
 
 def principal_of_session(scope: dict[str, Any]) -> Principal | None:
-    """As `principal_of`, for the session cookie alone.
+    """Return the caller like `principal_of`, but only by the session cookie.
 
     A session ends when its row is deleted, and when the password that it was opened with is changed.
     """
@@ -39,8 +39,10 @@ def principal_of_session(scope: dict[str, Any]) -> Principal | None:
 
 
 def _has_password_of(user: AbstractBaseUser, session_hash: str) -> bool:
-    """Whether the session was opened with the password that `user` has now; as `django.contrib.auth.get_user` checks
-    it for each HTTP request."""
+    """Return whether the session was opened with the current password of `user`.
+
+    `django.contrib.auth.get_user` does the same check for each HTTP request.
+    """
     accepted = (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())
     return any(constant_time_compare(session_hash, known) for known in accepted)
 
@@ -53,5 +55,5 @@ def _of_secret(secret: str) -> Principal | None:
 
 
 def reason_of(problem: Rejected) -> str:
-    """For the frame that closes a WebSocket, which has room for 123 bytes."""
+    """Return a reason for the frame that closes a WebSocket, which holds at most 123 bytes."""
     return problem.detail.encode()[:100].decode(errors="ignore")

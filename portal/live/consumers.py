@@ -1,4 +1,4 @@
-"""WebSockets of live pages: who may watch what, and for how long. Refusals close with 4400 + HTTP status."""
+"""WebSockets of live pages, and the checks of their callers. A rejection closes with 4000 + the HTTP status."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from scheduling.access.selectors import cell_named
 
 log = structlog.get_logger(__name__)
 
-# Rights and sessions may end while a page is open; so often they are asked for again.
+# Rights and sessions may end while a page is open, so they are checked at this interval.
 RECHECK_S = 60.0
 SIGN_IN, FORBIDDEN, NOT_FOUND, TOO_MANY = 4401, 4403, 4404, 4429
 
 
 class LivePage(AsyncWebsocketConsumer):
-    """Tells one browser what changes on its page. `topic` says which page, and raises `Rejected`."""
+    """Send one browser the changes of its page. `topic` returns the page's topic and raises `Rejected`."""
 
     viewer: Viewer | None = None
     tasks: tuple[asyncio.Task[None], ...] = ()
@@ -55,7 +55,7 @@ class LivePage(AsyncWebsocketConsumer):
         try:
             hello = await database_sync_to_async(hub.watch)(self.viewer, revision=self._revision())
             await self.send(json.dumps(hello))
-        except BaseException:  # nobody listens any more, and nobody will say so
+        except BaseException:  # the client is gone, and `disconnect` is not called
             hub.leave(self.viewer)
             raise
         self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
@@ -67,7 +67,7 @@ class LivePage(AsyncWebsocketConsumer):
             hub.leave(self.viewer)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Pages only listen."""
+        """Ignore messages from pages."""
 
     async def _pump(self) -> None:
         assert self.viewer is not None
@@ -84,7 +84,7 @@ class LivePage(AsyncWebsocketConsumer):
                 log.info("rights to a live page could not be checked, trying again later", error=str(error))
 
     async def _allowed(self) -> tuple[Principal, Topic] | None:
-        """Who looks at what, or None after the socket was closed with the reason."""
+        """Return the caller and the topic, or None after closing the socket with the reason."""
         try:
             found = await database_sync_to_async(self._find)()
         except Rejected as problem:
@@ -95,7 +95,7 @@ class LivePage(AsyncWebsocketConsumer):
         return found
 
     def _find(self) -> tuple[Principal, Topic] | None:
-        """Asks the database afresh. None when nobody is signed in (any more)."""
+        """Check the caller in the database again. None: not signed in."""
         principal = principal_of_session(self.scope)
         if principal is None:
             return None

@@ -1,7 +1,7 @@
-"""One thread a process follows the journal of every cell that somebody looks at, and tells each page's viewers.
+"""One thread per process follows the journals of all watched cells and sends changes to the viewers of each page.
 
-Work is per page, not per viewer: all that look at one page get the same message. At most four ticks a second;
-notices wake it, and without Redis it polls. A viewer who can't keep up loses messages and reads its page again.
+Work is per page, not per viewer: all viewers of a page get the same message. The thread ticks at most four times per
+second. Notices wake it, and without Redis it polls. A viewer that is too slow loses messages and reads its page again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OUTBOX = 8
 
 @dataclass(eq=False)
 class Viewer:
-    """One browser on one page. The loop owns the outbox; the hub's thread reaches it through `tell`.
+    """One browser on one page. The event loop owns the outbox; the hub's thread calls `put` through the loop.
 
     `watch`: ends when the viewer leaves.
     """
@@ -39,8 +39,8 @@ class Viewer:
     watch: OpenWatch | None = None
     outbox: asyncio.Queue[dict[str, Any]] = field(default_factory=lambda: asyncio.Queue(OUTBOX))
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Called in the loop."""
+    def put(self, message: dict[str, Any]) -> None:
+        """Add a message to the outbox, or replace all of them by a resync if it is full. Call it in the loop."""
         if self.outbox.full():
             while not self.outbox.empty():
                 self.outbox.get_nowait()
@@ -50,7 +50,7 @@ class Viewer:
 
 @dataclass
 class _Page:
-    """A topic with viewers: `seq` of its last message, the revision it has come to."""
+    """A topic with viewers. `seq`: of its last message; `revision`: how far it has followed the journal."""
 
     topic: Topic
     revision: int
@@ -60,7 +60,7 @@ class _Page:
 
 
 class Hub:
-    """`watch` and `leave` may be called from any thread; `watch` asks the database, so not from a loop."""
+    """The hub. Call `watch` and `leave` from any thread, but `watch` queries the database, so not from a loop."""
 
     def __init__(self, name: str = "live-hub") -> None:
         self._name = name
@@ -72,9 +72,9 @@ class Hub:
         self._histories: dict[int, int] = {}  # of the cells of the last tick
 
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
-        """Begin to tell `viewer`, whose page was made at `revision`. Returns the first message to send it.
+        """Start to send changes to `viewer`, whose page is of `revision`. Return its first message.
 
-        All viewers of equal topics get the one that the first of them brought.
+        All viewers of equal topics share the topic object of the first viewer.
         """
         topic = viewer.topic
         with self._lock:
@@ -103,7 +103,7 @@ class Hub:
         }
 
     def revision(self, topic: Topic) -> int:
-        """What the page has come to; 0 without viewers. What it shows is so at this revision."""
+        """Return the revision that the page shows, or 0 without viewers."""
         with self._lock:
             page = self._pages.get(topic)
             return page.revision if page is not None else 0
@@ -119,7 +119,7 @@ class Hub:
             viewer.watch.end()
 
     def stop(self) -> None:
-        """End the thread, within a poll."""
+        """End the thread within one poll interval."""
         self._stopped.set()
         self._wanted.set()
         if self._thread is not None:
@@ -146,7 +146,7 @@ class Hub:
                 log.warning("live pages wait for the database", error=str(error))
                 connection.close()
                 self._stopped.wait(wakeups.POLL_S)
-            except Exception:  # one page's fault must not end the thread that all others live by
+            except Exception:  # an error of one page must not end the thread that serves all pages
                 log.exception("live pages could not be updated")
                 self._stopped.wait(wakeups.POLL_S)
             self._stopped.wait(max(0.0, TICK_S - (time.monotonic() - began)))
@@ -164,7 +164,7 @@ class Hub:
             return frozenset(topic.cell_id for topic in self._pages)
 
     def _tick(self) -> None:
-        """Queries: two for all cells and verdicts, one a cell with news, a fixed number a page that changed."""
+        """Queries: two for all cells and verdicts, one per cell with events, a fixed number per changed page."""
         with self._lock:
             pages = {topic: (page.revision, page.verdict) for topic, page in self._pages.items()}
         cells: dict[int, list[Topic]] = defaultdict(list)
@@ -192,7 +192,7 @@ class Hub:
         *,
         restored: bool,
     ) -> None:
-        """`restored`: the cell was, from a backup; its revision may have gone up by it all the same."""
+        """`restored`: the cell was restored from a backup. Its revision may still have increased."""
         after, most = min(pages[topic][0] for topic in topics), max(pages[topic][0] for topic in topics)
         if restored or until < most:
             news = CellNews(until, None)
@@ -200,29 +200,31 @@ class Hub:
             news = news_of(cell_id, after=after, until=until) if until > after else CellNews(until, ())
         for topic in topics:
             revision, verdict = pages[topic]
-            told, mark = news, None
+            topic_news, mark = news, None
             if isinstance(topic, TasksTopic):
                 mark = marks.get(topic.job_id)
                 if mark != verdict and news.events is not None:
-                    told = CellNews(until, [*news.events, Happened("verdict", topic.job_id, None, None)])
+                    topic_news = CellNews(
+                        until, [*news.events, Happened("verdict", topic.job_id, None, None)]
+                    )
             if until != revision or mark != verdict:
-                self._tell(topic, told.revision, mark, topic.changes(told))
+                self._send(topic, topic_news.revision, mark, topic.changes(topic_news))
 
-    def _tell(self, topic: Topic, revision: int, verdict: Any, changes: Announcement | None) -> None:
+    def _send(self, topic: Topic, revision: int, verdict: Any, changes: Announcement | None) -> None:
         with self._lock:
             page = self._pages.get(topic)
-            if page is None or page.topic is not topic:  # left, and perhaps watched anew
+            if page is None or page.topic is not topic:  # the viewers left; there may be a new page
                 return
             page.revision, page.verdict = revision, verdict
             if changes is None:
                 return
             page.seq += 1
-            message = {"seq": page.seq, "revision": page.revision, **changes.told()}
+            message = {"seq": page.seq, "revision": page.revision, **changes.message()}
             viewers = list(page.viewers)
         for viewer in viewers:
             try:
-                viewer.loop.call_soon_threadsafe(viewer.tell, message)
-            except RuntimeError:  # its loop has ended; so will the viewer
+                viewer.loop.call_soon_threadsafe(viewer.put, message)
+            except RuntimeError:  # the viewer's loop has ended
                 self.leave(viewer)
 
 

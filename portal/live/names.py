@@ -1,10 +1,10 @@
-"""A name that somebody watches (§2.6): read once, then only what the journal says has changed, whoever watches.
+"""Watched names (§2.6). The hub reads a name once, and later only changed rows, for all watchers together.
 
     journal ─► NamesHub ─► Names.changes ─► rows of what changed ─► NamesTold ─► every watcher's outbox
-    Redis ───► NamesHub ─► Names.take_loads ─────────────────────────┘   (loads are in no journal)
+    Redis ───► NamesHub ─► Names.take_loads ─────────────────────────┘   (the journal has no loads)
 
-A revision says how far a watcher has come. `WatchedName.changed_since(N)` is never wrong in saying no: every event
-that may concern the name counts, whether or not what it shows differs after it.
+A revision marks the progress of a watcher. `WatchedName.changed_since(N)` returns False only if nothing changed: every
+event that may concern the name counts, even if its state is the same afterwards.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.models import Cell, Job, Task
 
-LOADS_S = 5.0  # between two looks at loads
-LOAD_STEP = 0.05  # what of a load is worth telling
-MOST_TASKS = 2_000  # more than so many that changed are not read one by one
+LOADS_S = 5.0  # between two reads of loads
+LOAD_STEP = 0.05  # smallest change of a load that is sent
+MOST_TASKS = 2_000  # with more changed tasks, the name is read as a whole
 _KINDS = frozenset(NAMING_KINDS)
 _JOINS = ("job.submitted", "job.changed")
 _OF_TASKS = frozenset(kind for kind in NAMING_KINDS if kind.startswith("task."))
@@ -46,9 +46,12 @@ State = JobEndpoints | ServiceEndpoints | TaskEndpoint
 
 @dataclass(frozen=True, slots=True)
 class NamesTold:
-    """What watchers are told. `version`: counts what this name has told. `facts`: the name's own, without endpoints;
-    None: it is gone. `visible`: something differs from before; if not, only who waits for news needs to know.
-    `body`: for those, the whole answer, where somebody waits."""
+    """An update for watchers of a name.
+
+    `version`: counts the updates of this name. `facts`: the state without endpoints; None: the name is gone. `visible`:
+    the state differs from before; otherwise only long polls need the update. `body`: the whole answer for long polls,
+    if there are any.
+    """
 
     version: int
     revision: int
@@ -60,8 +63,8 @@ class NamesTold:
     visible: bool = True
     body: bytes | None = None
 
-    def told(self) -> dict[str, Any]:
-        """With the text that all watchers get."""
+    def message(self) -> dict[str, Any]:
+        """Return the update with the text that all watchers get."""
         text = {
             "type": "change",
             "revision": self.revision,
@@ -80,10 +83,10 @@ class NamesTold:
 
 @dataclass(unsafe_hash=True)
 class WatchedName:
-    """One name and what is behind it. Equal ones are the same name.
+    """A name with its jobs, rows and endpoints. Two objects are equal if their names are.
 
-    `since`: the revision of its first reading, from which on it has followed the journal; 0 before. `changed_at`: of
-    the last event since then that may have changed it. `revision`: of its last reading.
+    `since`: revision of the first read, from which it has followed the journal; 0 before. `changed_at`: revision of the
+    last event since then that may have changed it. `revision`: revision of the last read.
     """
 
     name: Watchable
@@ -105,16 +108,16 @@ class WatchedName:
     # -- what it is
 
     def begin(self) -> None:
-        """Read it, unless that was done. Asks the database."""
+        """Read the name, unless it was read before. Queries the database."""
         with self._lock:
             if not self.since:
                 self._read(None)
                 self.since = self.revision
 
     def body(self, revision: int) -> tuple[int, int, bytes | None]:
-        """Its version, a revision at which it is so, and what `GET /bns/…` answers there, as JSON; None: it is gone.
+        """Return the version, a revision, and the answer of `GET /bns/…` at it as JSON, or None if the name is gone.
 
-        `revision`: what the hub has come to. Made once for all who ask.
+        `revision`: how far the hub has followed. All callers share the answer.
         """
         with self._lock:
             revision = max(revision, self.revision)
@@ -131,7 +134,7 @@ class WatchedName:
             return self._body[2]
 
     def changed_since(self, after: int) -> bool:
-        """Whether it may have changed after that revision. Asks the database about what was before it was followed."""
+        """Return whether the name may have changed after a revision. Before `since`, it queries the database."""
         with self._lock:
             if after >= self.since or self.changed_at > after:
                 return self.changed_at > after
@@ -145,26 +148,26 @@ class WatchedName:
     # -- what happens to it
 
     def changes(self, news: CellNews) -> NamesTold | None:
-        """What the journal says. None: nothing about this name. At most three queries, one of a job's update more."""
+        """Return the update for new events, or None if none concerns the name. At most three or four queries."""
         with self._lock:
             if not self.since:
                 return None
             if news.events is None:
                 self.since = self.changed_at = news.revision
                 return self._read_again(None)
-            told = self._concerning(news.events)
-            if not told:
+            events = self._concerning(news.events)
+            if not events:
                 return None
-            self.changed_at = max(event.revision for event in told)
-            alone = all(event.kind in _OF_TASKS for event in told) and len(told) <= MOST_TASKS
-            return self._read_again({_task(event) for event in told} if alone else None)
+            self.changed_at = max(event.revision for event in events)
+            alone = all(event.kind in _OF_TASKS for event in events) and len(events) <= MOST_TASKS
+            return self._read_again({_task(event) for event in events} if alone else None)
 
     def busy(self) -> list[Busy]:
         with self._lock:
             return busy_of(self._rows.values())
 
     def take_loads(self, loads: Mapping[int, float]) -> NamesTold | None:
-        """What is worth telling of new loads. Who waits for news is not woken by it."""
+        """Return the update for new loads, or None if they hardly changed. It does not end long polls."""
         with self._lock:
             moved = {
                 task: replace(one, load=loads.get(task))
@@ -175,23 +178,23 @@ class WatchedName:
                 return None
             self._endpoints |= moved
             self.version += 1
-            return self._told(self._facts(), list(moved.values()))
+            return self._update(self._facts(), list(moved.values()))
 
     def _concerning(self, events: Sequence[Happened]) -> list[Happened]:
         moved = any(event.kind == "machine.set" for event in events)
         machines = set(self._machines()) if moved else set()
         only = self.name.index if isinstance(self.name, TaskName) else None
-        told = [
+        concerned = [
             event
             for event in events
             if event.kind in _KINDS
             and (event.job_id in self._jobs or (event.kind == "machine.set" and event.machine_id in machines))
             and (only is None or event.kind not in _OF_TASKS or event.task_index == only)
         ]
-        return told + self._joining(events)
+        return concerned + self._joining(events)
 
     def _joining(self, events: Sequence[Happened]) -> list[Happened]:
-        """Jobs that were not behind this name, and are now."""
+        """Return the events of jobs that now belong to this name and did not before."""
         if self._jobs and not isinstance(self.name, ServiceName):
             return []
         unknown = [event for event in events if event.kind in _JOINS and event.job_id not in self._jobs]
@@ -202,11 +205,11 @@ class WatchedName:
             jobs = jobs.filter(kind="job", **{f"labels__{SERVICE}": self.name.service})
         else:
             jobs = jobs.filter(name=self.name.job)
-        ours = set(jobs.values_list("id", flat=True))
-        return [event for event in unknown if event.job_id in ours]
+        joined = set(jobs.values_list("id", flat=True))
+        return [event for event in unknown if event.job_id in joined]
 
     def _read_again(self, tasks: Collection[int] | None) -> NamesTold:
-        """`tasks`: nothing else can have changed; None: anything can."""
+        """Read again and return the update. `tasks`: only these can have changed; None: anything can."""
         before, facts, history = self._endpoints, self._facts(), self.history
         self._read(tasks)
         after = self._endpoints
@@ -219,9 +222,9 @@ class WatchedName:
         self.version += 1
         now = self._facts()
         visible = bool(changed or gone) or history != self.history or _without(facts) != _without(now)
-        return self._told(now, changed, gone, visible)
+        return self._update(now, changed, gone, visible)
 
-    def _told(
+    def _update(
         self,
         facts: Mapping[str, Any] | None,
         changed: Sequence[TaskEndpoint],
@@ -236,7 +239,7 @@ class WatchedName:
     # -- rows
 
     def _read(self, tasks: Collection[int] | None) -> None:
-        """Revisions first: what is read after them may be newer, and will come again."""
+        """Read revisions first: rows read later may be newer, and their events come again."""
         cell, jobs = self._find()
         if tasks is None or set(jobs) != set(self._jobs):
             rows, endpoints, tasks = {}, {}, None
@@ -287,7 +290,7 @@ class WatchedName:
 
 
 class NamesHub(Hub):
-    """Follows the names that somebody watches, in a thread of its own: pages that take long don't hold them up."""
+    """Follow watched names in a separate thread, so that slow pages do not delay them."""
 
     _loads_at = 0.0
 
@@ -298,7 +301,7 @@ class NamesHub(Hub):
             self._look_at_loads()
 
     def _look_at_loads(self) -> None:
-        """One question to Redis a cell."""
+        """Read the loads of all watched names. One request to Redis per cell."""
         by_cell: dict[int, list[WatchedName]] = defaultdict(list)
         for topic in self.topics():
             if isinstance(topic, WatchedName):
@@ -306,14 +309,14 @@ class NamesHub(Hub):
         for cell_id, names in by_cell.items():
             loads = loads_of(cell_id, {one for topic in names for one in topic.busy()})
             for topic in names:
-                self._tell(topic, self.revision(topic), None, topic.take_loads(loads))
+                self._send(topic, self.revision(topic), None, topic.take_loads(loads))
 
 
 names_hub = NamesHub("names-hub")
 
 
 def watched(principal: Principal, name: Watchable) -> WatchedName:
-    """The name, not read yet. Raises `NotFound`, whether it is not there or may not be seen."""
+    """Return the name, not read yet. Raises `NotFound` if it does not exist or `principal` may not see it."""
     if isinstance(name, ServiceName):
         service_visible(principal, name)
         jobs = jobs_of_service(name)

@@ -1,7 +1,7 @@
-"""Whose pages may open the portal's WebSockets: its own alone, by name and by port.
+"""A check of the origin of WebSockets: only the portal's own pages may open them, by host name and port.
 
-Cookies know no ports, so a browser sends a visitor's to whatever else runs on the portal's host: a task, say, that
-serves pages there. It must not be able to open a shell by them.
+Cookies ignore ports, so a browser also sends the portal's cookies for pages of other servers on the same host, such as
+a task. Such a page must not be able to open a shell with them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def same_origin(origin: str, host: str) -> bool:
-    """Whether `origin`, as browsers send it, is of who was asked for: `host`, with its port where it isn't the usual
-    one of the origin's scheme. Pure."""
+    """Return whether `origin` from a browser is the server `host`, which may omit a default port. Pure."""
     try:
         found, asked = urlsplit(origin), urlsplit(f"//{host}")
         usual = _PORTS.get(found.scheme)
@@ -31,7 +30,7 @@ def same_origin(origin: str, host: str) -> bool:
 
 
 class SameOrigin:
-    """Lets through who comes with a token, which no page can add, and pages of the portal itself.
+    """Accept requests with a token, which no page can add, and pages of the portal itself.
 
     Programs other than browsers send no origin; pages of the portal also come from one of its allowed hosts.
     """
@@ -43,7 +42,9 @@ class SameOrigin:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         origin = headers.get(b"origin", "")
-        if headers.get(b"authorization", "").lower().startswith("bearer "):  # of others browsers make some up
+        if (
+            headers.get(b"authorization", "").lower().startswith("bearer ")
+        ):  # browsers add other schemes by themselves
             await self._inner(scope, receive, send)
         elif origin in settings.CSRF_TRUSTED_ORIGINS or same_origin(origin, headers.get(b"host", "")):
             await self._of_allowed_hosts(scope, receive, send)

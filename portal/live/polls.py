@@ -1,8 +1,8 @@
 """Long polls of names: `GET /bns/…?after=REVISION&wait_s=SECONDS` is answered as soon as the name has changed since.
 
-Here, in front of Django, because a request that waits there holds a thread. One that waits here holds a task of the
-loop; the hub reads rows once for all who wait for the same name. Everything else is Django's: requests that don't
-wait, who may not ask, and what can't be answered from what the hub knows.
+It runs in front of Django, because a request that waits in Django holds a thread. A request here holds only a task
+of the event loop, and the hub reads rows once for all requests of a name. Django answers everything else: requests that
+do not wait, callers that are rejected, and answers that the hub does not have.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """`history`: what the caller took the revision of; None: it doesn't say."""
+    """The parameters of a poll. `history`: the history of the caller's revision; None: not given."""
 
     path: str
     after: int
@@ -83,7 +83,7 @@ class NamePolls:
             await _send(send, 200, answer, "application/json", {"cache-control": "no-store"})
 
     async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
-        """The answer, when it is time for it. None: Django is to give it. Raises `Rejected` and `DatabaseError`."""
+        """Wait and return the answer. None: Django must answer. Raises `Rejected` and `DatabaseError`."""
         begun = await in_thread(_begin)(scope, asked, asyncio.get_running_loop())
         if begun is None:
             return None
@@ -100,7 +100,7 @@ class NamePolls:
             names_hub.leave(viewer)
 
     async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
-        """What came, or None when the time is over, the caller left, or the answer is still to be made."""
+        """Return the answer, or None if the time is over, the caller left, or the answer is not made yet."""
         history, leaving = names.history, asyncio.ensure_future(body.until_left())
         try:
             async with asyncio.timeout(asked.wait_s):
@@ -128,7 +128,7 @@ class NamePolls:
 def _begin(
     scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop
 ) -> tuple[Viewer, bool] | None:
-    """A viewer of the name, and whether it has changed already; None: nobody known asks. Raises as `_news` does."""
+    """Return a viewer and whether the name has changed already. None: not signed in. Raises as `_news` does."""
     principal = principal_of(scope)
     if principal is None:
         return None
@@ -164,12 +164,12 @@ class _Body:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
     async def again(self) -> dict[str, Any]:
-        """For who reads the request after us."""
+        """Return the request's messages from the first one, for the next application."""
         return self._unread.pop() if self._unread else await self._receive()
 
 
 def _asked(scope: dict[str, Any]) -> _Asked | None:
-    """None for what is not to wait, or is not as it should be: Django says what is wrong with it."""
+    """Return the parameters, or None if the request does not wait or is invalid; then Django answers it."""
     path = _PATH.fullmatch(scope["path"]) if scope["method"] == "GET" else None
     if path is None or not scope["query_string"]:
         return None

@@ -1,4 +1,4 @@
-"""Where live pages are, below /live/, shells in tasks, below /ws/shell/, and names to watch, below /ws/bns/."""
+"""Addresses of live pages (/live/), shells in tasks (/ws/shell/) and watched names (/ws/bns/)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a live page shows, and what of it a stretch of the journal changed. A fixed number of queries a topic.
+"""Topics of live pages: which parts of a page change with a range of the journal. Fixed number of queries per topic.
 
 Message to the browser: `{"seq", "revision", "rows": {id: html}, "parts": {id: html}, "resync": bool}`. Rows and
-parts are the very templates the page was made of. `resync`: rows alone don't tell; read the page again.
+parts use the same templates as the page. `resync`: rows alone cannot show the change, so the browser reads the page.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.master.queue_health import queues
 from scheduling.models import Event, Job, PendingVerdict, Task
 
-# More rows than this in a message are dearer than reading the page again.
+# A message with more rows than this costs more than reading the page again.
 MOST_ROWS = 150
-# More events than this since the last look are not told one by one.
+# With more events than this since the last tick, the browser reads the page again.
 MOST_EVENTS = 5_000
 
 
 class Happened(NamedTuple):
-    """The columns of an event that say what it is about."""
+    """The columns that identify the subject of an event."""
 
     kind: str
     job_id: int | None
@@ -41,7 +41,7 @@ class Happened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CellNews:
-    """What happened in a cell up to `revision`. `events` None: too much to tell."""
+    """The events of a cell up to `revision`. `events` None: too many to list."""
 
     revision: int
     events: Sequence[Happened] | None
@@ -53,24 +53,24 @@ class TopicChanges:
     parts: dict[str, str] = field(default_factory=dict)
     resync: bool = False
 
-    def told(self) -> dict[str, Any]:
+    def message(self) -> dict[str, Any]:
         return {"rows": self.rows, "parts": self.parts, "resync": self.resync}
 
 
 class Announcement(Protocol):
-    """What is told to all viewers of a topic."""
+    """A change that is sent to all viewers of a topic."""
 
-    def told(self) -> dict[str, Any]: ...
+    def message(self) -> dict[str, Any]: ...
 
 
 class Topic(Protocol):
-    """A page, or a name, that somebody watches; equal topics are worked out once, whoever watches."""
+    """A page or a name with viewers. The hub computes the changes of equal topics once for all viewers."""
 
     @property
     def cell_id(self) -> int: ...
 
     def changes(self, news: CellNews) -> Announcement | None:
-        """None when nothing of this page changed."""
+        """Return the changes of this page, or None if nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class MachinesTopic:
     def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
             return TopicChanges(resync=True)
-        told = [event for event in news.events if event.kind not in _NOT_OF_MACHINES]
-        if not told:
+        events = [event for event in news.events if event.kind not in _NOT_OF_MACHINES]
+        if not events:
             return None
-        ids = {event.machine_id for event in told if event.machine_id} | self._followers(told)
+        ids = {event.machine_id for event in events if event.machine_id} | self._resized_on(events)
         rows = machine_rows_by_id(self.cell_id, sorted(ids)) if len(ids) <= MOST_ROWS else []
         counts = cell_counts([self.cell_id])[self.cell_id]
         return TopicChanges(
@@ -95,14 +95,14 @@ class MachinesTopic:
                 "cell-queues": _render("parts/cell_queues", queues=queues(self.cell_id)),
             },
             resync=len(ids) > MOST_ROWS
-            or any(event.kind in ("machine.set", "machine.removed") for event in told),
+            or any(event.kind in ("machine.set", "machine.removed") for event in events),
         )
 
-    def _followers(self, told: Sequence[Happened]) -> set[int]:
-        """Where tasks run whose limits changed in place: such events name no machine."""
+    def _resized_on(self, events: Sequence[Happened]) -> set[int]:
+        """Return machines with tasks whose limits changed in place, because such events name no machine."""
         tasks = [
             task_id(event.job_id, event.task_index)
-            for event in told
+            for event in events
             if event.kind == "task.updated" and event.job_id is not None and event.task_index is not None
         ]
         if not tasks:
@@ -113,7 +113,7 @@ class MachinesTopic:
 
 @dataclass(frozen=True, slots=True)
 class TasksTopic:
-    """The tasks of a job, its counters, its update, why it is pending, what happened."""
+    """The tasks of a job, its counters, its update, why it is pending, and its events."""
 
     cell_id: int
     job_id: int
@@ -121,13 +121,13 @@ class TasksTopic:
     def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
             return TopicChanges(resync=True)
-        told = [event for event in news.events if event.job_id == self.job_id]
-        if not told:
+        events = [event for event in news.events if event.job_id == self.job_id]
+        if not events:
             return None
         job = Job.objects.select_related("cell", "tenant").filter(pk=self.job_id).first()
         if job is None:
             return TopicChanges(resync=True)
-        ids = {task_id(self.job_id, event.task_index) for event in told if event.task_index is not None}
+        ids = {task_id(self.job_id, event.task_index) for event in events if event.task_index is not None}
         tasks = tasks_by_id(sorted(ids)) if len(ids) <= MOST_ROWS else []
         status = status_context(job)
         return TopicChanges(
@@ -137,7 +137,7 @@ class TasksTopic:
                 "job-answers": _render("parts/job_answers", job=job),
                 "job-events": _render("parts/job_events", **status),
             },
-            resync=len(ids) > MOST_ROWS or any(event.kind in _RESHAPES_JOB for event in told),
+            resync=len(ids) > MOST_ROWS or any(event.kind in _RESHAPES_JOB for event in events),
         )
 
 
@@ -160,11 +160,11 @@ class Behind:
             return TopicChanges(resync=True)
         if touched.isdisjoint(job.id for job in jobs):
             return None
-        told = _render("parts/service_answers", service=service_over(self.name, jobs))
-        return TopicChanges(parts={"service-answers": told})
+        answers = _render("parts/service_answers", service=service_over(self.name, jobs))
+        return TopicChanges(parts={"service-answers": answers})
 
     def _left(self, events: Sequence[Happened]) -> bool:
-        """Whether a job ended behind the name, or one of the tenant changed, which may have been there before."""
+        """Return whether a job of the service ended, or a job of the tenant changed that may have left the service."""
         changed = {event.job_id for event in events if event.kind == "job.changed"}
         ended = {event.job_id for event in events if event.kind == "job.ended"}
         if not changed and not ended:
@@ -174,7 +174,7 @@ class Behind:
         return rows.filter(Q(id__in=changed) | behind).exists()
 
 
-# A task's report moves counters, but nothing that a machine's row shows.
+# Events that change nothing in a machine's row.
 _NOT_OF_MACHINES = frozenset(
     {
         "cell.lease",
@@ -193,13 +193,13 @@ _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "j
 
 
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
-    """When the verdict on each job's pending tasks last changed: they are derived, so no event tells. One query."""
+    """Return when the verdict on each job's pending tasks last changed. Verdicts have no events. One query."""
     rows = PendingVerdict.objects.filter(job_id__in=job_ids)
     return dict.fromkeys(job_ids) | dict(rows.values_list("job_id", "at"))
 
 
 def news_of(cell_id: int, *, after: int, until: int) -> CellNews:
-    """One query, whatever happened."""
+    """Return the events of a cell between two revisions. One query."""
     rows = (
         Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
         .order_by("revision", "seq")

@@ -1,12 +1,12 @@
-"""A name watched over a WebSocket: the whole of it first, then what changes, a few times a second at most (§2.6).
+"""A name watched over a WebSocket: first its complete state, then changes, a few times per second at most (§2.6).
 
-    {"type": "state", "revision": R, "state": what GET /bns/… answers}      first, and again after messages were lost
+    {"type": "state", "revision": R, "state": what GET /bns/… answers}      first, and again after lost messages
     {"type": "change", "revision": R, "facts": the state without endpoints, "changed": [endpoints], "gone": [names]}
-    {"type": "alive", "revision": R}                                        where nothing else was said for a while
-    {"type": "gone", "revision": R}                                         the end, with 4404: there is no such name
+    {"type": "alive", "revision": R}                                        if nothing else was sent for a while
+    {"type": "gone", "revision": R}                                         the end, with 4404: the name is gone
 
-`facts` and the endpoints in `changed` take the place of those of the same name. A reader too slow for its messages
-loses them and gets the state instead. Refusals close with 4000 + the HTTP status.
+`facts` and the endpoints in `changed` replace those with the same name. A client that is too slow loses messages and
+gets the state instead. A rejection closes with 4000 + the HTTP status.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ log = structlog.get_logger(__name__)
 ALIVE_S = 15.0
 RECHECK_S = 60.0  # rights, sessions and tokens may end
 SIGN_IN, NOT_FOUND = 4401, 4404
-# Whoever begins to watch asks the database: so many at once, of the connections that a process has.
+# The start of a watch queries the database. This limits how many of the process's connections they use at once.
 _threads = ThreadPoolExecutor(4, thread_name_prefix="names")
-# Whoever is to be answered does not wait behind those.
+# Answers do not wait behind the starts of watches.
 _answers = ThreadPoolExecutor(1, thread_name_prefix="names-answers")
 
 
 def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:
-    """For what asks the database."""
+    """Run a function that queries the database in a thread."""
     return DatabaseSyncToAsync(function, thread_sensitive=False, executor=_threads)
 
 
 async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
-    """`WatchedName.body` at what the hub has come to; it may have to wait for the hub."""
+    """Return `WatchedName.body` at the hub's revision. It may have to wait for the hub."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))
 
 
 def watchable(path: str) -> Watchable:
-    """`<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected`."""
+    """Parse `<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected`."""
     try:
         name = parse_path(PREFIX + path)
     except InvalidName as error:
@@ -63,7 +63,7 @@ def watchable(path: str) -> Watchable:
 
 
 def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop) -> Viewer:
-    """A viewer of the name, which has been read; it must leave. Asks the database. Raises `Rejected`."""
+    """Read the name and return a viewer, which must leave. Queries the database. Raises `Rejected`."""
     names = watched(principal, name)
     viewer = Viewer(names, loop, watch_begin(principal))
     try:
@@ -76,13 +76,13 @@ def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop)
 
 
 def names_of(viewer: Viewer) -> WatchedName:
-    """What it watches, which all viewers of the same name share."""
+    """Return the name that it watches. All viewers of a name share it."""
     assert isinstance(viewer.topic, WatchedName)
     return viewer.topic
 
 
 class NamesWatch(AsyncWebsocketConsumer):
-    """One watcher of one name."""
+    """The WebSocket of one watcher of one name."""
 
     viewer: Viewer | None = None
     tasks: tuple[asyncio.Task[None], ...] = ()
@@ -102,7 +102,7 @@ class NamesWatch(AsyncWebsocketConsumer):
             return
         try:
             more = await self._say_all()
-        except BaseException:  # nobody listens any more, and nobody will say so
+        except BaseException:  # the client is gone, and `disconnect` is not called
             names_hub.leave(self.viewer)
             raise
         if more:
@@ -113,7 +113,7 @@ class NamesWatch(AsyncWebsocketConsumer):
         return join(principal, self._name(), loop) if principal is not None else None
 
     def _allowed(self) -> WatchedName | None:
-        """Asks the database afresh. None: nobody known asks. Raises `Rejected`."""
+        """Check the caller in the database again. None: not signed in. Raises `Rejected`."""
         principal = principal_of(self.scope)
         return watched(principal, self._name()) if principal is not None else None
 
@@ -128,7 +128,7 @@ class NamesWatch(AsyncWebsocketConsumer):
             names_hub.leave(self.viewer)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Watchers only listen."""
+        """Ignore messages from watchers."""
 
     async def _pump(self) -> None:
         assert self.viewer is not None
@@ -142,16 +142,16 @@ class NamesWatch(AsyncWebsocketConsumer):
                 return
 
     async def _say(self, message: dict[str, Any]) -> bool:
-        """Whether there is more to come."""
-        told: NamesTold = message["names"]
-        if told.version <= self.version:  # the state that was sent has it
+        """Send an update and return whether more can follow."""
+        update: NamesTold = message["names"]
+        if update.version <= self.version:  # the state that was sent includes it
             return True
-        self.version = told.version
-        if told.visible:
+        self.version = update.version
+        if update.visible:
             await self.send(message["text"])
-        if told.facts is None:
+        if update.facts is None:
             await self.close(NOT_FOUND, reason="the name no longer exists")
-        return told.facts is not None
+        return update.facts is not None
 
     async def _say_all(self) -> bool:
         assert self.viewer is not None
