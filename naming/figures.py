@@ -1,4 +1,4 @@
-"""What a resolver counts: plain numbers, counted where they happen, and put into words when somebody asks. Pure.
+"""Counters of a resolver. The code counts plain numbers, and `naming.metrics` formats them on request. Pure.
 
     sockets, primary, follower ─► Figures of this process ─► Board, which the workers share ─► together ─► metrics
 
@@ -44,7 +44,7 @@ class ServerCounters(msgspec.Struct):
     short: list[int] = _zeros(256)  # answers of the short path, by the last octet of their flags
     udp: list[int] = _zeros(RCODES)  # answers of the long path, by RCODE
     tcp: list[int] = _zeros(RCODES)
-    unanswered: int = 0  # what deserved no answer
+    unanswered: int = 0  # datagrams that get no answer
     truncated: int = 0
     errors: int = 0
     limited: dict[str, int] = msgspec.field(default_factory=dict)  # by verdict
@@ -53,7 +53,7 @@ class ServerCounters(msgspec.Struct):
     snapshot_failures: int = 0
     lags: list[int] = _zeros(len(LAG_BOUNDS_S) + 1)
     lag_sum_s: float = 0.0
-    streams_bounded: dict[str, int] = msgspec.field(default_factory=dict)  # ended or refused, by bound
+    streams_bounded: dict[str, int] = msgspec.field(default_factory=dict)  # ended or rejected, by limit
     # as of now
     streams: int = 0  # connections over TCP
     status: str = "loading"
@@ -71,7 +71,7 @@ class ServerCounters(msgspec.Struct):
         _add(self.limited, verdict)
 
     def bounded(self, bound: str) -> None:
-        """A connection over TCP was ended or refused: `source` or `all`."""
+        """Count a TCP connection that was ended or rejected, by limit: `source` or `all`."""
         _add(self.streams_bounded, bound)
 
     def transfer(self, given: str) -> None:
@@ -87,7 +87,7 @@ class ServerCounters(msgspec.Struct):
 
 
 def together(many: Iterable[ServerCounters]) -> ServerCounters:
-    """Of all processes: counts added; of what holds now the worst, and what only the first knows."""
+    """Return the sum of all processes' counts, with the worst of their states. Some figures only the first has."""
     first, *others = many
     total = msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=ServerCounters)
     for one in others:
@@ -111,7 +111,7 @@ def together(many: Iterable[ServerCounters]) -> ServerCounters:
 
 
 class Board:
-    """Memory that a parent shares with its workers: a slot for each, and how often each was started anew."""
+    """Memory that a parent shares with its workers: one slot per worker, and their numbers of restarts."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -148,7 +148,7 @@ class Board:
 
     def _take(self, slot: int) -> bytes | None:
         at = slot * _SLOT
-        for _ in range(3):  # whoever writes it has long finished by then
+        for _ in range(3):  # a concurrent write ends within three tries
             size = int.from_bytes(self._memory[at : at + 4])
             data = self._memory[at + 8 : at + 8 + min(size, _SLOT)]
             if size and zlib.crc32(data) == int.from_bytes(self._memory[at + 4 : at + 8]):

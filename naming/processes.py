@@ -1,11 +1,11 @@
-"""Several processes on one port: a parent that starts workers, and starts them anew when they end.
+"""Several processes on one port: a parent that starts workers and restarts them when they end.
 
     parent ── fork ─► worker 0   UDP, TCP, transfers, NOTIFY, files of names
                  └──► worker 1…  UDP
     worker ends ─► again after 0.1 s, 0.2 s … 5 s; too often in a row ─► the parent ends with status 1
 
-The kernel spreads questions over the sockets that share the port (SO_REUSEPORT), so a worker takes one only when it can
-answer. The parent reads nothing, holds no connection and has no thread: what it forks is as fresh as it.
+The kernel spreads questions over the sockets that share the port (SO_REUSEPORT), so a worker opens its socket only when
+it can answer. The parent has no data, connection or thread, so a forked worker starts clean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 STOP_S = 4.0  # then SIGKILL; systemd waits 5 s
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 5.0
-SETTLED_S = 10.0  # who lived so long begins with the shortest delay again
+SETTLED_S = 10.0  # a worker that ran this long restarts with the shortest delay
 MOST_ENDS = 8  # in a row, of one worker
 MOST_PROCESSES = 256
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -34,7 +34,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One of `of` processes. `again`: an earlier one of this number has ended."""
+    """One of `of` processes. `again`: an earlier worker with this number has ended."""
 
     number: int = 0
     of: int = 1
@@ -46,13 +46,13 @@ class Worker:
 
     @property
     def waits(self) -> bool:
-        """Whether another one may answer while this one is not able to."""
+        """Whether other workers may answer while this one cannot."""
         return self.again or not self.first
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where one worker runs, or will from `due` on, seconds of the monotonic clock."""
+    """The slot of one worker. `due`: time of its next start, in seconds of the monotonic clock."""
 
     number: int
     pid: int = 0
@@ -63,7 +63,7 @@ class _Place:
 
 
 class Parent:
-    """`work` runs in each worker and gives its exit status. `on_end` hears that a worker has to be started anew."""
+    """The parent. `work` runs in each worker and returns its exit status. `on_end` is called before each restart."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Parent:
         self._places = [_Place(number) for number in range(processes)]
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT: 0; 1 when a worker can't be kept alive. Call it where there is one thread."""
+        """Run until SIGTERM or SIGINT and return 0, or 1 if a worker ends too often. Call it with one thread."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
         try:
             while True:
@@ -88,8 +88,8 @@ class Parent:
                     if not place.pid and place.due <= now:
                         self._start(place, before)
                 waits = [place.due - now for place in self._places if not place.pid]
-                told = signal.sigtimedwait(_WATCHED, max(0.0, min(waits, default=60.0)))
-                if told is not None and told.si_signo != signal.SIGCHLD:
+                received = signal.sigtimedwait(_WATCHED, max(0.0, min(waits, default=60.0)))
+                if received is not None and received.si_signo != signal.SIGCHLD:
                     return 0
                 for place, status in self._ended():
                     if not self._plan(place, status):
@@ -107,9 +107,9 @@ class Parent:
             try:
                 _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                if os.getppid() == parent:  # or it ended before the call above
+                if os.getppid() == parent:  # otherwise the parent ended before the call above
                     status = self._work(worker)
-            except BaseException:  # what reaches here would go on as a second parent
+            except BaseException:  # otherwise the worker would go on as a second parent
                 log.exception("worker ended", worker=worker.number)
             finally:
                 os._exit(status)
@@ -126,7 +126,7 @@ class Parent:
                     yield place, os.waitstatus_to_exitcode(status)
 
     def _plan(self, place: _Place, status: int) -> bool:
-        """When to start it again; False: it has ended too often."""
+        """Plan the restart of a worker. Return False if it has ended too often."""
         now = time.monotonic()
         place.ends = 1 if now - place.began >= SETTLED_S else place.ends + 1
         if place.ends > self._most_ends:
@@ -139,20 +139,20 @@ class Parent:
         return True
 
     def _stop(self) -> None:
-        """SIGTERM for all that run, SIGKILL for who takes too long."""
+        """Send SIGTERM to all workers, and SIGKILL to workers that take too long."""
         deadline = time.monotonic() + STOP_S
-        self._tell(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         while any(place.pid for place in self._places):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 log.warning("workers did not end in time")
-                self._tell(signal.SIGKILL)
-            # Signals that came before are pending still: it returns at once for them.
+                self._signal_all(signal.SIGKILL)
+            # Earlier signals are still pending, and the call returns at once for them.
             signal.sigtimedwait({signal.SIGCHLD}, max(0.05, min(left_s, 1.0)))
             for place, status in self._ended():
                 log.info("worker stopped", worker=place.number, status=status)
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _signal_all(self, number: signal.Signals) -> None:
         for place in self._places:
             if place.pid:
                 with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Brings the figures of a resolver's processes together: each writes its own to the board, the first is asked."""
+"""Metrics of all processes of a resolver: each writes its counters to the board, and the first serves them."""
 
 from __future__ import annotations
 

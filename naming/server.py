@@ -120,7 +120,7 @@ async def serve(
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            task.result()  # raises what ended it: the supervisor starts us anew
+            task.result()  # raise the error: the supervisor restarts the process
     finally:
         for task in ends:
             task.cancel()

@@ -1,6 +1,6 @@
 """Bounds on what a request of the web process waits for PostgreSQL, kept on the client's side.
 
-A timeout of the server is no help while the server itself stands still. So each connection of the pool watches two
+A timeout of the server does not help while the server itself hangs. So each connection of the pool watches two
 bounds: how long PostgreSQL may be silent in the middle of one statement, and when the whole request is over. The
 connection is closed at either bound, and the statement raises `OperationalError`. No statement, and so no COMMIT, is
 sent after the end of the request: a request that was answered with 503 writes nothing afterwards. Only a COMMIT that

@@ -36,7 +36,7 @@ _IN_STYLES = re.compile(r'content:"([a-z0-9_\\]+)"')
 def icons_named(project: Path) -> set[str]:
     """Return the icons that the project names, and every word of unfold's templates that could be one.
 
-    Words of the sidebar and of unfold that are no icons do no harm: the font has no glyph for them.
+    Words of the sidebar and of unfold that are not icons do no harm: the font has no glyph for them.
     """
     words: set[str] = set()
     for path in _unfold_sources():

@@ -1,7 +1,7 @@
-"""Whether a name changed after a revision: what the journal says, for those who did not follow it.
+"""Checks in the journal of whether a name changed after a revision, for clients that did not follow it.
 
-Order of revision is order of commit (`scheduling.journal.journal`), so whoever has seen a cell at revision N and asks
-for what came after N misses nothing.
+Revisions have the order of commits (`scheduling.journal.journal`), so a client that has seen a cell at revision N and
+asks for later changes misses nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from django.db import connection
 from naming.table.names import SERVICE, ServiceName
 from naming.table.table import NAMING_KINDS
 
-# A service's jobs may have left it since, so all of the cell's news are looked through; beyond so many revisions
-# it counts as changed.
+# Jobs may have left a service since, so the check reads all of the cell's events. Beyond this number of revisions the
+# service counts as changed.
 MOST_REVISIONS = 20_000
 
 
 def changed_after(jobs: Collection[int], machines: Collection[int], *, after: int) -> bool:
-    """Whether names of these jobs changed, or machines that their tasks are on. One query, on the journal's indexes."""
+    """Return whether names of these jobs or machines of their tasks changed. One query on the journal's indexes."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT EXISTS (SELECT FROM scheduling_event WHERE job_id = ANY(%s) AND revision > %s AND kind = ANY(%s))"

@@ -1,11 +1,11 @@
 """Endpoints in the forms that load balancers and monitoring read (§2.6). Pure.
 
     prometheus    HTTP service discovery: every port of every placed task, what is known of it as `__meta_borg_…`
-    traefik       HTTP provider: a service a job, a server a task that serves
-    envoy         endpoint discovery over REST: an assignment a cluster, named as in DNS, a health status a task
+    traefik       HTTP provider: one service per job, one server per serving task
+    envoy         endpoint discovery over REST: one assignment per cluster, named as in DNS, with each task's health
 
-Where no task serves, load balancers are given all that are placed (fail open), as DNS does; weights are those of SRV
-records, 0 for who is asked only where nobody else serves (`naming.table.endpoints.shares`).
+If no task serves, load balancers get all placed tasks (fail open), as in DNS. Weights are those of SRV records; clients
+use a task of weight 0 only if no other task serves (`naming.table.endpoints.shares`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from naming.table.endpoints import TaskEndpoint, fails_open, shares
 from naming.table.names import SERVICE, JobName, ServiceName
 
 ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-METADATA = "borg"  # what Envoy's filters and logs find our facts under
+METADATA = "borg"  # the key of our facts in Envoy's filters and logs
 # Per cent. With it the second priority is asked only where the whole first one is down; Envoy's own 140 would send
 # clients there as soon as 29 % of the first are.
 ONLY_WHEN_DOWN = 1_000_000
@@ -29,7 +29,7 @@ _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class FeedService:
-    """A job or a service, and its placed tasks. `labels`: of the job; of a service that one alone."""
+    """A job or a service, and its placed tasks. `labels`: all labels of the job, or only the service's own."""
 
     name: JobName | ServiceName
     labels: Mapping[str, str]
@@ -41,7 +41,7 @@ class FeedService:
 
 
 def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[str, Any]]:
-    """Targets to scrape, one port of each task of each job or, without `port`, all of them."""
+    """Return the targets to scrape: one port of each task of each job, or all ports without `port`."""
     return [
         {
             "targets": [_host(endpoint.address, number)],
@@ -69,7 +69,7 @@ def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[
 
 
 def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[Any, bool, dict[str, str]]]:
-    """Jobs alone: who is scraped for a service is so for its job already."""
+    """Yield only jobs, because the tasks of a service are already listed under their jobs."""
     for service in services:
         if isinstance(service.name, JobName):
             labels = {
@@ -82,7 +82,7 @@ def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[Any, bool, dict[
 
 
 def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Prometheus targets as they are compared: a load alone is no news."""
+    """Return Prometheus targets for comparison: a change of load alone does not count."""
     return [
         {**target, "labels": {name: value for name, value in target["labels"].items() if name != LOAD}}
         for target in targets
@@ -90,8 +90,11 @@ def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
-    """Services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`; of each task the port of that name or,
-    without one, its first. A weight is told where it is not 1: older Traefiks know none."""
+    """Return services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
+
+    Each task has the port of that name or, without `port`, its first one. Weights of 1 are left out, because older
+    versions of Traefik do not support weights.
+    """
     made = {}
     for service in services:
         servers = [
@@ -114,7 +117,7 @@ def _traefik_name(name: JobName | ServiceName) -> str:
 
 
 def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: str) -> dict[str, Any]:
-    """A discovery response for clusters, each of a service and a port of it; unknown ones have no endpoints."""
+    """Return a discovery response for clusters: a service and a port each. Unknown clusters have no endpoints."""
     return {
         "version_info": version,
         "type_url": ASSIGNMENT,
@@ -126,22 +129,22 @@ def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: st
 
 
 def _assignment(service: FeedService | None, port: str) -> dict[str, Any]:
-    """Tasks without a weight are a priority of their own, behind all others."""
+    """Return an assignment. Tasks of weight 0 have a separate priority, after all others."""
     if service is None:
         return {"endpoints": []}
     fail_open = service.fails_open
     first = [one for one in service.endpoints if one.weight]
     last = [one for one in service.endpoints if not one.weight]
     groups = [list(_lb_endpoints(group, port, fail_open)) for group in (first, last)]
-    told: dict[str, Any] = {
+    assignment: dict[str, Any] = {
         "endpoints": [
             {"lb_endpoints": group, **({"priority": priority} if priority else {})}
             for priority, group in enumerate([group for group in groups if group])
         ]
     }
     if all(groups):
-        told["policy"] = {"overprovisioning_factor": ONLY_WHEN_DOWN}
-    return told
+        assignment["policy"] = {"overprovisioning_factor": ONLY_WHEN_DOWN}
+    return assignment
 
 
 def _lb_endpoints(endpoints: Iterable[TaskEndpoint], port: str, fail_open: bool) -> Iterable[dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""The primary of each cell's zone: who may transfer it, and who is told when it moved (NOTIFY, RFC 1996).
+"""The primary of each cell's zone: rights to transfer it, and notifications of changes (NOTIFY, RFC 1996).
 
     Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names move ─► NOTIFY ─► secondaries
     secondary ─► TCP ─► Server ─► Primary.transfer ─► messages of `naming.dns.transfer`
 
-A zone is read when it is first asked for, or at once where there are secondaries to tell. It is kept by this process
-alone: of several on one port each remembers other steps, and who comes to another is given a whole zone.
+The process reads a zone at its first transfer, or at once if there are secondaries to notify. Only this process keeps
+it: each process on a port remembers other steps, and a client that reaches another one gets the whole zone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from naming.table.table import NameTable
 log = structlog.get_logger(__name__)
 
 _QR = 0x80  # in the third octet: it is an answer
-COALESCE_S = 0.2  # between two serials that secondaries are told of
+COALESCE_S = 0.2  # between two serials that secondaries are notified of
 NOTIFY_TIMEOUT_S = 2.0
 NOTIFY_TRIES = 5
 TRANSFERS = 8  # at a time; more wait for their turn
@@ -54,9 +54,9 @@ class InvalidPeers(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Who may transfer zones: whoever signs with one of `keys`, or asks from one of `networks`; nobody by default.
+    """Rights to transfer zones, for clients that sign with one of `keys` or ask from `networks`; none by default.
 
-    `secondaries`: (address, port) of those that are told of changes, signed with the first key if there is any.
+    `secondaries`: (address, port) of servers to notify of changes. With keys, the first one signs the notifications.
     """
 
     networks: tuple[Network, ...] = ()
@@ -83,8 +83,8 @@ class Peers:
     def knows(self, source: str) -> bool:
         """Whether a secondary is there, as far as its address tells."""
         address = _plain(source)
-        told = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
-        return told or self._allows(address)
+        known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
+        return known or self._allows(address)
 
     def _allows(self, address: Address) -> bool:
         return any(address in network for network in self.networks if network.version == address.version)
@@ -100,7 +100,7 @@ class Primary:
         self._zones: dict[str, Zone] = {}
         self._working: dict[str, asyncio.Task[Zone]] = {}  # on the zone of a cell
         self._transfers = asyncio.Semaphore(TRANSFERS)
-        self._told: dict[str, int] = {}  # serial by cell
+        self._notified: dict[str, int] = {}  # serial by cell
         self._notifying: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
     async def transfer(self, query: dns.message.Message, source: str) -> AsyncGenerator[bytes, None]:
@@ -149,28 +149,28 @@ class Primary:
         return zone
 
     async def watch(self) -> None:
-        """Publish what moved and tell the secondaries, until cancelled."""
+        """Publish changed zones and notify the secondaries, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(COALESCE_S)
                 self._forget()
                 for table in list(self.directory.cells.values()):
                     if table.ready and (self.peers.secondaries or table.cell in self._zones):
-                        self._tell(await self._published(table))
+                        self._notify_all(await self._published(table))
         finally:
             for task in (*self._notifying.values(), *self._working.values()):
                 task.cancel()
 
     def _forget(self) -> None:
-        """Zones of cells that are gone."""
+        """Drop the zones of cells that are gone."""
         for cell in self._zones.keys() - self.directory.cells.keys():
             del self._zones[cell]
-            self._told.pop(cell, None)
+            self._notified.pop(cell, None)
 
-    def _tell(self, zone: Zone) -> None:
+    def _notify_all(self, zone: Zone) -> None:
         cell = zone.table.cell
-        if self._told.get(cell) != zone.serial:
-            self._told[cell] = zone.serial
+        if self._notified.get(cell) != zone.serial:
+            self._notified[cell] = zone.serial
             for address, port in self.peers.secondaries:
                 key = (cell, address, port)
                 running = self._notifying.get(key)
@@ -178,7 +178,7 @@ class Primary:
                     self._notifying[key] = asyncio.create_task(self._notify(cell, address, port))
 
     async def _notify(self, cell: str, address: str, port: int) -> None:
-        """Of the newest serial until it is acknowledged, less and less often. Who misses it asks by itself in time."""
+        """Notify a secondary of the newest serial until it acknowledges, at growing intervals."""
         tries, reason = 0, ""
         while tries < NOTIFY_TRIES:
             zone = self._zones.get(cell)
@@ -192,8 +192,8 @@ class Primary:
             if self.peers.keys:
                 message.use_tsig(dict(self.peers.keys))
             try:
-                told = await dns.asyncquery.udp(message, address, port=port, timeout=NOTIFY_TIMEOUT_S)
-                reason = "" if told.rcode() == dns.rcode.NOERROR else dns.rcode.to_text(told.rcode())
+                answer = await dns.asyncquery.udp(message, address, port=port, timeout=NOTIFY_TIMEOUT_S)
+                reason = "" if answer.rcode() == dns.rcode.NOERROR else dns.rcode.to_text(answer.rcode())
             except (dns.exception.DNSException, OSError) as error:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
@@ -204,7 +204,7 @@ class Primary:
             now = self._zones.get(cell)
             if now is None or now.serial == serial:
                 return
-            tries = 0  # it moved on while we waited
+            tries = 0  # the zone changed meanwhile
         self.figures.notify_failed(f"{address}@{port}")
         log.warning("secondary not notified", address=address, port=port, cell=cell, reason=reason)
 

@@ -130,16 +130,16 @@ def at_a_glance(query: bytes) -> dns.rcode.Rcode | None:
 def _options(
     message: dns.message.Message, directory: ZoneDirectory, client: DnsClient | None
 ) -> list[dns.edns.Option]:
-    """What is told beside the answer: our name, and a cookie, to who asked for them; once, however often they did."""
-    told: dict[dns.edns.OptionType, dns.edns.Option] = {}
+    """Return the EDNS options of the answer: NSID and a cookie if the client asked for them, each once."""
+    options: dict[dns.edns.OptionType, dns.edns.Option] = {}
     for option in message.options:
-        if option.otype in told:
+        if option.otype in options:
             continue
         if option.otype == dns.edns.OptionType.NSID and directory.nsid:
-            told[option.otype] = _nsid(directory.nsid)
+            options[option.otype] = _nsid(directory.nsid)
         elif isinstance(option, dns.edns.CookieOption) and directory.cookies and client:
-            told[option.otype] = _cookie(option.client, directory.cookies.server(option.client, client))
-    return list(told.values())
+            options[option.otype] = _cookie(option.client, directory.cookies.server(option.client, client))
+    return list(options.values())
 
 
 def truncated(query: bytes) -> bytes | None:

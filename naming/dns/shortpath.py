@@ -175,7 +175,7 @@ class ShortPath:
         self, query: bytes, key: bytes, question: Question, table: NameTable, named: NamedJob | NamedService
     ) -> bytes | None:
         if len(table.families) > 1:
-            return None  # those of the other family would have to be told apart
+            return None  # tasks of the other address family would have to be filtered out
         family, answering = _FAMILIES[question.fixed], named.answering
         if family not in table.families or not answering.strata:
             return self._negative(query, question, table, 0)

@@ -1,4 +1,4 @@
-"""What whoever signed a question is told when we can't believe it: NOTAUTH, and why (TSIG, RFC 8945 §5.2). Pure."""
+"""Answers to questions whose signature is not valid: NOTAUTH, and the reason (TSIG, RFC 8945 §5.2). Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import dns.tsig
 
 from naming.dns.zones.directory import ZoneDirectory
 
-# What dnspython raises, and what it is called in an answer.
+# Errors of dnspython, and their codes in an answer.
 ERRORS: dict[type[Exception], int] = {
     dns.message.UnknownTSIGKey: dns.rcode.BADKEY,
     dns.tsig.BadKey: dns.rcode.BADKEY,
@@ -31,9 +31,10 @@ _sign: Any = dns.tsig.sign
 
 
 def refusal(query: bytes, error: int, directory: ZoneDirectory, now: int) -> bytes:
-    """The question back with the error, hardly longer than it came. `now`: seconds since the epoch.
+    """Return the question with the error, hardly longer than it came. `now`: seconds since the epoch.
 
-    Who signed rightly but with another time is told ours, signed; all else is not signed, as nobody has shown the key.
+    If only the time is wrong, the answer has our time and is signed. Other answers are not signed, because the client
+    has not proved that it has the key.
     """
     message = dns.message.from_wire(query, keyring=False)
     assert message.tsig is not None

@@ -115,7 +115,7 @@ class DnsServer:
         return (yield from answering(query, self.directory, via=via, rng=self._rng, client=client))
 
     def report_error(self) -> None:
-        """In the log at most once a second: whoever found the question may repeat it."""
+        """Log an error at most once per second, because a client may repeat the question."""
         self.figures.errors += 1
         now = asyncio.get_running_loop().time()
         if now - self._error_logged_at >= _ERROR_LOG_S:
@@ -234,7 +234,7 @@ class Datagrams(asyncio.DatagramProtocol):
             self._send(response, addr)
 
     def _verdict(self, data: bytes, source: str) -> RateVerdict:
-        """Who has our cookie is where it says it is, and may ask as much as it likes."""
+        """Return the verdict of the rate limit. A client with our cookie has a real address and no limit."""
         assert self._limit is not None
         verdict = self._limit.verdict(source, time.monotonic())
         if verdict is RateVerdict.ANSWER:

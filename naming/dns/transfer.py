@@ -3,9 +3,9 @@
     AXFR (RFC 5936)   SOA, everything, SOA
     IXFR (RFC 1995)   SOA, then for each change: SOA before, removed, SOA after, added; and SOA. One SOA: up to date
 
-Whoever is too far behind for an IXFR, or has the zone from elsewhere, is given an AXFR in its place. Messages are put
-together by hand and hold some 16 KB, as far as pointers to names reach: each costs the loop less than a millisecond.
-Where the question was signed, each is signed after the one before it (TSIG, RFC 8945 §5.3.1).
+A client that is too far behind for an IXFR, or has the zone from another process, gets an AXFR instead. Messages are
+built by hand and have about 16 KB, as far as pointers to names reach: each takes less than a millisecond of the loop.
+If the question was signed, each is signed after the one before it (TSIG, RFC 8945 §5.3.1).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def messages(query: dns.message.Message, zone: Zone, source: str) -> Iterator[by
 
 
 def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[ZoneChange] | None:
-    """What is new to who asks from the address `source`; None: it is to take everything."""
+    """Return the changes for the client at `source`, or None if it needs the whole zone."""
     serial = serial_asked(query) if query.question[0].rdtype == IXFR else None
     if serial is None:
         return None

@@ -1,9 +1,9 @@
-"""Files that keep the names: one a cell, written while names move and at the end, read at the start.
+"""Files with the names of a cell each. They are written while names change and at the end, and read at the start.
 
     table ─► Capture ─► blocks, in slices of the loop ─► thread: file.new, fsync, rename ─► <cell>.names
     <cell>.names ─► whole? ours? fresh? ─► table, stale until the journal is reached ─► Follower goes on from there
 
-What can't be used is told to the log and left alone: the next snapshot replaces it.
+An unusable file is logged and left alone: the next snapshot replaces it.
 """
 
 from __future__ import annotations

@@ -93,12 +93,12 @@ class MemoryNews:
     def add_cell(self, cell_id: int, name: str, *, start: int = 0) -> None:
         with self._news:
             self._cells[cell_id] = _Cell(ZoneFacts(cell_id, name, 0, 1, f"{self.name}-1", start))
-            self._tell()
+            self._wake()
 
     def remove_cell(self, cell_id: int) -> None:
         with self._news:
             del self._cells[cell_id]
-            self._tell()
+            self._wake()
 
     def write(self, cell_id: int, events: Iterable[Event]) -> int:
         """Appends `events` under the cell's next revision and returns it."""
@@ -108,7 +108,7 @@ class MemoryNews:
             revision = old.revision + 1
             cell.facts = replace(old, revision=revision)
             cell.journal.extend(DatedEvent(revision, event, time.time()) for event in events)
-            self._tell()
+            self._wake()
             return revision
 
     def restore(self, cell_id: int, revision: int) -> None:
@@ -121,7 +121,7 @@ class MemoryNews:
                 old, revision=revision, history_ordinal=ordinal, history_id=f"{self.name}-{ordinal}"
             )
             cell.journal = [news for news in cell.journal if news.revision <= revision]
-            self._tell()
+            self._wake()
 
     def forget(self, cell_id: int, revision: int) -> None:
         """Drop what is not newer, as archived revisions are dropped."""
@@ -129,7 +129,7 @@ class MemoryNews:
             cell = self._cells[cell_id]
             cell.journal = [news for news in cell.journal if news.revision > revision]
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._unheard = True
         self._news.notify_all()
 

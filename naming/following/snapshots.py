@@ -33,7 +33,7 @@ _NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
 
 
 class Unusable(ValueError):
-    """A file that is no snapshot to start from; the text says why."""
+    """A file that is not a usable snapshot. The text has the reason."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

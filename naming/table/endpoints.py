@@ -1,7 +1,7 @@
-"""Where tasks are, as `/bns/`, the feeds and watchers tell it; and whom clients should be sent to. Pure.
+"""Endpoints of tasks for `/bns/`, feeds and watchers, and the tasks that clients should use. Pure.
 
-Whom to send to, in this order: the tasks that serve, by their weights; where none has a weight, all that serve; where
-none serves, all that have an address (fail open). DNS answers by the same rule.
+Clients should use serving tasks by their weights. If none has a weight, they use all serving tasks. If none serves,
+they use all tasks that have an address (fail open). DNS answers follow the same rule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Weights = Sequence[
 
 @dataclass(frozen=True, slots=True)
 class TaskEndpoint:
-    """Where one task is. `machine` and `address` are empty while it is not placed.
+    """The endpoint of one task. `machine` and `address` are empty while it is not placed.
 
     `ports`: by name, in the order of the job file. `load`: CPU used now as a share of the limit; None: not known.
     `ttl_s`: how long its addresses may be remembered. `revision`, `history`: as of `JobEndpoints`.
@@ -42,7 +42,7 @@ class TaskEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class JobEndpoints:
-    """Where a job's placed tasks are. `fail_open`: none serves, so clients are given all of them.
+    """The endpoints of a job's placed tasks. `fail_open`: none serves, so clients get all of them.
 
     `revision`, `history`: of the cell when this was read; the latter rises when a cell is restored from a backup.
     """
@@ -62,7 +62,7 @@ class JobEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEndpoints:
-    """As `JobEndpoints`, over all live `jobs` of the service, which are told by their BNS names."""
+    """Like `JobEndpoints`, for all live jobs of a service. `jobs` has their BNS names."""
 
     name: str
     dns: str
@@ -96,7 +96,7 @@ def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:
 
 
 def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
-    """Whom clients should be sent to, each with a weight of at least 1."""
+    """Return the tasks that clients should use, each with a weight of at least 1."""
     placed = [one for one in endpoints if one.address]
     able = [one for one in placed if one.serving] or placed
     weighed = [(one, one.weight) for one in able if one.weight]

@@ -1,8 +1,9 @@
-"""The tasks of a job, and whom of them a name answers with: each task's share is as its weight. Pure.
+"""The tasks of a job, and the tasks that a name answers with, each in proportion to its weight. Pure.
 
-Clients may take the first address or any, and resolvers between shuffle them. So an answer has only as many tasks as
-lets each be in it in proportion to its weight, without ever being in it twice: all weights over the greatest of them
-(equal probability systematic sampling generalised to weights, Madow 1949). Of equal weights that is no bound.
+Clients may take the first address or any address, and resolvers on the way shuffle them. So each task appears in
+answers in proportion to its weight, and never twice in one answer. That limits the number of tasks in an answer to the
+sum of the weights divided by the greatest weight (equal probability systematic sampling generalised to weights, Madow
+1949). With equal weights it has no effect.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Stratum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Whom a name answers with, in strata of equal weight; those of weight 0 only where there are no others."""
+    """The tasks that a name answers with, in strata of equal weight. Weight 0 counts only if there are no others."""
 
     strata: Sequence[Stratum]
 
@@ -119,7 +120,7 @@ class Answering:
         return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
 
     def any(self, most: int, rng: Random) -> list[PlacedTask]:
-        """At most `most` tasks in random order, each as likely as any other: for records that tell weights."""
+        """At most `most` tasks in random order, all equally likely: for records that contain weights."""
         tasks = list(self)
         return rng.sample(tasks, min(most, len(tasks)))
 

@@ -1,4 +1,4 @@
-"""Reverse names: which zones networks make, and whose an address is. Pure.
+"""Reverse names: the zones of networks, and the owners of addresses. Pure.
 
     192.0.2.1      1.2.0.192.in-addr.arpa                   a label an octet
     2001:db8::1    1.0.0.0. … .8.b.d.0.1.0.0.2.ip6.arpa     a label a nibble
@@ -23,10 +23,10 @@ _DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # labels of a whole add
 
 
 class AddressIndex:
-    """Whose each address is, with O(1) change, and which paths have addresses below them.
+    """The owners of addresses, and the paths that have addresses below them. Changes take O(1).
 
-    The latter as a trie that goes no deeper than it takes to tell addresses apart: the one address below a path, or
-    how many are below it, however deep. An address takes one entry, and those that it shares with its neighbours.
+    The paths are a trie that is only as deep as needed to distinguish addresses. A node has the one address below its
+    path, or the number of addresses below it. An address takes one entry, and those that it shares with neighbours.
     """
 
     __slots__ = ("_below", "_owners")
@@ -36,7 +36,7 @@ class AddressIndex:
         self._below: dict[bytes, Path | int] = {}  # by `_key`
 
     def add(self, address: str, owner: Labels) -> None:
-        """Nothing for what is no address."""
+        """Add an owner. Text that is not an address is ignored."""
         path = path_of(address)
         if path is None:
             return
@@ -63,14 +63,14 @@ class AddressIndex:
             self._take(path)
 
     def owners(self, path: Path, most: int) -> list[Labels]:
-        """At most so many of those of a whole address."""
+        """Return at most `most` owners of a complete address."""
         known = self._owners.get(path)
         if known is None:
             return []
         return list(islice(known, most)) if isinstance(known, set) else [known]
 
     def below(self, path: Path, depth: int) -> bool:
-        """Whether there is an address at or below this path of addresses with `depth` labels."""
+        """Return whether there is an address at or below this path of addresses with `depth` labels."""
         for length in range(1, len(path) + 1):
             held = self._below.get(_key(path[:length], depth))
             if held is None:
@@ -107,12 +107,12 @@ class AddressIndex:
 
 
 def _key(path: Path, depth: int) -> bytes:
-    """Of paths of both families, beside each other."""
+    """Return the key of a path. Paths of both address families share one dictionary."""
     return path if depth == 4 else b"6" * 5 + path
 
 
 def path_of(address: str) -> Path | None:
-    """None for what is no address."""
+    """Return the path of an address, or None if the text is not an address."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

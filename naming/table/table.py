@@ -1,7 +1,7 @@
-"""Who is where in one cell: a table in memory, advanced by the cell's journal (§2.6).
+"""The names of one cell: a table in memory that follows the cell's journal (§2.6).
 
-`apply` takes every event of the journal in order and costs O(1) for what happens to a task, so a name is right
-one event after the news. Nothing here knows DNS, a clock or a database.
+`apply` takes every event of the journal in order, in O(1) for an event of a task. So a name is correct as soon as its
+event is applied. This module uses no DNS, clock or database.
 
 A task *serves* when its Borglet's report says that it is up: phase `up`, and healthy where a check is declared.
 """
@@ -23,12 +23,12 @@ SERIAL_MODULUS = 1 << 32
 # A restored cell continues this far above what it may have published before: more revisions than a restore
 # can lose (a week at 100 a second), and far less than the half circle that RFC 1982 allows for one step.
 HISTORY_STEP = 1 << 26
-# A cell made anew under its name starts so many serials above for each second between: above what the first one has
+# A cell created again under its name starts so many serials above for each second between: above what the first one has
 # published if that lived for less than eight years, with fewer revisions a second, and was not restored in its last
 # 97 days.
 STARTS_A_SECOND = 8
 
-GONE = -1  # the revision of a job or service that has ended: what is kept of its names is no answer any more
+GONE = -1  # the revision of a job or service that has ended: its cached answers are no longer valid
 
 
 def serial_start(made_at: float) -> int:
@@ -64,8 +64,8 @@ class NameTable:
     the latter, so it moves only when names do, and every resolver of the cell counts alike.
     `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it. `start`
     is above what an earlier cell of this name has reached.
-    `touched` collects what changed for whoever sets it to a set and empties it (`naming.dns.zones.zone`); those of
-    `before` are called with each event before it is applied, while they write down what they found.
+    `touched` collects changed names for a reader that sets it to a set and empties it (`naming.dns.zones.zone`). The
+    functions in `before` are called with each event before it is applied, while a snapshot is written.
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1, start: int = 0) -> None:
@@ -264,7 +264,7 @@ class NameTable:
             job.service.jobs[job.job_id] = job
 
     def _leave_service(self, job: NamedJob, revision: int) -> None:
-        """Who asks from now on is not sent to its tasks; a service without jobs is none."""
+        """Remove a job from its service. Without jobs, the service is gone too."""
         service, job.service = job.service, None
         if service is None:
             return

@@ -1,4 +1,4 @@
-"""Who calls the API: a bearer token, or a signed-in browser session. Both become a `Principal`."""
+"""Authentication of the API: a bearer token or a signed-in browser session. Both become a `Principal`."""
 
 from __future__ import annotations
 

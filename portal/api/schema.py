@@ -88,7 +88,7 @@ class Schema(AutoSchema):
                 field.allow_blank = field.allow_blank or column.blank
         found = super()._map_serializer_field(field, direction, bypass_extensions)
         if getattr(field, "allow_blank", False) and "format" in found:
-            found = {name: value for name, value in found.items() if name != "format"}  # "" is no address
+            found = {name: value for name, value in found.items() if name != "format"}  # "" is not an address
         return found
 
 

@@ -258,7 +258,7 @@ def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
 def test_a_slow_viewer_loses_messages_and_is_told_to_read_again(world) -> None:
     viewer = Viewer(TasksTopic(1, 1), Loop())  # type: ignore[arg-type]
     for seq in range(OUTBOX + 1):
-        viewer.tell({"seq": seq, "revision": seq, "rows": {}, "parts": {}, "resync": False})
+        viewer.put({"seq": seq, "revision": seq, "rows": {}, "parts": {}, "resync": False})
     assert viewer.outbox.qsize() == 1
     assert viewer.outbox.get_nowait() == {"seq": OUTBOX, "revision": OUTBOX, "resync": True}
 

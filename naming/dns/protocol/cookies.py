@@ -1,4 +1,4 @@
-"""DNS cookies (RFC 7873, RFC 9018): whoever sends back what we gave it is where it says it is. Pure.
+"""DNS cookies (RFC 7873, RFC 9018): a client that returns our cookie has not forged its address. Pure.
 
     server cookie = version, three zeros, time in s (4 octets), keyed hash of all that and of the client (8 octets)
 
@@ -13,21 +13,21 @@ import hmac
 from typing import NamedTuple
 
 CLIENT_SIZE, SERVER_SIZE = 8, 16
-OLDEST_S, NEWEST_S = 3_600, 300  # of a cookie that is believed; clocks of our processes differ a little
+OLDEST_S, NEWEST_S = 3_600, 300  # of a valid cookie; clocks of our processes differ a little
 _FRESH = b"\1\0\0\0"
 # What an OPT record with nothing but both cookies ends with: length of its options, code and length of this one.
 _TAIL = b"\0\x1c\0\x0a\0\x18"
 
 
 class DnsClient(NamedTuple):
-    """Who asks. `address`: of 4 or 16 octets; `now`: seconds since the epoch."""
+    """The client that asks. `address`: 4 or 16 octets; `now`: seconds since the epoch."""
 
     address: bytes
     now: int
 
 
 class Cookies:
-    """Made and recognised with one key, of 16 to 64 octets."""
+    """Creates and checks cookies with a key of 16 to 64 octets."""
 
     def __init__(self, key: bytes) -> None:
         if not 16 <= len(key) <= 64:

@@ -1,8 +1,8 @@
-"""How much one network may ask of us over UDP, where the sender of a question may be made up. Pure.
+"""A limit on the rate of UDP questions per network, because their source address may be forged. Pure.
 
-Of what is beyond the rate in a second every other question is answered with the TC bit and nothing else, so that a
-client that is what it says comes back over TCP; the rest is dropped. So a victim of forged questions gets no more than
-the rate. Exempt are given networks, and, by the caller, whoever has a cookie that is believed.
+Beyond the rate, every second question gets an empty answer with the TC bit, so that a real client retries over TCP.
+The others are dropped. So a victim of forged questions receives no more than the rate. Given networks are exempt; the
+caller also exempts clients with a valid cookie.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import Enum
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Networks on which nobody forges what we could not see: ours.
+# Our own networks, where forged questions can be traced.
 PRIVATE = tuple(
     ipaddress.ip_network(text)
     for text in ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
 )
-PREFIX_4, PREFIX_6 = 24, 56  # bits: who shares them counts as one
+PREFIX_4, PREFIX_6 = 24, 56  # bits: addresses that share them count as one network
 _MOST_REMEMBERED = 65_536  # addresses
 
 

@@ -1,10 +1,10 @@
-"""How many connections may be open, in all and of one source, and which one gives way to a new one. Pure.
+"""Limits on open TCP connections, in all and per source, and the choice of one to close for a new one. Pure.
 
-    a new one ─► its source has as many as it may ─► its own idlest gives way
-             └─► all are taken                    ─► the idlest of the source that has most
+    new connection ─► its source is at its limit ─► the idlest connection of this source is closed
+                  └─► all are in use             ─► the idlest connection of the source with most is closed
 
-Whoever is being answered does not give way. Where none can, the new one is refused. So a source that opens connections
-without end takes its share alone, and who comes while all are taken is served.
+A connection whose question is being answered is never closed. If none can be closed, the new one is rejected. So a
+source that opens many connections uses only its share, and new sources are served even if all are in use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 MOST = 512
 MOST_A_SOURCE = 64
-MOST_A_SECONDARY = 256  # of who may transfer zones: a connection a zone, and questions for their serials
-_SOURCE_6 = 64  # bits: whoever has an address of IPv6 has so many below them
+MOST_A_SECONDARY = 256  # for servers that may transfer zones: one per zone, and questions for serials
+_SOURCE_6 = 64  # bits: the owner of an IPv6 address usually has the whole network of this prefix
 
 
 @dataclass(eq=False, slots=True)
@@ -69,7 +69,7 @@ class Streams:
         return stream
 
     def close(self, stream: DnsStream) -> None:
-        """It has ended; also when it was told to give way before."""
+        """Forget a connection that has ended, even if it was chosen to be closed before."""
         mine = self._by_source.get(stream.source, {})
         if stream in mine:
             del mine[stream]
@@ -101,7 +101,7 @@ def _idlest(streams: dict[DnsStream, None]) -> DnsStream | None:
 
 
 def source_of(address: str) -> str:
-    """Who counts as one: an address of IPv4, a /64 of IPv6."""
+    """Return the source of an address: an IPv4 address, or a /64 network of IPv6."""
     read = ipaddress.ip_address(address.split("%", 1)[0])
     if isinstance(read, ipaddress.IPv4Address):
         return str(read)

@@ -1,4 +1,4 @@
-"""The cells one resolver answers for, and the constants of their zones. Pure: the server fills it."""
+"""The cells that a resolver answers for, and the constants of their zones. Pure: the server fills it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_ZONE = "borg.internal"
 
 
 class Status(StrEnum):
-    """What the resolver says of itself at `health.<zone>`."""
+    """The status of the resolver at `health.<zone>`."""
 
     LOADING = "loading"  # some cell's names are not known yet; they answer SERVFAIL
     OK = "ok"
@@ -33,7 +33,7 @@ class ZoneDirectory:
     `nameserver`: address of this resolver as its clients reach it, the A or AAAA of `ns.<zone>`.
     `serial`: of the parent zone, which changes when cells come and go; the highest id of a cell, so far.
     `keyring`: keys that questions may be signed with (TSIG), by name.
-    `nsid`: what this process calls itself to who asks (RFC 5001); `cookies`: none for no cookies.
+    `nsid`: name of this process for clients that ask for it (RFC 5001); `cookies`: none for no cookies.
     `ttl_s`: how long answers may be remembered where a job does not say; `negative_ttl_s`: that there is none.
     `reverse`: networks whose reverse zones are ours; `caa`: records of that type at the apexes of the other zones.
     `generation`: moves when a cell's table is replaced or leaves, not with what happens inside one.

@@ -101,7 +101,7 @@ class NotLoaded(Exception):
 
 @lru_cache(maxsize=65_536)
 def address_record(address: str) -> dns.rdata.Rdata:
-    """Raises `ValueError` for text that is no IP address."""
+    """Return the A or AAAA record. Raises `ValueError` for text that is not an IP address."""
     record: dns.rdata.Rdata
     if ipaddress.ip_address(address).version == 4:
         record = _a(IN, A, address)

@@ -72,7 +72,7 @@ def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
         if lowered[-2:] in (V4, V6):
             return pointers.find(directory, lowered)
         raise Outside
-    # Bytes that are no ASCII match no label of ours, whatever they decode to.
+    # Bytes outside ASCII match no label of ours, however they decode.
     above = [label.decode("latin-1") for label in lowered[:depth]]
     if depth == 0:
         return ZoneNode(_parent(directory), True, _parent_apex(directory))

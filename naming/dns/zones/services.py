@@ -23,7 +23,7 @@ _TC = 0x02  # in the third octet
 
 
 class Services(NamedTuple):
-    """Tasks of the cell `cell` whose ports are told: one port or, where `port` is None, all of them."""
+    """Tasks of a cell whose ports the answer lists: one port, or all ports if `port` is None."""
 
     tasks: Sequence[PlacedTask]
     port: str | None
@@ -37,19 +37,19 @@ Choose = Callable[[int, Random], Services]  # at most so many tasks, by chance
 def message(
     bare: bytes, services: Services, directory: ZoneDirectory, room: int
 ) -> Generator[None, None, bytes | None]:
-    """An answer of at most `room` octets; None where there is nothing to tell. Made in steps of some 0.1 ms.
+    """Build an answer of at most `room` octets, or None without records. Each step takes about 0.1 ms.
 
-    `bare`: the answer without records, its question not compressed, and EDNS behind it, if any. SRV records that don't
-    fit are left out as a whole, with the TC bit; addresses are told as far as they fit.
+    `bare`: the answer without records, its question not compressed, followed by EDNS, if any. If the SRV records do not
+    fit, the answer has none of them and the TC bit. It has as many addresses as fit.
     """
     parts = _Parts(bare, services, directory)
     for start in range(0, len(services.tasks), STEP):
         if start:
             yield
         parts.add(services.tasks[start : start + STEP])
-    if not parts.told:
+    if not parts.records:
         return None
-    answer = b"".join(parts.told)
+    answer = b"".join(parts.records)
     left = room - len(bare) - len(answer)
     if left < 0:
         return bare[:2] + bytes((bare[2] | _TC,)) + bare[3:]
@@ -60,7 +60,7 @@ def message(
             break
         fitting += 1
     number = int.from_bytes(bare[10:12]) + fitting
-    counts = len(parts.told).to_bytes(2) + bytes(2) + number.to_bytes(2)
+    counts = len(parts.records).to_bytes(2) + bytes(2) + number.to_bytes(2)
     ends = parts.ends
     return b"".join((bare[:6], counts, bare[_HEADER:ends], answer, *parts.addresses[:fitting], bare[ends:]))
 
@@ -77,7 +77,7 @@ class _Parts:
     """Records as they come to be. `ends`: of the question in the answer."""
 
     def __init__(self, bare: bytes, services: Services, directory: ZoneDirectory) -> None:
-        self.told: list[bytes] = []
+        self.records: list[bytes] = []
         self.addresses: list[bytes] = []
         at, self._starts = _HEADER, list[int]()
         while bare[at]:
@@ -102,7 +102,7 @@ class _Parts:
                 continue
             index = wire.label(str(task.index))
             for number in numbers:
-                self.told.append(_OWNER + wire.srv(ttl_s, task.weight, number, index + target))
+                self.records.append(_OWNER + wire.srv(ttl_s, task.weight, number, index + target))
             if task.family:
                 self.addresses.append(index + owner + wire.address(task.address, address_ttl_s))
 

@@ -1,6 +1,6 @@
 """A cell's zone as other name servers carry it: all its records at a serial, and what changed between serials. Pure.
 
-    NameTable.touched ─► publishing ─► owners rendered anew ─► removed, added ─► changes ─► IXFR
+    NameTable.touched ─► publishing ─► owners rendered again ─► removed, added ─► changes ─► IXFR
                                                 └─► content ─► AXFR
 
 What a secondary is given is what `naming.dns.zones.records` answers, without limits of size
